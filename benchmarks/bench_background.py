@@ -59,11 +59,11 @@ class Fleet:
         self.workers: dict[str, subprocess.Popen[str]] = {}
 
     def start(self, count: int = 1, **settings: str) -> None:
-        begun = [
+        started = [
             subprocess.Popen(self._command, env=os.environ | settings, stdout=subprocess.PIPE, text=True)
             for _ in range(count)
         ]
-        for child in begun:
+        for child in started:
             assert child.stdout is not None
             self.workers[child.stdout.readline().strip()] = child
 
@@ -99,25 +99,25 @@ async def fleet(folder: Path, server: str | None) -> AsyncGenerator[Fleet]:
 
 async def plain_step() -> float:
     """Seconds for an answer and its call in a session that is not stored: the fastest of several rounds."""
-    taken: list[float] = []
+    samples: list[float] = []
     for _ in range(ROUNDS):
         moments: list[float] = []
         async with engine(None, lambda _: moments.append(time.time())) as agents:  # noqa: B023
             await agents.prompt(await agents.create(), f"{STEPS} steps of 0 s")
-        taken.append((moments[-1] - moments[0]) / (STEPS - 1))
-    return min(taken)
+        samples.append((moments[-1] - moments[0]) / (STEPS - 1))
+    return min(samples)
 
 
 async def durable(folder: Path, server: str | None, plain: float) -> Figure:
     """An answer and its call are two durable steps; each is stored before the next one starts."""
-    taken: list[float] = []
+    samples: list[float] = []
     async with fleet(folder, server and fresh(server)) as workers:
         workers.start()
         for number in range(ROUNDS):
             await workers.jobs.submit_run(f"{STEPS} steps of 0 s")
             moments = (await workers.until(STEPS * (number + 1)))[-STEPS:]
-            taken.append((moments[-1] - moments[0]) / (STEPS - 1))
-    cost, most = (min(taken) - plain) / 2 * 1000, 10 if server else 5
+            samples.append((moments[-1] - moments[0]) / (STEPS - 1))
+    cost, most = (min(samples) - plain) / 2 * 1000, 10 if server else 5
     where = "Postgres" if server else "SQLite"
     return Figure(
         f"background: a durable step on {where}, over a plain one", cost, "ms", None, f"<= {most} ms", cost <= most
@@ -193,10 +193,12 @@ async def long_queue(folder: Path, server: str) -> list[Figure]:
         await asyncio.to_thread(multiply, server, run.id, QUEUED)
         database = RunDatabase(server)
         queue = RunQueue(database)
-        choices = [taken(lambda n=n: queue.dequeue_runs(f"w{n}", BackgroundTable(), lambda _: "p")) for n in range(20)]
-        lists = [await taken_async(workers.jobs.list_runs(limit=50)) for _ in range(10)]
+        choices = [
+            duration_of(lambda n=n: queue.dequeue_runs(f"w{n}", BackgroundTable(), lambda _: "p")) for n in range(20)
+        ]
+        lists = [await duration_of_async(workers.jobs.list_runs(limit=50)) for _ in range(10)]
         filtered = [
-            await taken_async(workers.jobs.find_runs(RunFilter(states=("queued",)), limit=50)) for _ in range(5)
+            await duration_of_async(workers.jobs.find_runs(RunFilter(states=("queued",)), limit=50)) for _ in range(5)
         ]
         database.close()
     choice, listing, selection = (statistics.median(times) * 1000 for times in (choices, lists, filtered))
@@ -245,13 +247,13 @@ async def short_jobs(folder: Path, server: str) -> list[Figure]:
 QUEUED = 100_000
 
 
-def taken(work: Callable[[], object]) -> float:
+def duration_of(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-async def taken_async(work: Awaitable[object]) -> float:
+async def duration_of_async(work: Awaitable[object]) -> float:
     start = time.perf_counter()
     await work
     return time.perf_counter() - start

@@ -43,6 +43,6 @@ def figure(code: str, full: float, bare: float, unit: str) -> Figure:
 
 def start(code: str) -> tuple[float, float]:
     """Milliseconds and peak megabytes of a fresh interpreter that runs the code."""
-    begin = time.perf_counter()
+    start_time = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", f"{code}\n{PEAK}"], check=True, capture_output=True, text=True)
-    return (time.perf_counter() - begin) * 1000, int(done.stdout) / 1024
+    return (time.perf_counter() - start_time) * 1000, int(done.stdout) / 1024

@@ -27,7 +27,7 @@ from outrider.types.request import ModelMessage, Prompt, Request, TextDelta
 ROUNDS, TURNS, CHUNKS, ANSWERS = 5, 60, 20_000, 1_000
 KEY = "sk-bench"
 QUESTION = "What is the sum of all of these?"
-WORDS = "some words of a conversation that goes on " * 12
+TEXT = "some words of a conversation that goes on " * 12
 
 Job = Callable[[], Awaitable[int]]
 """Runs the job once; returns the number of units: turns or deltas."""
@@ -93,11 +93,11 @@ async def stream_figures(address: str) -> list[Figure]:
 async def history_figure(address: str) -> Figure:
     """A conversation grows by two messages per turn; the new content of a turn is the same at every length."""
     client = ours("openai", f"{address}/default/v1")
-    short = [await begun(client, 20) for _ in range(ROUNDS + 1)]
-    long = [await begun(client, 400) for _ in range(ROUNDS + 1)]
+    short = [await start_conversation(client, 20) for _ in range(ROUNDS + 1)]
+    long = [await start_conversation(client, 400) for _ in range(ROUNDS + 1)]
     costs = await cpu_of(
-        short=lambda: go_on(client, short.pop()),
-        long=lambda: go_on(client, long.pop()),
+        short=lambda: continue_conversation(client, short.pop()),
+        long=lambda: continue_conversation(client, long.pop()),
     )
     await client.aclose()
     return against("a turn after 400 messages, beside 20", costs["long"] * 1e3, "ms", costs["short"] * 1e3, 3)
@@ -146,24 +146,24 @@ def ours(kind: ProviderKind, base_url: str) -> ModelClient:
 
 
 def request(*, stream: bool = True) -> Request:
-    return Request("mock", Prompt([said("user", QUESTION)]), system="Be brief.", stream=stream)
+    return Request("mock", Prompt([text_message("user", QUESTION)]), system="Be brief.", stream=stream)
 
 
-def said(role: Any, text: str) -> ModelMessage:
+def text_message(role: Any, text: str) -> ModelMessage:
     return ModelMessage(role, (TextPart(text),))
 
 
-async def begun(client: ModelClient, length: int) -> Prompt:
+async def start_conversation(client: ModelClient, length: int) -> Prompt:
     """A conversation of this length, whose last turn has been sent."""
-    prompt = Prompt(said("assistant" if place % 2 else "user", WORDS) for place in range(length))
+    prompt = Prompt(text_message("assistant" if place % 2 else "user", TEXT) for place in range(length))
     await our_answer(client, Request("mock", prompt, stream=False))
     return prompt
 
 
-async def go_on(client: ModelClient, prompt: Prompt) -> int:
+async def continue_conversation(client: ModelClient, prompt: Prompt) -> int:
     async def turn() -> None:
-        prompt.append(said("user", WORDS))
-        prompt.append(said("assistant", WORDS))
+        prompt.append(text_message("user", TEXT))
+        prompt.append(text_message("assistant", TEXT))
         await our_answer(client, Request("mock", prompt, stream=False))
 
     return await turns(turn, TURNS // 3)

@@ -87,7 +87,7 @@ class Follower(asyncio.Protocol):
 
     def __init__(self, head: bytes) -> None:
         self._head = head
-        self.kept = bytearray()
+        self.received = bytearray()
         self.joined = asyncio.get_running_loop().create_future()
         self.ended = asyncio.get_running_loop().create_future()
 
@@ -97,10 +97,10 @@ class Follower(asyncio.Protocol):
         transport.write(self._head)
 
     def data_received(self, data: bytes) -> None:
-        self.kept += data
+        self.received += data
         if not self.joined.done():
             self.joined.set_result(None)
-        if not self.ended.done() and END in self.kept[-len(data) - len(END) :]:
+        if not self.ended.done() and END in self.received[-len(data) - len(END) :]:
             self.ended.set_result(None)
 
 
@@ -158,7 +158,7 @@ async def stream(worker: Worker, count: int) -> tuple[float, float]:
     speaker.close()
     for one in followers:
         one.transport.close()
-        judge(bytes(one.kept))
+        judge(bytes(one.received))
     return seconds, grown / count
 
 
@@ -221,23 +221,23 @@ async def follower(port: int, session: str) -> Follower:
     return protocol
 
 
-def judge(kept: bytes) -> None:
+def judge(received: bytes) -> None:
     """Checks that every word arrived, and every change once and in order (a replaced value has no number)."""
-    seen, said = [], ""
-    for frame in body(kept).split(b"\n\n"):
+    seen, text = [], ""
+    for frame in body(received).split(b"\n\n"):
         lines = dict(line.split(b": ", 1) for line in frame.split(b"\n") if b": " in line)
         if b"id" in lines:
             seen.append(int(lines[b"id"]))
         if lines.get(b"event") == b"live":
             events = msgspec.json.decode(lines[b"data"])
-            said += "".join(event["delta"] for event in events if event["type"] == "PartDeltaEvent")
+            text += "".join(event["delta"] for event in events if event["type"] == "PartDeltaEvent")
     assert seen == sorted(set(seen)), seen
-    assert said == COURSE.words(), (len(said), len(COURSE.words()))
+    assert text == COURSE.text(), (len(text), len(COURSE.text()))
 
 
-def body(kept: bytes) -> bytes:
+def body(received: bytes) -> bytes:
     """Joins the chunks; the last one may be incomplete."""
-    rest, pieces = kept.partition(b"\r\n\r\n")[2], []
+    rest, pieces = received.partition(b"\r\n\r\n")[2], []
     while rest:
         size, found, rest = rest.partition(b"\r\n")
         if not found or not size:

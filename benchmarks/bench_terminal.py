@@ -218,8 +218,8 @@ async def store_long_session(place: Path) -> None:
             for number in range(start, start + 500):
                 now = now_ms()
                 asked = Message("user", [TextPart(f"question {number}")], time=MessageTime(now))
-                said = [TextPart(f"Answer **{number}**\n\n- with\n- a list")]
-                messages += [asked, Message("assistant", said, time=MessageTime(now, now), finish="stop")]
+                parts = [TextPart(f"Answer **{number}**\n\n- with\n- a list")]
+                messages += [asked, Message("assistant", parts, time=MessageTime(now, now), finish="stop")]
             for message in messages:
                 message.join(session.id)
             await store.append(session.id, messages)

@@ -33,7 +33,7 @@ from outrider.types.parts import PartBase
 
 COUNT = 100_000
 ROUNDS = 3
-WORDS = "lorem ipsum dolor sit amet " * 4
+TEXT = "lorem ipsum dolor sit amet " * 4
 
 
 class PTime(pydantic.BaseModel):
@@ -195,9 +195,9 @@ def sample(count: int) -> list[PartBase]:
     """Returns the mix of a coding session: mostly text, calls and steps."""
     running = ToolPending({"path": "src/a.py", "offset": 10}, phase="ready").start(1_700_000_000_000)
     makers: list[Callable[[dict[str, str]], PartBase]] = [
-        *[lambda ids: TextPart(WORDS, **ids)] * 6,
-        *[lambda ids: ToolPart("call_1", "read", running.complete(WORDS, 1_700_000_000_900), **ids)] * 8,
-        *[lambda ids: ReasoningPart(WORDS, provider_state={"family": "x", "signature": WORDS}, **ids)] * 2,
+        *[lambda ids: TextPart(TEXT, **ids)] * 6,
+        *[lambda ids: ToolPart("call_1", "read", running.complete(TEXT, 1_700_000_000_900), **ids)] * 8,
+        *[lambda ids: ReasoningPart(TEXT, provider_state={"family": "x", "signature": TEXT}, **ids)] * 2,
         *[
             lambda ids: StepStartPart(**ids),
             lambda ids: StepFinishPart("stop", cost=Decimal("0.0123"), tokens=Tokens(9, 8, 7), **ids),
@@ -207,9 +207,9 @@ def sample(count: int) -> list[PartBase]:
         lambda ids: PatchPart("0f3a", ("a.py", "b.py"), **ids),
         lambda ids: SnapshotPart("0f3a", **ids),
         lambda ids: AgentPart("reviewer", **ids),
-        lambda ids: SubtaskPart("reviewer", WORDS, WORDS, **ids),
+        lambda ids: SubtaskPart("reviewer", TEXT, TEXT, **ids),
         lambda ids: RetryPart(1, "overloaded", RetryTime(1_700_000_000_000), **ids),
-        lambda ids: CompactionPart(summary=WORDS, **ids),
+        lambda ids: CompactionPart(summary=TEXT, **ids),
     ]
     owners = {"session_id": new_id(), "message_id": new_id()}
     return [makers[number % len(makers)]({"id": f"{number:032x}", **owners}) for number in range(count)]

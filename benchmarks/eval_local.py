@@ -55,9 +55,9 @@ class Tasks:
         """Returns the tasks whose text contains `text`."""
         return Tasks(
             self.files,
-            tuple(choice for choice in self.choices if text in choice.said),
-            tuple(question for question in self.questions if text in question.said),
-            tuple(repair for repair in self.repairs if text in repair.said),
+            tuple(choice for choice in self.choices if text in choice.prompt),
+            tuple(question for question in self.questions if text in question.prompt),
+            tuple(repair for repair in self.repairs if text in repair.prompt),
         )
 
 
@@ -112,19 +112,19 @@ class Exam:
                 async for delta in client.stream(request):
                     assembler.add(delta)
                 tool, arguments = first_call(assembler)
-                yield choice.said, choice.accepts(tool, arguments), f"{tool} {arguments}"
+                yield choice.prompt, choice.accepts(tool, arguments), f"{tool} {arguments}"
 
     async def questions(self) -> AsyncIterator[Verdict]:
         async with self._engine() as engine:
             for question in self.tasks.questions:
-                answer, steps = await work(engine, question.said, self.workspace)
-                yield question.said, question.accepts(answer), steps
+                answer, steps = await work(engine, question.prompt, self.workspace)
+                yield question.prompt, question.accepts(answer), steps
 
     async def repairs(self) -> AsyncIterator[Verdict]:
         async with self._engine() as engine:
             for repair in self.tasks.repairs:
                 workspace = lay_out(self.folder / repair.name, repair.files)
-                _, steps = await work(engine, repair.said, workspace)
+                _, steps = await work(engine, repair.prompt, workspace)
                 yield repair.name, await asyncio.to_thread(passes, repair, workspace), steps
 
     async def _offered(self) -> tuple[ToolSpec, ...]:
@@ -142,7 +142,7 @@ class Exam:
 
 
 def conversation(choice: Choice) -> Prompt:
-    prompt = Prompt([ModelMessage("user", (TextPart(choice.said),))])
+    prompt = Prompt([ModelMessage("user", (TextPart(choice.prompt),))])
     for number, (tool, arguments, result) in enumerate(choice.before):
         prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), tool, arguments),)))
         prompt.append(ModelMessage("user", (ToolResultPart(str(number), result),)))
@@ -158,10 +158,10 @@ def first_call(assembler: AnswerAssembler) -> tuple[str, dict[str, object]]:
     return "", {}
 
 
-async def work(engine: Engine, said: str, workspace: Path) -> tuple[str, str]:
+async def work(engine: Engine, prompt: str, workspace: Path) -> tuple[str, str]:
     """The agent's last answer, and the calls before it."""
     session = await engine.create(workspace=workspace)
-    end = await engine.prompt(session, said)
+    end = await engine.prompt(session, prompt)
     stored = await engine.store.load(session)
     calls = [part for message in stored.messages for part in message.get_parts_by_type(ToolPart)]
     steps = " ".join(f"{part.tool}({next(iter(part.state.input.values()), '')})" for part in calls)

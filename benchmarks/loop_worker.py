@@ -56,8 +56,8 @@ class Running(base.Adapter):
     async def stream(self, agent: Built, prompt: str) -> int:
         """Streams through the engine and its bus to a listener."""
         entry = Agent("bench", base.SYSTEM_PROMPT, base.MODEL, "mock")
-        heard = async_run_stream(entry, prompt, (), agent.tools, [agent.provider])
-        return sum([event.type == "token" async for event in heard])
+        events = async_run_stream(entry, prompt, (), agent.tools, [agent.provider])
+        return sum([event.type == "token" async for event in events])
 
 
 class Stored(Running):
@@ -91,13 +91,13 @@ class Stored(Running):
             self._store = SqliteStore(self._folder / "sessions.db")
             await self._store.__aenter__()
         bus = EventBus()
-        bus.subscribe_all(self._hear)
+        bus.subscribe_all(self._receive)
         engine = Engine([agent.agent], [agent.provider], agent.tools, store=self._store, bus=bus, limits=LIMITS)
         self._engines.append(engine)
         agent.engine = await engine.__aenter__()
         return agent.engine
 
-    def _hear(self, _: object) -> None:
+    def _receive(self, _: object) -> None:
         self.received += 1
 
 

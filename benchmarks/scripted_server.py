@@ -26,8 +26,8 @@ class ModelServer:
             call = {"index": 0, "id": f"call_{done}", "type": "function", "function": function}
             events = [_chunk({"role": "assistant", "tool_calls": [call]}), _chunk({}, "tool_calls")]
         else:
-            words = [_chunk({"content": f"word{number} "}) for number in range(16)]
-            events = [*words, _chunk({}, "stop")]
+            chunks = [_chunk({"content": f"word{number} "}) for number in range(16)]
+            events = [*chunks, _chunk({}, "stop")]
         usage = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 8, "total_tokens": 108}}
         return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in [*events, usage]) + _END
 

@@ -27,12 +27,12 @@ class Course(msgspec.Struct):
     characters: int = 12
     pause: float = 0.02
 
-    def words(self) -> str:
+    def text(self) -> str:
         return "".join(f"{number:>{self.characters - 1}} " for number in range(self.pieces))
 
 
 async def main(folder: Path, course: Course) -> None:
-    script = {"script": lambda _: course.words(), "chunk": course.characters, "delay": course.pause}
+    script = {"script": lambda _: course.text(), "chunk": course.characters, "delay": course.pause}
     provider = Provider("scripted", "scripted", options=script)
     store = SqliteStore(folder / "sessions.db")
     async with AsyncExitStack() as opened:

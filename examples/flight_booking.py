@@ -72,17 +72,17 @@ async def book(wish: Wish, model: Provider, ask: Callable[[str], str]) -> tuple[
     limits, agents = Limits(turns=15), [search, extractor, clerk]
     async with Engine(agents, [model], deps=lambda _: wish, limits=limits) as engine:
         searching, choosing = await engine.create(), await engine.create(agent="clerk")
-        words = f"Find me a flight from {wish.origin} to {wish.destination} on {wish.date}"
+        text = f"Find me a flight from {wish.origin} to {wish.destination} on {wish.date}"
         while True:
             found = await engine.prompt(
-                searching, words, output_type=Flight | NoFlight, output_validators=check, output_attempts=4
+                searching, text, output_type=Flight | NoFlight, output_validators=check, output_attempts=4
             )
             flight = found.output
             if isinstance(flight, NoFlight):
                 return flight
             if ask(f"{flight}: buy, or search?") == "buy":
                 break
-            words = "Please suggest another flight"
+            text = "Please suggest another flight"
         while True:
             seat = (await engine.prompt(choosing, ask("What seat would you like?"), output_type=Seat | NoSeat)).output
             if isinstance(seat, Seat):

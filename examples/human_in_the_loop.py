@@ -56,4 +56,4 @@ if __name__ == "__main__":
     file = Path(tempfile.mkdtemp()) / "sessions.db"
     first = scripted_model([call("weather", city="Oakland"), call("temperature", city="Oakland")])
     session = asyncio.run(ask(file, "What is the weather and temperature in Oakland?", first))
-    print(asyncio.run(decide(file, session, scripted_model("Sunny, 20 °C."), lambda words: print(words) is None)))
+    print(asyncio.run(decide(file, session, scripted_model("Sunny, 20 °C."), lambda question: print(question) is None)))

@@ -34,9 +34,9 @@ async def play(bet: str, deps: Deps, model: Provider) -> bool:
 
 
 if __name__ == "__main__":
-    for words, number, answer in (
+    for question, number, answer in (
         ("Put my money on square eighteen", 18, "true"),
         ("I bet five is the winner", 5, "false"),
     ):
         demo = scripted_model([call("roulette_wheel", square=number)], answer)
-        print(f"{words}: {asyncio.run(play(words, Deps(18), demo))}")
+        print(f"{question}: {asyncio.run(play(question, Deps(18), demo))}")

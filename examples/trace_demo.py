@@ -23,7 +23,7 @@ from outrider.types.events import (
     ToolExecutionStartedEvent,
 )
 
-BEGIN = 1_767_225_600_000
+START = 1_767_225_600_000
 PRICES = {"large-1": Decimal("0.000003"), "small-1": Decimal("0.0000004"), "home-model": None}
 
 
@@ -36,7 +36,7 @@ class Actor:
     model: str
     called_by: str = ""
     steps: int = 0
-    begun: dict[str, int] = field(default_factory=dict[str, int])
+    started: dict[str, int] = field(default_factory=dict[str, int])
 
     def where(self, call_id: str = "") -> dict[str, Any]:
         return {
@@ -47,16 +47,16 @@ class Actor:
         }
 
     def starts(self, at: int, message: str) -> None:
-        self.bus.publish(LoopStartedEvent(timestamp=BEGIN + at, user_message=message, **self.where()))
+        self.bus.publish(LoopStartedEvent(timestamp=START + at, user_message=message, **self.where()))
 
     def thinks(self, at: int, took: int, tokens: tuple[int, int], stop: str = "tool_use") -> None:
         self.steps += 1
         where, (prompt, output) = self.where(f"{self.name}-step-{self.steps}"), tokens
         price = PRICES[self.model]
-        self.bus.publish(LLMRequestEvent(timestamp=BEGIN + at, message_count=2 * self.steps, model=self.model, **where))
+        self.bus.publish(LLMRequestEvent(timestamp=START + at, message_count=2 * self.steps, model=self.model, **where))
         self.bus.publish(
             LLMResponseEvent(
-                timestamp=BEGIN + at + took,
+                timestamp=START + at + took,
                 stop_reason=stop,
                 has_tool_use=stop == "tool_use",
                 input_tokens=prompt // 4,
@@ -70,18 +70,18 @@ class Actor:
             )
         )
 
-    def begins(self, call: str, at: int, tool: str, given: dict[str, str]) -> None:
-        where, self.begun[call] = self.where(call), at
-        self.bus.publish(ToolExecutionStartedEvent(timestamp=BEGIN + at, tool_name=tool, tool_input=given, **where))
+    def starts_tool(self, call: str, at: int, tool: str, given: dict[str, str]) -> None:
+        where, self.started[call] = self.where(call), at
+        self.bus.publish(ToolExecutionStartedEvent(timestamp=START + at, tool_name=tool, tool_input=given, **where))
 
     def ends(self, call: str, at: int, tool: str, output: str, reason: str = "") -> None:
         self.bus.publish(
             ToolExecutionCompletedEvent(
-                timestamp=BEGIN + at,
+                timestamp=START + at,
                 tool_name=tool,
                 success=not reason,
                 reason=reason,
-                duration_ms=at - self.begun[call],
+                duration_ms=at - self.started[call],
                 output_preview=output,
                 **self.where(call),
             )
@@ -91,7 +91,7 @@ class Actor:
         child = f"session-{other.name}"
         self.bus.publish(
             AgentCalledEvent(
-                timestamp=BEGIN + at,
+                timestamp=START + at,
                 callee=other.name,
                 message=message,
                 child_session_id=child,
@@ -104,7 +104,7 @@ class Actor:
         self.finishes(at, output, reason)
         self.bus.publish(
             AgentReturnedEvent(
-                timestamp=BEGIN + at, callee=self.name, output=output, success=reason == "completed",
+                timestamp=START + at, callee=self.name, output=output, success=reason == "completed",
                 child_session_id=f"session-{self.name}", **to.where(self.called_by),
             )
         )  # fmt: skip
@@ -112,7 +112,7 @@ class Actor:
     def finishes(self, at: int, output: str, reason: str = "completed") -> None:
         self.bus.publish(
             LoopCompletedEvent(
-                timestamp=BEGIN + at,
+                timestamp=START + at,
                 termination_reason=reason,
                 total_turns=self.steps,
                 output=output,
@@ -129,7 +129,7 @@ def play(bus: EventBus) -> None:
 
     writer.starts(0, "Write a short guide to the night sky of the north.")
     writer.thinks(20, 2_400, (3_200, 180))
-    writer.begins("read-1", 2_430, "read_file", {"path": "notes/sky.md"})
+    writer.starts_tool("read-1", 2_430, "read_file", {"path": "notes/sky.md"})
     writer.ends("read-1", 2_450, "read_file", "# Notes\nThe Plough points to the pole star.")
     writer.calls(researcher, 2_500, "Which stars can be seen in January?")
     writer.calls(reviewer, 2_520, "Which mistakes do guides like this make?")
@@ -137,11 +137,11 @@ def play(bus: EventBus) -> None:
     review(reviewer, writer)
     writer.thinks(12_100, 3_900, (9_800, 1_150))
     approval = writer.where("write-1")
-    bus.publish(ToolApprovalRequestedEvent(timestamp=BEGIN + 16_020, tool_name="write_file", **approval))
-    bus.publish(ToolApprovalResultEvent(timestamp=BEGIN + 19_300, tool_name="write_file", approved=True, **approval))
-    writer.begins("write-1", 19_310, "write_file", {"path": "guide.md", "content": "# The night sky"})
+    bus.publish(ToolApprovalRequestedEvent(timestamp=START + 16_020, tool_name="write_file", **approval))
+    bus.publish(ToolApprovalResultEvent(timestamp=START + 19_300, tool_name="write_file", approved=True, **approval))
+    writer.starts_tool("write-1", 19_310, "write_file", {"path": "guide.md", "content": "# The night sky"})
     writer.ends("write-1", 19_330, "write_file", "wrote 4,211 characters")
-    writer.begins("lint-1", 19_400, "shell", {"command": "lint guide.md --watch"})
+    writer.starts_tool("lint-1", 19_400, "shell", {"command": "lint guide.md --watch"})
     writer.thinks(19_420, 1_600, (11_400, 90), "end_turn")
     writer.finishes(21_050, "The guide is in guide.md.")
 
@@ -149,7 +149,7 @@ def play(bus: EventBus) -> None:
 def research(researcher: Actor, writer: Actor) -> None:
     researcher.thinks(2_520, 900, (1_400, 60))
     for number, (took, page) in enumerate([(1_900, "orion"), (2_700, "taurus"), (650, "gemini")]):
-        researcher.begins(f"get-{number}", 3_450 + number, "fetch", {"url": f"https://stars.example/{page}"})
+        researcher.starts_tool(f"get-{number}", 3_450 + number, "fetch", {"url": f"https://stars.example/{page}"})
         reason = "timeout" if page == "taurus" else ""
         researcher.ends(f"get-{number}", 3_450 + took, "fetch", reason and "no answer in 2.7 s", reason)
     researcher.thinks(6_200, 2_300, (5_100, 420), "end_turn")
@@ -158,7 +158,7 @@ def research(researcher: Actor, writer: Actor) -> None:
 
 def review(reviewer: Actor, writer: Actor) -> None:
     where = reviewer.where()
-    retry = RetryScheduledEvent(timestamp=BEGIN + 2_900, attempt=1, delay_ms=2_000, error="overloaded", **where)
+    retry = RetryScheduledEvent(timestamp=START + 2_900, attempt=1, delay_ms=2_000, error="overloaded", **where)
     reviewer.bus.publish(retry)
     reviewer.thinks(2_540, 6_800, (900, 310))
     reviewer.thinks(9_360, 2_650, (1_600, 800), "length")

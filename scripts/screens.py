@@ -54,7 +54,7 @@ TODOS = [
     {"content": "Add up prices, not items", "status": "in_progress"},
     {"content": "Ask the reviewer", "status": "pending"},
 ]
-SAID = """The test fails because `Cart.total` adds up **items**, which are no numbers.
+ANSWER = """The test fails because `Cart.total` adds up **items**, which are no numbers.
 
 1. `sum(self.items)` wants numbers and gets `Item`s.
 2. Every `Item` has a `price`, so the sum should go over prices:
@@ -191,15 +191,15 @@ def slowly(answers: list[Any]) -> Callable[[Any], Any]:
 async def main(folder: Path) -> None:
     fix = "Why does the test of the cart fail?"
     await draw("welcome", folder, [], nothing)
-    await draw("conversation", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=TALL)
-    await draw("conversation-light", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=TALL, light=True)
+    await draw("conversation", folder, [LOOK, RUN, ANSWER], saying(fix, 3.0), size=TALL)
+    await draw("conversation-light", folder, [LOOK, RUN, ANSWER], saying(fix, 3.0), size=TALL, light=True)
     await draw("approval", folder, [LOOK, *EDIT], saying("Mend the cart, please.", 2.5))
     await draw("plan", folder, [PLAN], saying("Plan how to mend the cart.", 2.0), mode="plan")
     await draw("beside", folder, slowly([LOOK, SERVE, DELEGATE]), saying("Mend it and let it be reviewed.", 3.0))
     await draw("commands", folder, [], typing("/"))
     await draw("setup", folder, [], waiting, missing=True)
-    await draw("context", folder, [LOOK, RUN, SAID], saying(fix, 2.0, *"/context", "space", "enter"))
-    await draw("narrow", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=NARROW)
+    await draw("context", folder, [LOOK, RUN, ANSWER], saying(fix, 2.0, *"/context", "space", "enter"))
+    await draw("narrow", folder, [LOOK, RUN, ANSWER], saying(fix, 3.0), size=NARROW)
 
 
 def typing(text: str) -> Act:

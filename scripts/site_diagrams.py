@@ -63,9 +63,9 @@ def draw_diagram(source: str) -> str:
     for arrow in arrows:
         level = bottom + 24 * (returns.index(arrow) + 1) if arrow in returns else 0
         drawn.append(_draw_arrow(boxes[arrow.start], boxes[arrow.end], arrow.label, level))
-    words = escape(", ".join(f"{arrow.start} to {arrow.end}" for arrow in arrows), quote=True)
+    label = escape(", ".join(f"{arrow.start} to {arrow.end}" for arrow in arrows), quote=True)
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" aria-label="{words}" '
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" role="img" aria-label="{label}" '
         'style="max-width:100%;height:auto" font-family="system-ui, sans-serif" font-size="13" fill="none" '
         'stroke="currentColor"><defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto-start-reverse">'
@@ -109,12 +109,12 @@ def _gap_after(column: int, places: dict[str, Place], arrows: list[Arrow]) -> fl
 def _draw_box(text: str, left: float, top: float, width: float, height: float) -> str:
     lines = text.split("/")
     first = top + height / 2 - (len(lines) - 1) * LINE / 2 + 4.5
-    words = "".join(
+    label = "".join(
         f'<text x="{left + width / 2:.0f}" y="{first + LINE * number:.1f}" text-anchor="middle" fill="currentColor" '
         f'stroke="none">{escape(line.strip())}</text>'
         for number, line in enumerate(lines)
     )
-    return f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{height:.0f}" rx="6"/>{words}'
+    return f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{height:.0f}" rx="6"/>{label}'
 
 
 def _draw_arrow(start: tuple[float, ...], end: tuple[float, ...], label: str, level: float) -> str:

@@ -12,7 +12,7 @@ class Choice(msgspec.Struct):
     """`before` are earlier calls with their results. The call must be of `tool`; every pattern must be found in the
     argument of that name, ignoring case. `otherwise` lists equally good calls."""
 
-    said: str
+    prompt: str
     tool: str
     fits: dict[str, str] = {}
     before: tuple[tuple[str, dict[str, Any], str], ...] = ()

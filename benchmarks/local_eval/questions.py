@@ -8,7 +8,7 @@ from benchmarks.local_eval.shop import tasks
 
 
 class Question(msgspec.Struct):
-    said: str
+    prompt: str
     holds: str
 
     def accepts(self, answer: str) -> bool:

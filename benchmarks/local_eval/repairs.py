@@ -7,7 +7,7 @@ from benchmarks.local_eval.shop import tasks
 
 class Repair(msgspec.Struct):
     name: str
-    said: str
+    prompt: str
     files: dict[str, str]
 
 

@@ -131,7 +131,7 @@ def test_only_the_composition_root_names_concrete_stores_vendors_and_tools():
     assert_none(broken, "only the composition packages choose implementations")
 
 
-def test_the_middle_of_the_house_knows_no_library_but_the_core_ones():
+def test_the_lower_packages_import_no_library_but_the_core_ones():
     known = (set(sys.stdlib_module_names) | CORE_LIBRARIES) - EFFECTS
     broken = [
         (importer, imported)

@@ -312,7 +312,7 @@ def at(places: str) -> Any:
 
 
 def each(places: str, compute: Callable[[Any], Any]) -> Any:
-    """As `at`, for one entry of many: what cannot be found is said in its place, so that all of it is seen at once."""
+    """As `at`, for one entry of many: what cannot be found is named in its place, so that one run shows all."""
     try:
         return compute(at(places))
     except LookupError as error:
@@ -323,7 +323,7 @@ def each(places: str, compute: Callable[[Any], Any]) -> Any:
 
 
 def shape(kind: Any) -> dict[str, Any]:
-    """The fields of a struct as they are written, and how it is told apart from others."""
+    """The encoded fields of a struct, and the tag that distinguishes it from others."""
     config = kind.__struct_config__
     found: dict[str, Any] = {"fields": list(kind.__struct_encode_fields__)}
     if config.tag is not None:
@@ -499,8 +499,8 @@ def plain(schema: Any, inside: tuple[str, ...] = ()) -> Any:
         return {
             name + ("" if name in needed else "?"): plain(one, inside) for name, one in schema["properties"].items()
         }
-    kept = ("anyOf", "enum", "items", "prefixItems", "const", "type", "format", "additionalProperties")
-    return {name: plain(schema[name], inside) for name in kept if name in schema}
+    fields = ("anyOf", "enum", "items", "prefixItems", "const", "type", "format", "additionalProperties")
+    return {name: plain(schema[name], inside) for name in fields if name in schema}
 
 
 def lines(every: dict[str, Any]) -> str:
@@ -570,7 +570,7 @@ def test_tables_and_columns_are_those_of_version_0_1(about: str, tmp_path: Path)
     assert ON_DISK[about](tmp_path) == expected
 
 
-def test_every_tag_is_stated_and_not_taken_from_the_name_of_a_class():
+def test_every_tag_is_explicit_and_not_derived_from_the_name_of_a_class():
     """`tag=True` makes the class name the tag; renaming the class would then change what is stored."""
     kinds = [*events.EVENT_TYPES.values(), *get_args(at(OTHERS["deltas"]))]
     implicit = [kind for kind in kinds if f'tag="{kind.__struct_config__.tag}"' not in inspect.getsource(kind)]

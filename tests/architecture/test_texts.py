@@ -31,7 +31,7 @@ def test_every_module_opens_with_one_sentence():
     assert not silent, f"say in one sentence what these are for: {silent}"
 
 
-def test_every_built_in_tool_has_its_prompt_beside_it():
+def test_every_built_in_tool_has_its_prompt_next_to_it():
     folder = PACKAGE / "tools" / "builtin"
     loaded = [
         name

@@ -41,13 +41,13 @@ async def read(name: str, stream: bytes, size: int) -> tuple[AnswerAssembler, Ex
     wire, _ = WIRES[name]
     chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
     client = WireClient("p", wire(), Player(chunks), retry=RetryPolicy(attempts=1))
-    kept = AnswerAssembler(client.model_family("m"))
+    assembler = AnswerAssembler(client.model_family("m"))
     try:
         async for delta in client.stream(REQUEST):
-            kept.add(delta)
+            assembler.add(delta)
     except ProviderError as error:
-        return kept, error
-    return kept, None
+        return assembler, error
+    return assembler, None
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -57,10 +57,10 @@ def test_damage_ends_in_an_answer_or_in_a_typed_error(name: str, place: float, l
     whole = b"".join(WIRES[name][1])
     start = int(place * len(whole))
     damaged = whole[:start] + put + whole[start + length :]
-    kept, error = asyncio.run(read(name, damaged, size))
-    calls = [part for part in kept.list_parts() if isinstance(part, ToolPart)]
+    assembler, error = asyncio.run(read(name, damaged, size))
+    calls = [part for part in assembler.list_parts() if isinstance(part, ToolPart)]
     assert len({call.call_id for call in calls}) == len(calls)
-    assert error is not None or kept.finish is not None
+    assert error is not None or assembler.finish is not None
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -70,8 +70,8 @@ def test_events_out_of_order_or_twice_end_the_same_way(name: str, order, doubled
     events = list(WIRES[name][1])
     events.insert(int(doubled * len(events)), events[int(doubled * (len(events) - 1))])
     order.shuffle(events)
-    kept, error = asyncio.run(read(name, b"".join(events), 4096))
-    assert error is not None or kept.finish is not None
+    assembler, error = asyncio.run(read(name, b"".join(events), 4096))
+    assert error is not None or assembler.finish is not None
 
 
 @for_each("name", WIRES)
@@ -79,10 +79,10 @@ def test_events_out_of_order_or_twice_end_the_same_way(name: str, order, doubled
 def test_the_size_of_the_pieces_changes_nothing(name: str, size: int):
     whole = b"".join(WIRES[name][1])
     expected, _ = asyncio.run(read(name, whole, len(whole)))
-    kept, error = asyncio.run(read(name, whole, size))
+    assembler, error = asyncio.run(read(name, whole, size))
     assert error is None
-    assert [summary(part) for part in kept.list_parts()] == [summary(part) for part in expected.list_parts()]
-    assert (kept.finish, kept.tokens) == (expected.finish, expected.tokens)
+    assert [summary(part) for part in assembler.list_parts()] == [summary(part) for part in expected.list_parts()]
+    assert (assembler.finish, assembler.tokens) == (expected.finish, expected.tokens)
 
 
 def summary(part: object) -> object:

@@ -231,7 +231,7 @@ def opened_and_ended(deltas: list[Delta]) -> set[int]:
     return ended
 
 
-async def taken(stream: Any, count: int) -> list[Delta]:
+async def first_deltas(stream: Any, count: int) -> list[Delta]:
     """That many deltas, if there are so many; then the stream is closed."""
     async with aclosing(stream):
         return [await anext(stream, Finish("other")) for _ in range(count)]
@@ -241,7 +241,7 @@ async def taken(stream: Any, count: int) -> list[Delta]:
 async def test_an_answer_can_be_given_up_at_any_delta(name: str):
     async with client_of(name) as (client, _):
         for count in range(1, 9):
-            assert len(await taken(client.stream(REQUEST), count)) == count
+            assert len(await first_deltas(client.stream(REQUEST), count)) == count
 
 
 @pytest.mark.parametrize("name", OVER_THE_WIRE)
@@ -257,7 +257,7 @@ async def test_text_is_given_out_before_the_answer_ends(name: str):
 
 
 @pytest.mark.parametrize("name", OVER_THE_WIRE)
-async def test_a_refusal_is_typed_and_says_who_refused(name: str):
+async def test_a_refusal_is_typed_and_names_the_provider(name: str):
     refused = Reply([b'{"error": {"message": "who are you?"}}'], 401, JSON)
     async with client_of(name, refused) as (client, server):
         with pytest.raises(AuthenticationError, match="who are you") as raised:
@@ -267,13 +267,13 @@ async def test_a_refusal_is_typed_and_says_who_refused(name: str):
 
 
 async def outcome(client: ModelClient) -> tuple[AnswerAssembler, ProviderError | None]:
-    kept = AnswerAssembler("")
+    assembler = AnswerAssembler("")
     try:
         async for delta in client.stream(REQUEST):
-            kept.add(delta)
+            assembler.add(delta)
     except ProviderError as error:
-        return kept, error
-    return kept, None
+        return assembler, error
+    return assembler, None
 
 
 @pytest.mark.parametrize("name", OVER_THE_WIRE)
@@ -281,8 +281,8 @@ async def test_an_answer_cut_anywhere_ends_in_a_typed_error_or_whole(name: str):
     answer = SUBJECTS[name].answer
     for place in range(1, len(answer)):
         async with client_of(name, Reply(answer[:place], after="drop")) as (client, _):
-            kept, error = await outcome(client)
-        assert (error is None) == (kept.finish is not None)
+            assembler, error = await outcome(client)
+        assert (error is None) == (assembler.finish is not None)
         assert error is None or error.retryable
 
 

@@ -37,21 +37,21 @@ async def read(
     name: str, body: bytes, headers: dict[str, str] | None = None
 ) -> tuple[AnswerAssembler, Exception | None]:
     client = WireClient("p", WIRES[name](), Player([body], headers=headers), retry=RetryPolicy(attempts=1))
-    kept = AnswerAssembler(client.model_family("m"))
+    assembler = AnswerAssembler(client.model_family("m"))
     try:
         async for delta in client.stream(REQUEST):
-            kept.add(delta)
+            assembler.add(delta)
     except ProviderError as error:
-        return kept, error
-    return kept, None
+        return assembler, error
+    return assembler, None
 
 
-def text_of(kept: AnswerAssembler) -> str:
-    return "".join(part.text for part in kept.list_parts() if isinstance(part, TextPart))
+def text_of(assembler: AnswerAssembler) -> str:
+    return "".join(part.text for part in assembler.list_parts() if isinstance(part, TextPart))
 
 
-def calls_of(kept: AnswerAssembler) -> list[tuple[str, Fields]]:
-    return [(part.tool, part.state.input) for part in kept.list_parts() if isinstance(part, ToolPart)]
+def calls_of(assembler: AnswerAssembler) -> list[tuple[str, Fields]]:
+    return [(part.tool, part.state.input) for part in assembler.list_parts() if isinstance(part, ToolPart)]
 
 
 def stream(*events: Fields | bytes) -> bytes:
@@ -80,16 +80,16 @@ REWRITTEN: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("way", REWRITTEN)
 @pytest.mark.parametrize("name", WIRES)
 async def test_an_unusual_frame_changes_nothing(name: str, way: str):
-    kept, error = await read(name, REWRITTEN[way](b"".join(STREAMS[name])))
+    assembler, error = await read(name, REWRITTEN[way](b"".join(STREAMS[name])))
     assert error is None
-    assert (text_of(kept), calls_of(kept)) == ("I will look.", [("read", {"path": "a.txt"})])
-    assert (kept.finish, kept.tokens.total) == ("tool_use", 12)
+    assert (text_of(assembler), calls_of(assembler)) == ("I will look.", [("read", {"path": "a.txt"})])
+    assert (assembler.finish, assembler.tokens.total) == ("tool_use", 12)
 
 
 @pytest.mark.parametrize("name", WIRES)
 async def test_a_stream_that_calls_itself_a_web_page_is_a_stream(name: str):
-    kept, error = await read(name, b"".join(STREAMS[name]), {"content-type": "text/html"})
-    assert (error, kept.finish) == (None, "tool_use")
+    assembler, error = await read(name, b"".join(STREAMS[name]), {"content-type": "text/html"})
+    assert (error, assembler.finish) == (None, "tool_use")
 
 
 def anthropic(*events: Fields | bytes, stop: Any = "end_turn", usage: Any = None) -> bytes:
@@ -127,7 +127,7 @@ def google(*parts: Any, **rest: Any) -> bytes:
     return stream(candidate("STOP", *parts) | rest)
 
 
-SAYS_HI = {
+HI_ANSWERS = {
     "anthropic": [
         anthropic(a_delta(**HI), usage="unknown"),
         anthropic(a_delta(**HI), usage={"output_tokens": 7.5}),
@@ -170,13 +170,13 @@ SAYS_HI = {
 
 
 @pytest.mark.parametrize(
-    ("name", "body"), [(name, body) for name, bodies in SAYS_HI.items() for body in bodies], ids=str
+    ("name", "body"), [(name, body) for name, bodies in HI_ANSWERS.items() for body in bodies], ids=str
 )
 async def test_a_field_of_another_type_does_not_cost_the_answer(name: str, body: bytes):
-    kept, error = await read(name, body)
+    assembler, error = await read(name, body)
     assert error is None
-    assert text_of(kept) == "Hi"
-    assert calls_of(kept) == []
+    assert text_of(assembler) == "Hi"
+    assert calls_of(assembler) == []
 
 
 A, B = {"path": "a"}, {"path": "b"}
@@ -208,16 +208,16 @@ def c_call(index: int | None = 0, **fields: Any) -> Fields:
     ],
 )  # fmt: skip
 async def test_calls_of_any_shape_are_read_and_distinguished(name: str, body: bytes, calls: list[tuple[str, Fields]]):
-    kept, error = await read(name, body)
+    assembler, error = await read(name, body)
     assert error is None
-    assert calls_of(kept) == calls
-    assert kept.finish == "tool_use"
-    ids = [part.call_id for part in kept.list_parts() if isinstance(part, ToolPart)]
+    assert calls_of(assembler) == calls
+    assert assembler.finish == "tool_use"
+    ids = [part.call_id for part in assembler.list_parts() if isinstance(part, ToolPart)]
     assert len(set(ids)) == len(ids)
 
 
 OVERLOADED = {"error": {"code": 503, "message": "Overloaded", "status": "UNAVAILABLE"}}
-BEGUN = {
+STARTED = {
     "anthropic": stream(a_delta(**HI)),
     "openai": stream(chat_delta(content="Hi")),
     "openai-responses": stream(r_text()),
@@ -229,9 +229,9 @@ BEGUN = {
 @pytest.mark.parametrize("indent", [0, 2])
 async def test_an_error_in_bare_json_is_understood_in_mid_stream(name: str, indent: int):
     bare = msgspec.json.format(msgspec.json.encode(OVERLOADED), indent=indent)
-    kept, error = await read(name, BEGUN[name] + bare)
+    assembler, error = await read(name, STARTED[name] + bare)
     assert isinstance(error, OverloadedError)
-    assert text_of(kept) == "Hi"
+    assert text_of(assembler) == "Hi"
 
 
 @pytest.mark.parametrize(
@@ -313,17 +313,17 @@ async def test_a_character_that_is_split_over_two_deltas_is_one(name: str, size:
     body = split_character(name)
     chunks = [body[start : start + size] for start in range(0, len(body), size)]
     client = WireClient("p", WIRES[name](), Player(chunks), retry=RetryPolicy(attempts=1))
-    kept = AnswerAssembler(client.model_family("m"))
+    assembler = AnswerAssembler(client.model_family("m"))
     async for delta in client.stream(REQUEST):
-        kept.add(delta)
-    assert text_of(kept) == "a😀b"
+        assembler.add(delta)
+    assert text_of(assembler) == "a😀b"
 
 
 @pytest.mark.parametrize("name", WIRES)
 async def test_half_a_character_is_replaced(name: str):
-    kept, error = await read(name, split_character(name).replace(HALVES[1], b""))
+    assembler, error = await read(name, split_character(name).replace(HALVES[1], b""))
     assert error is None
-    assert text_of(kept) == "a\ufffdb"
+    assert text_of(assembler) == "a\ufffdb"
 
 
 @pytest.mark.parametrize(
@@ -341,6 +341,6 @@ async def test_half_a_character_is_replaced(name: str):
     ],
 )  # fmt: skip
 async def test_a_character_of_an_argument_that_is_split_is_one(name: str, body: bytes):
-    kept, error = await read(name, body.replace(b"%s", HALVES[0], 1).replace(b"%s", HALVES[1], 1))
+    assembler, error = await read(name, body.replace(b"%s", HALVES[0], 1).replace(b"%s", HALVES[1], 1))
     assert error is None
-    assert calls_of(kept) == [("read", {"path": "😀"})]
+    assert calls_of(assembler) == [("read", {"path": "😀"})]

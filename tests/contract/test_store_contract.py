@@ -82,7 +82,7 @@ async def session(store: Store) -> StoredSession:
     return await store.create(StoredSession(title="A walk", workspace_directory="/w", agent="writer"))
 
 
-def said(session: StoredSession, text: str, role: str = "user", **fields: object) -> Message:
+def text_message(session: StoredSession, text: str, role: str = "user", **fields: object) -> Message:
     message = Message(role, [TextPart(text)], time=MessageTime(START), **fields)
     message.join(session.id)
     return message
@@ -96,7 +96,7 @@ def call(message: Message, output: str = "", tool: str = "shell") -> ToolPart:
 
 
 async def fill(store: Store, session: StoredSession, *texts: str) -> list[Message]:
-    messages = [said(session, text) for text in texts]
+    messages = [text_message(session, text) for text in texts]
     await store.append(session.id, messages)
     return messages
 
@@ -247,7 +247,7 @@ async def test_a_deleted_session_can_be_created_anew_and_is_empty(store: Store, 
     assert list(await store.search("before")) == []
 
 
-async def test_clearing_leaves_only_what_somebody_owns(store: Store, session: StoredSession):
+async def test_clearing_leaves_only_leased_sessions(store: Store, session: StoredSession):
     await store.create(StoredSession())
     await store.acquire(session.id, current_process())
     assert await store.clear() == 1
@@ -271,7 +271,7 @@ async def test_sf_049_old_sessions_are_forgotten_while_others_are_written(store:
 
 
 async def test_messages_and_parts_come_back_in_order_and_unchanged(store: Store, session: StoredSession):
-    messages = [said(session, "one"), said(session, "two", "assistant", finish=None, metadata={"k": 1})]
+    messages = [text_message(session, "one"), text_message(session, "two", "assistant", finish=None, metadata={"k": 1})]
     messages[1].add_part(TextPart("three"))
     messages[1].add_part(call(messages[1], "done"))
     await store.append(session.id, messages)
@@ -285,7 +285,7 @@ async def test_numbers_are_gapless_over_everything_that_changes(store: Store, se
     part = call(message)
     assert await store.append(session.id, [part]) == 4
     assert (await store.update(session.id, SessionUpdate(title="t"))).seq == 5
-    await store.put_inbox(InboxItem(session_id=session.id, message=said(session, "later")))
+    await store.put_inbox(InboxItem(session_id=session.id, message=text_message(session, "later")))
     await store.ask(Approval(session_id=session.id, call_id=part.call_id, tool="shell"))
     changes = [change async for change in store.changes(session.id, follow=False)]
     assert [change.seq for change in changes] == [2, 3, 4, 5, 6, 7]
@@ -309,12 +309,12 @@ async def test_writing_a_part_again_replaces_it_in_its_place(store: Store, sessi
 
 
 async def test_an_append_is_all_or_nothing(store: Store, session: StoredSession):
-    good, stray = said(session, "good"), TextPart("stray")
+    good, stray = text_message(session, "good"), TextPart("stray")
     stray.adopt(new_id(), session.id)
     with pytest.raises(PartValidationError):
         await store.append(session.id, [good, stray])
     with pytest.raises(PartValidationError):
-        await store.append(session.id, [good, said(StoredSession(), "of another session")])
+        await store.append(session.id, [good, text_message(StoredSession(), "of another session")])
     assert (await store.load(session.id)).messages == []
     assert (await store.get(session.id)).seq == 1
 
@@ -373,7 +373,7 @@ async def test_sf_075_text_that_is_not_unicode_is_preserved_with_a_mark_and_nul_
 
 
 async def test_drafts_are_distinguished_until_their_final_value(store: Store, session: StoredSession):
-    message = said(session, "unfin")
+    message = text_message(session, "unfin")
     await store.append(session.id, [message], draft=True)
     assert (await store.load(session.id)).drafts == {message.parts[0].id}
     assert list(await store.search("unfin")) == []
@@ -508,10 +508,10 @@ async def test_a_renamed_session_is_found_by_its_new_title_only(store: Store, se
 
 async def test_usage_is_counted_by_day_model_agent_and_tool(store: Store, session: StoredSession):
     tokens = Tokens(input=10, output=5)
-    first = said(
+    first = text_message(
         session, "a", "assistant", agent="writer", model=ModelRef("p", "m"), tokens=tokens, cost=Decimal("0.1")
     )
-    second = said(session, "b", "assistant", agent="reviewer", model=ModelRef("p", "n"), tokens=tokens)
+    second = text_message(session, "b", "assistant", agent="reviewer", model=ModelRef("p", "n"), tokens=tokens)
     second.time = MessageTime(START + DAY)
     failed = call(second).with_state(ToolError({}, "no", EndedTime(START + DAY, START + DAY + 7)))
     await store.append(session.id, [first, second, call(first, "ok"), failed, call(first, "ok", "read")])
@@ -543,23 +543,23 @@ async def test_sf_020_a_second_owner_is_informed_who_the_first_is_and_may_take_o
         await store.acquire(session.id, second)
     assert (refused.value.details["pid"], refused.value.details["host"]) == (first.pid, first.host)
     assert refused.value.details["since"] == held.since
-    taken = await store.acquire(session.id, second, take_over=True)
-    assert taken.token > held.token
-    for attempt in (store.append(session.id, [said(session, "late")], token=held.token), store.renew(held)):
+    lease = await store.acquire(session.id, second, take_over=True)
+    assert lease.token > held.token
+    for attempt in (store.append(session.id, [text_message(session, "late")], token=held.token), store.renew(held)):
         with pytest.raises(LeaseLostError):
             await attempt
-    await store.append(session.id, [said(session, "mine")], token=taken.token)
+    await store.append(session.id, [text_message(session, "mine")], token=lease.token)
     assert texts((await store.load(session.id)).messages) == ["mine"]
 
 
-async def test_nobody_writes_past_an_owner_but_anybody_may_ask_rename_and_fork(store: Store, session: StoredSession):
+async def test_only_the_owner_writes_but_every_process_may_ask_rename_and_fork(store: Store, session: StoredSession):
     lease = await store.acquire(session.id, current_process())
     with pytest.raises(SessionInUseError):
-        await store.append(session.id, [said(session, "x")])
+        await store.append(session.id, [text_message(session, "x")])
     with pytest.raises(SessionInUseError):
         await store.delete(session.id)
     await store.update(session.id, SessionUpdate(title="renamed"))
-    await store.put_inbox(InboxItem(session_id=session.id, message=said(session, "psst")))
+    await store.put_inbox(InboxItem(session_id=session.id, message=text_message(session, "psst")))
     await store.fork(session.id)
     await store.delete(session.id, token=lease.token)
 
@@ -571,37 +571,39 @@ async def test_a_released_or_expired_lease_is_free_and_its_old_token_is_fenced_o
     await store.release(first)
     second = await store.acquire(session.id, current_process(), ttl_ms=1)
     await asyncio.sleep(0.02)
-    await store.append(session.id, [said(session, "still mine")], token=second.token)
+    await store.append(session.id, [text_message(session, "still mine")], token=second.token)
     assert await store.renew(second) == second
     await store.renew(second)
     await asyncio.sleep(0.02)
     third = await store.acquire(session.id, current_process())
     assert first.token < second.token < third.token
     with pytest.raises(LeaseLostError):
-        await store.append(session.id, [said(session, "woke up")], token=second.token)
+        await store.append(session.id, [text_message(session, "woke up")], token=second.token)
 
 
-async def test_after_an_owner_expired_and_somebody_wrote_the_old_owner_is_fenced(store: Store, session: StoredSession):
+async def test_after_a_lease_expired_and_another_process_wrote_the_old_owner_is_fenced(
+    store: Store, session: StoredSession
+):
     lease = await store.acquire(session.id, current_process(), ttl_ms=1)
     await asyncio.sleep(0.02)
-    await store.append(session.id, [said(session, "without a lease")])
+    await store.append(session.id, [text_message(session, "without a lease")])
     with pytest.raises(LeaseLostError):
-        await store.append(session.id, [said(session, "woke up")], token=lease.token)
+        await store.append(session.id, [text_message(session, "woke up")], token=lease.token)
 
 
 # Inbox and approvals
 
 
-async def test_an_inbox_item_is_preserved_once_and_taken_once(store: Store, session: StoredSession):
-    item = InboxItem(session_id=session.id, message=said(session, "do this"), delivery="steer", sender="web")
-    kept = await store.put_inbox(item)
-    assert await store.put_inbox(item) == kept
-    later = await store.put_inbox(InboxItem(session_id=session.id, message=said(session, "then that")))
+async def test_an_inbox_item_is_stored_once_and_consumed_once(store: Store, session: StoredSession):
+    item = InboxItem(session_id=session.id, message=text_message(session, "do this"), delivery="steer", sender="web")
+    stored = await store.put_inbox(item)
+    assert await store.put_inbox(item) == stored
+    later = await store.put_inbox(InboxItem(session_id=session.id, message=text_message(session, "then that")))
     assert [one.id for one in await store.inbox(session.id)] == [item.id, later.id]
-    await store.append(session.id, [kept.message], takes=[item.id])
+    await store.append(session.id, [stored.message], takes=[item.id])
     assert [one.id for one in await store.inbox(session.id)] == [later.id]
     with pytest.raises(StoreError):
-        await store.append(session.id, [said(session, "twice")], takes=[item.id])
+        await store.append(session.id, [text_message(session, "twice")], takes=[item.id])
     assert texts((await store.load(session.id)).messages) == ["do this"]
     again = await store.put_inbox(item)
     assert again.taken is not None
@@ -628,7 +630,7 @@ async def test_an_answer_is_bound_to_the_exact_call(store: Store, session: Store
     assert other.answer == "open"
 
 
-async def test_the_first_answer_counts_and_can_be_revoked(store: Store, session: StoredSession):
+async def test_the_first_answer_applies_and_can_be_revoked(store: Store, session: StoredSession):
     asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell"))
     first, second = await asyncio.gather(store.answer(asked.id, "denied", by="a"), store.answer(asked.id, "allowed"))
     assert first == second
@@ -642,7 +644,7 @@ async def test_the_first_answer_counts_and_can_be_revoked(store: Store, session:
         await store.answer("nothing", "allowed")
 
 
-async def test_a_no_keeps_its_words_for_the_model(store: Store, session: StoredSession):
+async def test_a_denial_stores_its_text_for_the_model(store: Store, session: StoredSession):
     asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell"))
     await store.answer(asked.id, "denied", by="web", words="use \0 pnpm, not npm")
     await store.answer(asked.id, "denied", words="too late")
@@ -716,8 +718,8 @@ async def test_a_text_of_megabytes_is_stored_once_and_found(store: Store, sessio
 async def test_an_abridged_transcript_has_the_newest_large_texts_and_all_inputs(store: Store, session: StoredSession):
     if not hasattr(store, "load_abridged"):
         pytest.skip("the method is optional")
-    old, newest = said(session, "old" * 9000), said(session, "newest" * 9000)
-    answer = said(session, "short", "assistant")
+    old, newest = text_message(session, "old" * 9000), text_message(session, "newest" * 9000)
+    answer = text_message(session, "short", "assistant")
     large = ToolCompleted({"text": "given" * 9000}, "output" * 9000, EndedTime(START, START + 5))
     answer.add_part(ToolPart(call_id="c", tool="write", state=large))
     await store.append(session.id, [old, answer, newest])
@@ -742,11 +744,11 @@ async def test_an_abridged_transcript_leaves_out_old_answers_that_no_prompt_has(
         pytest.skip("the method is optional")
     messages: list[Message] = []
     for number in range(1300):
-        answer = said(session, f"{number} " + "word " * 100, "assistant")
+        answer = text_message(session, f"{number} " + "word " * 100, "assistant")
         state = ToolCompleted({"number": number}, "result " * 100, EndedTime(START, START + 5))
         answer.add_part(ToolPart(call_id=f"c{number}", tool="plan" if number == 5 else "read", state=state))
-        messages += [*([said(session, f"question {number}")] if number % 100 == 0 else []), answer]
-    tail, compaction = messages[1010].id, said(session, "")
+        messages += [*([text_message(session, f"question {number}")] if number % 100 == 0 else []), answer]
+    tail, compaction = messages[1010].id, text_message(session, "")
     compaction.parts.clear()
     compaction.add_part(CompactionPart(summary="what was done", tail_start_id=tail))
     messages.insert(1100, compaction)
@@ -757,8 +759,8 @@ async def test_an_abridged_transcript_leaves_out_old_answers_that_no_prompt_has(
     assert (is_abridged, found.first, found.last) == (True, False, True)
     assert found.messages[-100:] == complete[-100:]
     position = [message.id for message in found.messages].index(tail)
-    old, kept = found.messages[:position], found.messages[position:]
-    assert [message.id for message in kept] == [message.id for message in messages[1010:]]
+    old, preserved = found.messages[:position], found.messages[position:]
+    assert [message.id for message in preserved] == [message.id for message in messages[1010:]]
     questions = [message.id for message in messages[:1010] if message.role == "user"]
     assert [message.id for message in old if message.role == "user"] == questions
     assert [call.tool for message in old for call in message.get_calls()] == ["plan"]

@@ -78,7 +78,7 @@ def workspace(home: Path, tmp_path: Path) -> Path:
 
 
 def folder_name(workspace: str) -> str:
-    """Where the changes of a workspace are kept, below $OUTRIDER_HOME/undo."""
+    """Where the changes of a workspace are stored, below $OUTRIDER_HOME/undo."""
     return hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
 
 
@@ -169,9 +169,9 @@ async def test_every_stored_session_is_read_with_the_values_that_were_written(ho
 def test_the_command_line_lists_finds_counts_and_exports_them(home: Path):
     listed = lines(run(home, "sessions", "list", "--json", "--children", "-n", "200"))
     assert listed == [as_today(session) for session in INDEX["listed"]]
-    for words, hits in INDEX["searches"].items():
-        found = lines(run(home, "sessions", "search", *words.split(), "--json", "-n", "100"))
-        assert sorted({(hit["session_id"], hit["kind"]) for hit in found}) == [tuple(hit) for hit in hits], words
+    for query, hits in INDEX["searches"].items():
+        found = lines(run(home, "sessions", "search", *query.split(), "--json", "-n", "100"))
+        assert sorted({(hit["session_id"], hit["kind"]) for hit in found}) == [tuple(hit) for hit in hits], query
     assert json.loads(run(home, "stats", "--json")) == INDEX["stats"]
     exported = run(home, "sessions", "export", SESSIONS["family"])
     assert re.sub(r',\s+"approval": "ask",\s+"owner": ""', "", exported) == (FILES / "export.json").read_text()
@@ -218,7 +218,7 @@ def test_the_anthropic_format_is_written_and_read_as_before():
     assert session.to_api_format() == written
 
 
-def test_a_part_kind_that_was_registered_is_preserved_as_it_is_where_nobody_knows_it():
+def test_a_part_kind_that_was_registered_is_preserved_as_it_is_where_it_is_not_registered():
     (message,) = EXPORTS["own kinds"]["sessions"][0]["messages"]
     _, note, plain = Message.from_dict(message).parts
     assert isinstance(note, UnknownPart)
@@ -459,7 +459,7 @@ def test_the_prompts_of_stored_sessions_are_the_same():
     assert seen == set(PROMPTS["sessions"])
 
 
-def test_the_prompts_of_conversations_that_were_written_by_hand_are_the_same():
+def test_the_prompts_of_manually_written_conversations_are_the_same():
     for one in PROMPTS["loose"]:
         history = [Message.from_dict(message) for message in one["messages"]]
         assert json.dumps(prompt(history, one["family"])) == json.dumps(one["prompt"])
@@ -468,7 +468,7 @@ def test_the_prompts_of_conversations_that_were_written_by_hand_are_the_same():
 def test_the_texts_that_lowering_inserts_are_all_in_the_fixtures():
     """So that a reworded one is noticed above."""
     texts = json.dumps(PROMPTS)
-    for words in (
+    for query in (
         "(The conversation begins with the assistant.)",
         "This call did not finish, and its result is unknown",
         "(The output of this old call was removed to save space.",
@@ -480,7 +480,7 @@ def test_the_texts_that_lowering_inserts_are_all_in_the_fixtures():
         "call_add_2",
         "a_tool_with_spaces",
     ):
-        assert words in texts, words
+        assert query in texts, query
 
 
 @pytest.fixture
@@ -543,7 +543,7 @@ def test_jobs_and_schedules_are_listed(home: Path):
 
 def test_a_worker_resumes_and_ends_the_jobs_that_version_0_1_left(home: Path, workspace: Path, tmp_path: Path):
     """One queued, one running when its worker was killed, one that waited for an approval, one that waited for another
-    one's end, one with terms of its own, and one that a schedule made due."""
+    one's end, one with overrides, and one that a schedule made due."""
     pytest.importorskip("dbos")
     with closing(sqlite3.connect(home / "runs.sqlite")) as db, db:
         db.execute("UPDATE outrider_schedules SET due = 1 WHERE id = ?", (INDEX["schedules"]["active"],))

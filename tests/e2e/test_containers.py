@@ -11,7 +11,7 @@ from outrider.providers.scripted import call
 from outrider.types.parts import ToolPart
 from tests.fixtures.standard_engine import Place
 
-STAND_IN = """\
+FAKE_OUTRIDER = """\
 #!/usr/bin/env python3
 import os, sys
 with open({log!r}, "a") as log:
@@ -35,7 +35,7 @@ async def outputs(place: Place, command: str, **given: float) -> str:
 
 async def test_each_command_runs_in_a_container_with_the_workspace_only(tmp_path: Path):
     place, log, program = Place(tmp_path), tmp_path / "log", tmp_path / "engine"
-    program.write_text(STAND_IN.format(log=str(log)))
+    program.write_text(FAKE_OUTRIDER.format(log=str(log)))
     program.chmod(0o755)
     (place.workspace / ".env").write_text("TOKEN=x")
     (place.own / "config.toml").write_text(

@@ -94,13 +94,13 @@ class WatchedRuntime(EmbeddedRuntime):
         self.chunks: list[str] = []
         self.reads = threading.Event()
 
-    def chat(self, body: str, told: ChunkCallback) -> None:
+    def chat(self, body: str, on_chunk: ChunkCallback) -> None:
         self.chunks = chunks = []
 
         def noted(chunk: str) -> bool:
             chunks.append(chunk)
             self.reads.set()
-            return told(chunk)
+            return on_chunk(chunk)
 
         super().chat(body, noted)
 
@@ -200,8 +200,8 @@ async def test_an_answer_is_given_up_between_two_tokens(models, runtime):
 
 
 async def require_stopped(client: LocalClient, runtime: WatchedRuntime) -> None:
-    """What was given up does not go on: a chunk may have been under way, and the next one ends it. Then the model
-    serves whoever comes next."""
+    """A cancelled request does not continue: a chunk may be in progress, and the next one ends it. Then the model
+    serves the next request."""
     given_up = runtime.chunks
     before = len(given_up)
     async with asyncio.timeout(SOON):

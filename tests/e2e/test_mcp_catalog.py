@@ -94,7 +94,7 @@ async def test_a_wrong_name_is_answered_with_what_there_is(place):
     assert second.state.input == {"id": "1"}
 
 
-async def test_a_server_that_is_ready_late_joins_the_next_turn_behind_the_prompt(place, tmp_path, monkeypatch):
+async def test_a_server_that_is_ready_late_joins_the_next_turn_after_the_prompt(place, tmp_path, monkeypatch):
     monkeypatch.setattr(mcp, "UNATTENDED_WAIT_SECONDS", 0.5)
     gate = tmp_path / "gate"
     have(place, one=entry("raw_server.py"), late=entry("large_catalog.py", "late", "3", str(gate)))
@@ -134,8 +134,8 @@ async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(p
         session = await engine.create(workspace=place.workspace)
         await engine.prompt(session, "go")
     before = prefix(place.requests[-1])
-    for words, answer in (("", "two"), ("change", "three"), ("rename", "four")):
-        gate.write_text(words)
+    for command, answer in (("", "two"), ("change", "three"), ("rename", "four")):
+        gate.write_text(command)
         script = [[call("mcp__one__list_ticket", id="1")], answer]
         async with place.engine(script, **ALLOWED) as engine:
             await settled(engine)
@@ -145,7 +145,7 @@ async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(p
         after = prefix(place.requests[-1])
         assert after[: len(before)] == before
         before = after
-        match words:
+        match command:
             case "change":
                 assert part.state.reason == "denied"  # it has changed since its last approval
             case "rename":
@@ -155,7 +155,7 @@ async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(p
     assert "mcp__one__renamed_list_ticket" in announcements(place.requests[-1])[-1]
 
 
-async def test_a_server_that_cannot_start_is_named_without_its_words(place):
+async def test_a_server_that_cannot_start_is_named_without_its_output(place):
     have(place, absent={"command": "/no/such/program", "args": []}, one=entry("raw_server.py"))
     bus = EventBus()
     updates: list[SessionUpdatedEvent] = []
@@ -172,7 +172,7 @@ async def test_a_server_that_cannot_start_is_named_without_its_words(place):
     assert "cannot be started" in shown[0]["error"]
 
 
-async def test_the_user_is_told_of_tools_that_are_renamed_during_the_work(place, tmp_path):
+async def test_the_user_is_informed_about_tools_that_are_renamed_during_the_work(place, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
     have(place, one=entry("large_catalog.py", "one", "5", str(gate)))

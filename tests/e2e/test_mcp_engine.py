@@ -126,8 +126,10 @@ async def test_a_tool_that_has_changed_asks_again_even_if_a_rule_allows_it(place
     (done,) = await worked(place, [[call("mcp__one__echo", text="a")], "done"], **allowed)
     assert done.state.status == "completed"
     ledger = place.own / "mcp_tools.json"
-    kept = json.loads(ledger.read_text())
-    ledger.write_text(json.dumps({name: "another" if name.endswith("/echo") else mark for name, mark in kept.items()}))
+    stored = json.loads(ledger.read_text())
+    ledger.write_text(
+        json.dumps({name: "another" if name.endswith("/echo") else mark for name, mark in stored.items()})
+    )
     echo, pid = await worked(
         place, [[call("mcp__one__echo", text="b"), call("mcp__one__pid", text="")], "done"], **allowed
     )
@@ -184,7 +186,7 @@ async def test_servers_that_hang_die_or_do_not_exist_hold_up_neither_start_nor_t
         await engine.prompt(session, "and on")
         states = {name: status.state for name, status in engine.runtime.mcp_servers.connection_status().items()}
     assert "mcp__one__echo" in offered(place)
-    assert states == {"silent": "connecting", "absent": "failed", "one": "ready"}  # nobody waited for the first
+    assert states == {"silent": "connecting", "absent": "failed", "one": "ready"}  # no call waited for the first
 
 
 async def test_a_server_that_dies_in_a_call_costs_that_call_only(place):
@@ -255,7 +257,7 @@ async def test_in_plan_mode_foreign_tools_are_not_offered(place):
     assert not {name for name in offered(place) if name.startswith("mcp__")}
 
 
-async def test_a_workspace_s_servers_serve_no_session_elsewhere(place, tmp_path):
+async def test_a_workspace_s_servers_serve_no_session_of_another_workspace(place, tmp_path):
     have(place, mine=entry("raw_server.py"))
     bring(place, one=entry("raw_server.py"))
     trust(place).trust(trust(place).list_items())

@@ -22,7 +22,7 @@ from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import Attachment, ToolCompleted, ToolError
-from tests.e2e.mcp_servers.tool_calls import run, said, server_of, until
+from tests.e2e.mcp_servers.tool_calls import output_of, run, server_of, until
 
 FRIENDLY = str(Path(__file__).with_name("mcp_servers") / "sdk_server.py")
 LIMITS = ServerLimits(startup=60, call=60, shutdown=1, first_delay=0.05)
@@ -76,7 +76,7 @@ async def friendly(transport, folder, **more):
 
 @pytest.mark.parametrize("transport", ["stdio", "streamable-http", "sse"])
 async def test_all_that_a_server_offers_can_be_used(tmp_path, transport):
-    asked, news, heard = [], [], []
+    asked, news, received = [], [], []
 
     async def ask(question):
         asked.append(question)
@@ -100,24 +100,24 @@ async def test_all_that_a_server_offers_can_be_used(tmp_path, transport):
         picture = await run(servers, "picture")
         assert isinstance(picture, ToolCompleted)
         assert [one.mime_type for one in picture.attachments] == ["image/png"]
-        assert "notes://today" in await said(servers, "mixed")
+        assert "notes://today" in await output_of(servers, "mixed")
 
-        assert await said(servers, "work", steps=3, report=heard.append) == "worked"
-        await until(lambda: "step 3" in "".join(one.output for one in heard))
-        assert heard[-1].metadata.get("progress", {}).get("total") in (3, None)
+        assert await output_of(servers, "work", steps=3, report=received.append) == "worked"
+        await until(lambda: "step 3" in "".join(one.output for one in received))
+        assert received[-1].metadata.get("progress", {}).get("total") in (3, None)
 
-        assert await said(servers, "paint") == "painted green"
+        assert await output_of(servers, "paint") == "painted green"
         assert (asked[0].server, asked[0].message) == ("friend", "Which colour?")
         assert "colour" in asked[0].schema["properties"]
 
-        assert await said(servers, "where") == tmp_path.as_uri()
+        assert await output_of(servers, "where") == tmp_path.as_uri()
         thought = await run(servers, "think")
         assert isinstance(thought, ToolError)
         assert "ampling" in thought.error
 
-        await said(servers, "grow")
+        await output_of(servers, "grow")
         await until(lambda: "grown" in server.definitions)
-        assert await said(servers, "grown") == "grown"
+        assert await output_of(servers, "grown") == "grown"
 
         listing, reading = servers.resource_tools()
         assert "friend: notes://today (today)" in str(await listing.execute())
@@ -129,7 +129,7 @@ async def test_all_that_a_server_offers_can_be_used(tmp_path, transport):
     assert [one.status.state for one in news if one.what == "state"] == ["ready", "closed"]
 
 
-async def test_a_question_is_refused_where_nobody_can_be_asked(tmp_path):
+async def test_a_question_is_refused_in_unattended_mode(tmp_path):
     async with friendly("stdio", tmp_path) as servers:
         ended = await run(servers, "paint")
         assert isinstance(ended, ToolError)
@@ -142,20 +142,20 @@ async def test_a_server_that_was_started_anew_is_connected_again(tmp_path):
     config = HttpServer(name="friend", url=f"http://127.0.0.1:{port}/mcp")
     try:
         async with McpServers([config], McpHost(tmp_path, {}, LIMITS)) as servers:
-            assert await said(servers, "work", steps=0) == "worked"
+            assert await output_of(servers, "work", steps=0) == "worked"
             stop(process)
             lost = await run(servers, "work", steps=0)
             assert isinstance(lost, ToolError)
             assert "whose effect is not known" in lost.error
             process = await asyncio.to_thread(start_friendly, "streamable-http", port)
             server_of(servers).reconnect()
-            assert await said(servers, "work", steps=0) == "worked"
+            assert await output_of(servers, "work", steps=0) == "worked"
     finally:
         stop(process)
 
 
 class Address:
-    """A server by hand: `answer(request, message)` decides what a message gets; for None it never gets anything."""
+    """A server without the SDK: `answer(request, message)` returns the response; None sends no response."""
 
     def __init__(self, answer):
         self._answer = answer
@@ -260,7 +260,7 @@ async def test_a_call_is_made_again_when_the_server_forgot_the_session(tmp_path)
 
     address = on_call(forget)
     async with address.serving(tmp_path) as servers:
-        assert await said(servers, "t") == "second"
+        assert await output_of(servers, "t") == "second"
     assert address.messages.count("initialize") == 2
 
 
@@ -300,11 +300,11 @@ async def nothing(request, message):
     return web.Response(status=202)
 
 
-async def elsewhere(request, message):
+async def redirect(request, message):
     raise web.HTTPTemporaryRedirect("http://169.254.169.254/latest/meta-data")
 
 
-@pytest.mark.parametrize("worst", [endless, endless_event, bomb, html, broken, nothing, elsewhere])
+@pytest.mark.parametrize("worst", [endless, endless_event, bomb, html, broken, nothing, redirect])
 async def test_an_answer_that_is_none_is_an_error_and_the_server_serves_on(tmp_path, worst):
     async def once(request, message):
         calls.append(message)
@@ -332,7 +332,7 @@ async def test_an_address_that_never_answers_fails_at_the_limit_and_closes_quick
         assert server_of(servers).status.error == "it did not answer within 0.5 s"
 
 
-async def test_nobody_at_the_address_is_reported(tmp_path):
+async def test_an_address_without_a_server_is_reported(tmp_path):
     config = HttpServer(name="nobody", url=f"http://127.0.0.1:{free_port()}/mcp")
     async with McpServers([config], McpHost(tmp_path, {}, LIMITS)) as servers:
         status = server_of(servers).status

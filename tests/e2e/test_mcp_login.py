@@ -157,7 +157,7 @@ def test_tokens_that_end_or_are_revoked_are_refreshed_and_a_lost_login_is_named(
     assert "Hello x." in protected.call("greet"), "a new registration and login"
 
 
-def test_a_logout_revokes_the_tokens_and_says_what_became_of_them(protected: ProtectedServer):
+def test_a_logout_revokes_the_tokens_and_reports_the_result(protected: ProtectedServer):
     protected.log_in()
     assert protected.administer("tokens")["tokens"] == 2
     assert protected.outrider("mcp", "logout", "secure") == (
@@ -178,7 +178,7 @@ def test_a_logout_revokes_the_tokens_and_says_what_became_of_them(protected: Pro
     assert b"access-" not in (protected.home / "mcp_logins.json").read_bytes()
 
 
-def test_a_call_that_needs_more_rights_says_so_and_the_next_login_asks_for_them(protected: ProtectedServer):
+def test_a_call_that_needs_more_rights_reports_it_and_the_next_login_asks_for_them(protected: ProtectedServer):
     protected.log_in()
     output = protected.call("delete")
     assert "more rights (read write)" in output

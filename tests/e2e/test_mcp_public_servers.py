@@ -57,7 +57,7 @@ def from_npm(package: str, program: str) -> str:
 
 
 def from_python(package: str) -> list[str]:
-    """The program of a package of the package index, installed in a virtual environment of its own."""
+    """The program of a package of the package index, installed in a separate virtual environment."""
     folder = CACHE / package
     program = folder / "bin" / package
     if not program.exists():

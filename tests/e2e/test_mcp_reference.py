@@ -14,7 +14,7 @@ from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import ToolCompleted, ToolError
-from tests.e2e.mcp_servers.tool_calls import run, said, server_of, until
+from tests.e2e.mcp_servers.tool_calls import output_of, run, server_of, until
 
 VERSION = "2026.8.31"
 CACHE = Path(__file__).parents[2] / ".cache" / "mcp-servers"
@@ -72,24 +72,24 @@ async def everything(transport, programs, folder):
 
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_everything_can_be_used(programs, tmp_path, transport):
-    heard = []
+    received = []
     async with everything(transport, programs, tmp_path) as servers:
         server = server_of(servers)
         assert server.status.state == "ready", server.status
         assert "Everything Server" in server.instructions
-        assert await said(servers, "echo", message="hi") == "Echo: hi"
+        assert await output_of(servers, "echo", message="hi") == "Echo: hi"
         image = await run(servers, "get-tiny-image")
         assert isinstance(image, ToolCompleted)
         assert image.attachments[0].mime_type == "image/png"
         structured = await run(servers, "get-structured-content", location="Chicago")
         assert isinstance(structured, ToolCompleted)
         assert "temperature" in structured.metadata["structured"]
-        assert "demo://resource" in await said(servers, "get-resource-links", count=2)
-        working = run(servers, "trigger-long-running-operation", report=heard.append, duration=0.5, steps=2)
+        assert "demo://resource" in await output_of(servers, "get-resource-links", count=2)
+        working = run(servers, "trigger-long-running-operation", report=received.append, duration=0.5, steps=2)
         assert isinstance(await working, ToolCompleted)
-        assert {"done": 2.0, "total": 2.0} in [one.metadata.get("progress") for one in heard]
-        assert "Name: Ada" in await said(servers, "trigger-elicitation-request")
-        assert tmp_path.as_uri() in await said(servers, "get-roots-list")
+        assert {"done": 2.0, "total": 2.0} in [one.metadata.get("progress") for one in received]
+        assert "Name: Ada" in await output_of(servers, "trigger-elicitation-request")
+        assert tmp_path.as_uri() in await output_of(servers, "get-roots-list")
         wrong = await run(servers, "get-sum", a="one")
         assert isinstance(wrong, ToolError)
         resources = await server.list_resources()
@@ -107,7 +107,7 @@ async def test_files_are_read_and_what_is_outside_is_refused_by_the_server(progr
     program = str(programs / "mcp-server-filesystem")
     config = StdioServer(name="files", command=program, args=(str(tmp_path),))
     async with McpServers([config], McpHost(tmp_path, dict(os.environ), ServerLimits(shutdown=1))) as servers:
-        assert await said(servers, "read_text_file", path=str(tmp_path / "a.txt")) == "words"
+        assert await output_of(servers, "read_text_file", path=str(tmp_path / "a.txt")) == "words"
         outside = await run(servers, "read_text_file", path="/etc/hostname")
         assert isinstance(outside, ToolError)
         assert "denied" in outside.error

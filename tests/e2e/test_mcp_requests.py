@@ -46,13 +46,13 @@ async def answered(
     asked: list[Any] = []
 
     async def answer() -> None:
-        for words in answers:
+        for text in answers:
             while not questions.open_questions():
                 await asyncio.sleep(0.01)
             (question,) = questions.open_questions()
             asked.append(question)
-            await asyncio.sleep(words if isinstance(words, float) else 0)
-            questions.answer(question.id, ["Done"] if isinstance(words, float) else words)
+            await asyncio.sleep(text if isinstance(text, float) else 0)
+            questions.answer(question.id, ["Done"] if isinstance(text, float) else text)
             await asyncio.sleep(0.02)
 
     async with place.engine(
@@ -82,10 +82,10 @@ async def test_a_form_is_asked_field_by_field_and_invalid_answers_are_asked_agai
     assert part.state.metadata["waited_ms"] > 0
 
 
-@pytest.mark.parametrize(("words", "action"), [(["Decline"], "decline"), ([], "cancel"), (["x"], "cancel")])
-async def test_a_form_can_be_declined_or_left(place, words, action):
+@pytest.mark.parametrize(("text", "action"), [(["Decline"], "decline"), ([], "cancel"), (["x"], "cancel")])
+async def test_a_form_can_be_declined_or_left(place, text, action):
     have(place, one=entry("raw_server.py"))
-    (part,), _, _ = await answered(place, [[call("mcp__one__ask", text=form())], "done"], [words] * 3)
+    (part,), _, _ = await answered(place, [[call("mcp__one__ask", text=form())], "done"], [text] * 3)
     assert json.loads(part.state.output)["action"] == action
 
 

@@ -20,7 +20,7 @@ from outrider.tools.mcp.config import ServerLimits, StdioServer
 from outrider.tools.mcp.connection import McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import ToolCompleted, ToolError
-from tests.e2e.mcp_servers.tool_calls import run, run_one, said, server_of, until
+from tests.e2e.mcp_servers.tool_calls import output_of, run, run_one, server_of, until
 from tests.fixtures.process_checks import is_alive, wait_until_dead
 
 SCRIPTS = Path(__file__).with_name("mcp_servers")
@@ -39,16 +39,16 @@ async def opened(config, folder, limits=FAST, **more):
         yield servers
 
 
-async def test_sf_079_a_server_that_dies_in_a_call_ends_it_with_its_last_words_and_is_started_again(tmp_path):
+async def test_sf_079_a_server_that_dies_in_a_call_ends_it_with_its_last_output_and_is_restarted(tmp_path):
     async with opened(plain(), tmp_path) as servers:
-        first = await said(servers, "pid")
+        first = await output_of(servers, "pid")
         died = await run(servers, "die")
         assert isinstance(died, ToolError)
         assert (
             "whose effect is not known: its process ended (exit code 3); its last error output: I am dying"
             in died.error
         )
-        assert await said(servers, "pid") != first
+        assert await output_of(servers, "pid") != first
 
 
 async def test_calls_side_by_side_all_end_when_the_server_dies(tmp_path):
@@ -58,33 +58,33 @@ async def test_calls_side_by_side_all_end_when_the_server_dies(tmp_path):
             await asyncio.sleep(0.1)
             tasks.create_task(run(servers, "die"))
         assert all(isinstance(call.result(), ToolError) for call in hanging)
-        assert await said(servers, "echo", text="back") == "back"
+        assert await output_of(servers, "echo", text="back") == "back"
 
 
 async def test_a_call_that_hangs_meets_its_time_limit_and_the_server_serves_on(tmp_path):
     async with opened(plain(), tmp_path) as servers:
-        pid = await said(servers, "pid")
+        pid = await output_of(servers, "pid")
         ended = await run(servers, "hang", timeout=0.2)
         assert isinstance(ended, ToolError)
         assert ended.reason == "timeout"
-        assert await said(servers, "pid") == pid
+        assert await output_of(servers, "pid") == pid
 
 
 @pytest.mark.parametrize("tool", ["wrong_id", "garble"])
-async def test_answers_that_are_nonsense_hurt_nobody_else(tmp_path, tool):
+async def test_malformed_answers_affect_no_other_server(tmp_path, tool):
     async with opened(plain(), tmp_path) as servers:
         ended = await run(servers, tool, timeout=0.3 if tool == "wrong_id" else None)
         assert isinstance(ended, ToolError) == (tool == "wrong_id")
-        assert await said(servers, "echo", text="fine") == "fine"
+        assert await output_of(servers, "echo", text="fine") == "fine"
 
 
 async def test_a_message_that_is_too_large_costs_the_connection_only(tmp_path):
     async with opened(plain(), tmp_path, ServerLimits(message=1 << 20, shutdown=0.5, first_delay=0.05)) as servers:
-        assert len(await said(servers, "huge", text="900000")) > 25_000
+        assert len(await output_of(servers, "huge", text="900000")) > 25_000
         ended = await run(servers, "huge", text="2000000")
         assert isinstance(ended, ToolError)
         assert "a message of more than 1,048,576 bytes" in ended.error
-        assert await said(servers, "echo", text="fine") == "fine"
+        assert await output_of(servers, "echo", text="fine") == "fine"
 
 
 async def test_sf_078_a_server_that_never_answers_has_failed_after_the_start_up_limit(tmp_path):
@@ -96,14 +96,14 @@ async def test_sf_078_a_server_that_never_answers_has_failed_after_the_start_up_
         assert (status.state, status.error) == ("failed", "it did not answer within 0.5 s")
 
 
-@pytest.mark.parametrize(("mode", "words"), [("garbage", "what is not MCP"), ("endless_line", "more than 8,388,608")])
-async def test_sf_078_a_flood_of_garbage_is_bounded_and_the_server_marked_failed(tmp_path, mode, words):
+@pytest.mark.parametrize(("mode", "message"), [("garbage", "what is not MCP"), ("endless_line", "more than 8,388,608")])
+async def test_sf_078_a_flood_of_garbage_is_bounded_and_the_server_marked_failed(tmp_path, mode, message):
     async with opened(plain(), tmp_path):  # the SDK is loaded, so that only the flood is measured
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with opened(plain(mode), tmp_path) as servers:
         status = server_of(servers).status
         assert status.state == "failed"
-        assert words in status.error
+        assert message in status.error
         assert servers.tools() == []
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 64 << 10, f"{grown} KiB"
@@ -112,7 +112,7 @@ async def test_sf_078_a_flood_of_garbage_is_bounded_and_the_server_marked_failed
 async def test_a_banner_and_a_flood_of_errors_are_borne(tmp_path):
     for mode in ("banner", "stderr"):
         async with opened(plain(mode), tmp_path) as servers:
-            assert await said(servers, "echo", text="fine") == "fine"
+            assert await output_of(servers, "echo", text="fine") == "fine"
 
 
 async def test_a_flood_of_messages_does_not_take_the_event_loop(tmp_path):
@@ -124,28 +124,28 @@ async def test_a_flood_of_messages_does_not_take_the_event_loop(tmp_path):
             await asyncio.sleep(0.01)
             ticks += 1
 
-    heard, begun = [], time.monotonic()
+    received, started = [], time.monotonic()
     async with opened(plain(), tmp_path) as servers, asyncio.TaskGroup() as tasks:
         ticking = tasks.create_task(tick())
-        ended = await run(servers, "log_flood", report=heard.append, text="100000", timeout=2.0)
+        ended = await run(servers, "log_flood", report=received.append, text="100000", timeout=2.0)
         ticking.cancel()
     assert isinstance(ended, ToolError), "it is far from done after two seconds"
-    assert len(heard) < 2_250 * (time.monotonic() - begun), "they come no faster than they may"
+    assert len(received) < 2_250 * (time.monotonic() - started), "they come no faster than they may"
     assert ticks > 20
 
 
 async def test_nothing_is_left_of_a_server_that_ignores_every_request_to_end(tmp_path):
     async with opened(plain("stubborn"), tmp_path) as servers:
-        pids = [int(await said(servers, "pid")), int(await said(servers, "breed"))]
+        pids = [int(await output_of(servers, "pid")), int(await output_of(servers, "breed"))]
         assert all(map(is_alive, pids))
     assert not any(map(is_alive, pids))
 
 
-async def test_what_a_dead_server_left_behind_is_ended_before_it_is_started_again(tmp_path):
+async def test_processes_of_a_dead_server_are_killed_before_it_is_restarted(tmp_path):
     async with opened(plain(), tmp_path) as servers:
-        child = int(await said(servers, "breed"))
+        child = int(await output_of(servers, "breed"))
         await run(servers, "die")
-        await said(servers, "pid")
+        await output_of(servers, "pid")
         assert not is_alive(child)
 
 
@@ -182,18 +182,18 @@ async def test_a_server_gets_what_programs_need_and_its_own_variables_but_no_key
     config = plain(env={"GIVEN": "yes"}, cwd="sub")
     (tmp_path / "sub").mkdir()
     async with McpServers([config], McpHost(tmp_path, outer, FAST)) as servers:
-        seen = json.loads(await said(servers, "environment"))
+        seen = json.loads(await output_of(servers, "environment"))
     assert (seen["GIVEN"], seen["PATH"], seen["LANG"]) == ("yes", ENVIRONMENT["PATH"], "C.UTF-8")
     assert not {"ANTHROPIC_API_KEY", "MY_TOKEN"} & seen.keys()
 
 
 async def test_a_server_that_dies_of_what_is_new_is_asked_in_the_older_manner(tmp_path):
     async with opened(plain("brittle"), tmp_path) as servers:
-        assert await said(servers, "echo", text="old") == "old"
+        assert await output_of(servers, "echo", text="old") == "old"
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "message"),
     [
         (
             StdioServer(name="s", command="no-such-program"),
@@ -206,10 +206,10 @@ async def test_a_server_that_dies_of_what_is_new_is_asked_in_the_older_manner(tm
         (StdioServer(name="s", command="true"), "its process ended (exit code 0)"),
     ],
 )
-async def test_what_cannot_be_started_has_failed_and_says_why(tmp_path, config, words):
+async def test_a_server_that_cannot_start_has_failed_with_a_reason(tmp_path, config, message):
     async with opened(config, tmp_path) as servers:
         assert server_of(servers).status.state == "failed"
-        assert words in server_of(servers).status.error
+        assert message in server_of(servers).status.error
 
 
 async def test_a_server_that_cannot_be_started_again_fails_after_its_chances(tmp_path):
@@ -231,14 +231,14 @@ async def test_closing_in_the_middle_of_a_start_is_quick(tmp_path):
     assert server_of(servers).status.state == "closed"
 
 
-async def test_a_changed_tool_asks_again_until_somebody_has_looked(tmp_path):
+async def test_a_changed_tool_asks_again_until_the_user_has_reviewed_it(tmp_path):
     ledger: dict[str, str] = {}
     changes = []
     async with opened(plain(), tmp_path, ledger=ledger, policy="allow", notify=changes.append) as servers:
         (before,) = [tool for tool in servers.tools() if tool.definition.name == "echo"]
         assert before.policy_for({}) == "allow"
         changes.clear()
-        await said(servers, "change")
+        await output_of(servers, "change")
         await until(lambda: any(news.what == "tools" for news in changes))
         (after,) = [tool for tool in servers.tools() if tool.definition.name == "echo"]
         assert (after.has_changed, after.policy_for({})) == (True, "ask")
@@ -255,10 +255,10 @@ async def test_one_bad_server_does_not_hurt_the_others(tmp_path):
     limits = ServerLimits(startup=60, shutdown=0.5)
     async with McpServers([plain("garbage"), good], McpHost(tmp_path, ENVIRONMENT, limits)) as servers:
         assert [servers.servers[name].status.state for name in ("plain", "good")] == ["failed", "ready"]
-        assert await said(servers, "echo", text="fine") == "fine"
+        assert await output_of(servers, "echo", text="fine") == "fine"
 
 
-async def test_servers_whose_answers_are_damaged_at_random_hurt_nobody(tmp_path):
+async def test_servers_whose_answers_are_damaged_at_random_affect_no_other_server(tmp_path):
     script = str(SCRIPTS / "random_answers.py")
     configs = [
         StdioServer(name=f"random{seed}", command=sys.executable, args=("-S", script, str(seed))) for seed in range(12)
@@ -283,7 +283,7 @@ async def test_servers_whose_answers_are_damaged_at_random_hurt_nobody(tmp_path)
         async with asyncio.TaskGroup() as tasks:
             for config in configs:
                 tasks.create_task(use(servers.servers[config.name]))
-        assert await said(others, "echo", text="fine") == "fine"
+        assert await output_of(others, "echo", text="fine") == "fine"
     assert any(isinstance(state, ToolCompleted) for state in ended)
     assert all(isinstance(state, ToolCompleted | ToolError) for state in ended)
     assert not [state.error for state in ended if isinstance(state, ToolError) and "Error:" in state.error]

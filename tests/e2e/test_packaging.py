@@ -218,11 +218,11 @@ def install(command: list[str], environ: dict[str, str]) -> None:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip(f"{Path(command[0]).name} did not download the dependencies within 200 s")
-    said = (done.stdout + done.stderr).lower()
+    output = (done.stdout + done.stderr).lower()
     if done.returncode and any(
-        text in said for text in ("connection", "no matching distribution", "dns error", "timed out")
+        text in output for text in ("connection", "no matching distribution", "dns error", "timed out")
     ):
-        pytest.skip(f"{Path(command[0]).name} cannot download the dependencies: {said.strip().splitlines()[-1]}")
+        pytest.skip(f"{Path(command[0]).name} cannot download the dependencies: {output.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
 
 

@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @linux
 @pytest.mark.slow
-async def test_a_thousand_quick_commands_leave_nothing_behind():
+async def test_a_thousand_quick_commands_leave_no_process():
     before, dead_before = child_processes(), zombies()
     async with ProcessSupervisor() as supervisor:
         await supervisor.run_command("warm", "true")
@@ -61,7 +61,7 @@ async def test_a_bomb_of_forks_is_put_out(tmp_path: Path):
     user = len([pid for pid in Path("/proc").iterdir() if pid.name.isdigit()])
     bomb = "trap '' TERM; b() { b & b & sleep 60; }; b"
     async with ProcessSupervisor(resources=ResourceLimits(processes=user + 60)) as supervisor:
-        if os.getuid() == 0:  # to whom that limit does not apply
+        if os.getuid() == 0:  # that limit does not apply to root
             bomb = "trap '' TERM; b() { [ $1 -gt 0 ] && { b $(($1-1)) & b $(($1-1)) & }; sleep 60; }; b 5"
         task = asyncio.create_task(supervisor.run_command("c", bomb))
         await asyncio.sleep(0)

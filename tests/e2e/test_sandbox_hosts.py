@@ -154,7 +154,7 @@ def test_a_name_must_not_lead_back_to_this_machine(address: str):
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_a_name_from_the_output_of_a_command_must_not_lead_to_a_private_network(address: str):
+def test_a_name_from_the_output_of_a_command_must_not_resolve_to_a_private_network(address: str):
     with pytest.raises(ProxyRefusal, match="resolves to an address"):
         choose_address("rebound.example.com", [address], is_public)
     assert choose_address("good.example.com", [address, "93.184.216.34"], is_public) == "93.184.216.34"
@@ -165,7 +165,7 @@ def test_a_line_of_a_request_must_not_hide_another_one():
         parse_proxy_request(b"GET http://good.org/ HTTP/1.1\nHost:evil.org\r\nHost: good.org\r\n\r\n")
 
 
-def test_landlock_alone_cannot_tell_hosts_apart(tmp_path: Path):
+def test_landlock_alone_cannot_distinguish_hosts(tmp_path: Path):
     policy = SandboxPolicy(workspace=tmp_path, network=ProxyNetwork(tmp_path / "door"))
     with pytest.raises(ConfigurationError, match="needs bubblewrap"):
         LandlockSandbox(tmp_path).wrap(LaunchRequest(("true",), {}, tmp_path), policy)

@@ -51,7 +51,7 @@ async def test_a_confined_command_gives_its_output_and_exit_code(supervisor: Pro
     outcome = await supervisor.run_command("a", "pwd; echo $$; exit 3", workdir=tmp_path)
     folder, pid = outcome.text.splitlines()
     assert folder == str(tmp_path)
-    assert int(pid) <= 3  # a process namespace of its own
+    assert int(pid) <= 3  # a separate process namespace
     assert outcome.ending is not None
     assert outcome.ending.exit_code == 3
 
@@ -76,15 +76,15 @@ async def test_what_a_command_plants_is_moved_away_and_reported(tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not sandbox.confines:
         pytest.skip(f"nothing confines commands here: {sandbox.gaps}")
-    workspace, kept = tmp_path / "workspace", tmp_path / "kept"
+    workspace, quarantine = tmp_path / "workspace", tmp_path / "kept"
     workspace.mkdir()
-    policy = default_policy(workspace, writable=True, home=tmp_path / "home", own_files=[kept])
+    policy = default_policy(workspace, writable=True, home=tmp_path / "home", own_files=[quarantine])
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
         before = ProtectedState(lambda: find_protected_files(workspace))
 
         def afterwards() -> str:
-            return describe_planted(before.quarantine_planted(kept), kept)
+            return describe_planted(before.quarantine_planted(quarantine), quarantine)
 
         return replace(sandbox.wrap(launch, policy), cleanup=afterwards)
 
@@ -138,7 +138,7 @@ async def test_a_child_that_ends_by_itself_is_not_named(supervisor: ProcessSuper
     assert (tmp_path / "file").read_text() == "late\n"
 
 
-async def test_a_sandbox_that_cannot_be_set_up_says_why(tmp_path: Path):
+async def test_a_sandbox_that_cannot_be_set_up_reports_why(tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox):
         pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
@@ -202,13 +202,13 @@ async def test_a_hidden_path_that_disappears_before_the_start_does_not_prevent_i
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
         pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
-    workspace, gone, kept = outside_tmp / "workspace", outside_tmp / name, outside_tmp / "kept"
+    workspace, gone, quarantine = outside_tmp / "workspace", outside_tmp / name, outside_tmp / "kept"
     workspace.mkdir()
     gone.parent.mkdir(exist_ok=True)
-    policy = SandboxPolicy(workspace=workspace, hidden=(kept,))
+    policy = SandboxPolicy(workspace=workspace, hidden=(quarantine,))
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
-        kept.write_text("secret")
+        quarantine.write_text("secret")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(gone))
             listener.listen()
@@ -219,7 +219,7 @@ async def test_a_hidden_path_that_disappears_before_the_start_does_not_prevent_i
         return wrapped
 
     async with ProcessSupervisor(wrap=wrap) as supervisor:
-        outcome = await supervisor.run_command("i", f"cat {kept} 2>/dev/null; echo ran", workdir=workspace)
+        outcome = await supervisor.run_command("i", f"cat {quarantine} 2>/dev/null; echo ran", workdir=workspace)
     assert outcome.text == "ran\n"
 
 

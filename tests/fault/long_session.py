@@ -1,4 +1,4 @@
-"""A long session, opened and gone on with in a process that tells what it took: `long_session.py STORE`."""
+"""Opens and continues a long session, and prints time and memory: `long_session.py STORE`."""
 
 import asyncio
 import sys
@@ -14,13 +14,13 @@ from tests.scenario.scripted_runs import agent, scripted
 async def main(path: str) -> None:
     async with SqliteStore(Path(path)) as store, Engine([agent()], [scripted(["one", "two"])], store=store) as held:
         took: dict[str, float] = {}
-        begun, worked = perf_counter(), process_time()
+        started, worked = perf_counter(), process_time()
 
         def lap(name: str) -> None:
             """Or the time that it worked: a machine with other things to do is not what is measured."""
-            nonlocal begun, worked
-            took[name] = round(min(perf_counter() - begun, process_time() - worked) * 1000, 1)
-            begun, worked = perf_counter(), process_time()
+            nonlocal started, worked
+            took[name] = round(min(perf_counter() - started, process_time() - worked) * 1000, 1)
+            started, worked = perf_counter(), process_time()
 
         session_id = (await store.list()).sessions[0].id
         lap("list")

@@ -18,7 +18,7 @@ from outrider.testing.simulator_answers import SIMULATED_APIS
 from outrider.tools.tool import Progress, ToolContext
 from tests.fault.worker import say
 
-LONG = "I am working on it, step by step. " * 200  # more than is shown without being kept
+LONG = "I am working on it, step by step. " * 200  # more than is shown without a stored file
 DONE = "All done."
 
 
@@ -86,7 +86,7 @@ async def engine(path: Path, effects: Path, kind: Any, url: str, **options: Any)
 
 
 def history() -> list[tuple[str, str]]:
-    """Enough said before that there is something to shorten."""
+    """Earlier messages, so that there is something to compact."""
     return [(f"question {number}", f"answer {number} " + "word " * 1_000) for number in range(4)]
 
 

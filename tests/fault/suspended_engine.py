@@ -20,7 +20,7 @@ async def main(kind: str, url: str, path: str) -> None:
     entry = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "vendor")
     shown: list[str] = []
 
-    def hear(event: PartDeltaEvent) -> None:
+    def receive(event: PartDeltaEvent) -> None:
         shown.append(event.delta)
         if "".join(shown) == "half an answer":
             say("half an answer")
@@ -28,7 +28,7 @@ async def main(kind: str, url: str, path: str) -> None:
     async with SqliteStore(path) as store, Engine([entry], [provider], store=store) as engine:
         session = await engine.create()
         say(session)
-        engine.bus.subscribe(PartDeltaEvent, hear)
+        engine.bus.subscribe(PartDeltaEvent, receive)
         say((await engine.prompt(session, "go")).reason)
 
 

@@ -63,7 +63,7 @@ def test_a_crash_report_names_what_ran_twice_and_what_was_lost(
 ):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    points = {words: CRASH_POINTS[words] for words in AROUND_THE_TOOL}
+    points = {point: CRASH_POINTS[point] for point in AROUND_THE_TOOL}
     report = crash([sys.executable, program], paid, points=points, visits=1, environment={"MODEL": model})
     assert report.expected == {"rent": 1}
     assert [(run.twice, run.lost, run.error) for run in report.runs] == [(*pair, "") for pair in expected]

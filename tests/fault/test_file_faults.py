@@ -100,7 +100,7 @@ async def test_sf_052_a_workspace_that_is_deleted_moved_or_replaced_is_a_failure
     assert "\ta" in await workspace.output_of("read", file_path="file")  # the session continues where it was
 
 
-async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_preserved_leads_nowhere(tmp_path: Path):
+async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_stored_has_no_effect_outside(tmp_path: Path):
     workspace = ToolWorkspace(tmp_path / "ws")
     workspace.write_file("src/file", "a\n")
     outside = tmp_path / "outside"
@@ -133,7 +133,7 @@ _pipes: list[tuple[int, int]] = []
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         (raises, "RuntimeError: broken"),
         (lambda: None, "(no output)"),
@@ -144,7 +144,7 @@ _pipes: list[tuple[int, int]] = []
         (hangs, "timed out after 0.2 s"),
     ],
 )
-async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words: str):
+async def test_sf_080_every_behavior_of_a_tool_is_one_bounded_result(function, message: str):
     async def record(part: ToolPart) -> None:
         pass
 
@@ -153,7 +153,7 @@ async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words
         ToolPart("c", "t", ToolPending({}, phase="ready")), ToolContext()
     )
     text = getattr(part.state, "output", None) or part.state.error  # pyright: ignore[reportAttributeAccessIssue]
-    assert words in text
+    assert message in text
     assert len(text) < 40_000
     for _, write in _pipes:
         os.write(write, b"x")
@@ -162,7 +162,7 @@ async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words
             os.close(end)
 
 
-async def test_sf_082_a_file_without_any_rights_is_refused_or_keeps_its_mode(tmp_path: Path):
+async def test_sf_082_a_file_without_any_rights_is_refused_or_has_its_mode_afterwards(tmp_path: Path):
     workspace = ToolWorkspace(tmp_path / "ws")
     path = workspace.write_file("file", "a\n")
     path.chmod(0)
@@ -182,7 +182,7 @@ async def test_sf_082_a_file_of_gigabytes_is_refused_before_it_is_read(tmp_path:
 
 
 async def test_sf_082_a_read_only_file_of_another_is_refused(tmp_path: Path):
-    """As root nothing is read-only; the check stands for everybody else."""
+    """As root nothing is read-only; the check applies to other users."""
     if os.geteuid() == 0:
         pytest.skip("root may write everything")
     workspace = ToolWorkspace(tmp_path / "ws")
@@ -222,7 +222,7 @@ async def test_sf_084_engines_in_two_processes_lose_no_update(tmp_path: Path):
     one, other = ToolWorkspace(tmp_path / "ws"), ToolWorkspace(tmp_path / "ws")
     path = one.write_file("file", "a\nb\n")
 
-    async def keep(kept: Path, content: bytes | None) -> None:
+    async def keep(original: Path, content: bytes | None) -> None:
         await other.output_of("edit", file_path="file", old_string="a", new_string="A")
 
     one.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]

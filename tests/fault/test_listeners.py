@@ -16,8 +16,8 @@ Record = Callable[[str, object], None]
 
 
 async def test_sf_068_a_listener_that_raises_or_blocks_hurts_neither_the_turn_nor_the_others(caplog):
-    """Plain handlers are called at once and should be quick; whoever has more to do is async, or reads a stream."""
-    release, heard = asyncio.Event(), []
+    """Plain handlers are called at once and should be quick; a slower handler is async, or reads a stream."""
+    release, received = asyncio.Event(), []
 
     async def blocks(event: Event) -> None:
         await release.wait()
@@ -32,10 +32,10 @@ async def test_sf_068_a_listener_that_raises_or_blocks_hurts_neither_the_turn_no
     async with Engine([agent()], [scripted(script)], [Tool(lambda: "x", name="look")]) as held:
         for broken in (raises, blocks, fails_later):
             held.bus.subscribe_all(broken)
-        held.bus.subscribe_all(heard.append)
+        held.bus.subscribe_all(received.append)
         session_id = await held.create()
         assert (await asyncio.wait_for(held.prompt(session_id, "go"), 30)).output == "all is well"
-        assert any(isinstance(event, LoopCompletedEvent) for event in heard)
+        assert any(isinstance(event, LoopCompletedEvent) for event in received)
         release.set()
     assert "a broken listener" in caplog.text
 
@@ -45,16 +45,16 @@ async def test_sf_066_fifty_streams_among_five_hundred_sessions_are_received_in_
     late: list[float] = []
     text = "a sentence that arrives piece by piece; " * 20
 
-    def hear(event: Event) -> None:
+    def receive(event: Event) -> None:
         late.append(time.time() * 1000 - event.timestamp)
 
     async def listen(held: Engine) -> None:
         async for event in held.events():
-            hear(event)
+            receive(event)
 
     async with Engine([agent()], [scripted(lambda _: text, chunk=8, delay=0.01)]) as held:
         sessions = [await held.create() for _ in range(500)]
-        idle = held.events()  # nobody ever reads it
+        idle = held.events()  # it is never read
         listening = asyncio.create_task(listen(held))
         start = time.monotonic()
         ends = await asyncio.gather(*(held.prompt(session_id, "go") for session_id in sessions[:50]))
@@ -70,12 +70,12 @@ async def test_sf_066_fifty_streams_among_five_hundred_sessions_are_received_in_
         f"50 streams among 500 sessions: {len(late):,} events, p50 {late[len(late) // 2]:.0f} ms,"
         f" p99 {late[len(late) * 99 // 100]:.0f} ms late; a listener that never read held {waiting:,} events",
     )
-    assert late[len(late) * 99 // 100] < took / 2  # while it is said, not afterwards, however slow the machine is
+    assert late[len(late) * 99 // 100] < took / 2  # while it is published, not afterwards, however slow the machine is
     assert waiting < len(late) / 2  # it lost deltas, and was not buffered without bound
 
 
 async def left(stream: Any) -> int:
-    """How many events an unread stream has kept, until it runs dry or says that it was let go."""
+    """How many events an unread stream has buffered, until it is empty or reports that it was closed."""
     count = 0
     try:
         while True:

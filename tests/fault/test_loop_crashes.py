@@ -101,18 +101,18 @@ def judge_opened(session: Session, effects: Path) -> Counter[str]:
 
 
 async def judge(path: Path, effects: Path, session_id: str, kind: str, url: str) -> Counter[str]:
-    """Open, look, go on to the end, and look again."""
+    """Opens the session, checks it, continues to the end, and checks it again."""
     async with engine(path, effects, kind, url) as held:
         opened = await held.store.load(session_id)
         before = {part.id: part for message in opened.messages for part in message.parts}
         # What was killed before the input was stored had acknowledged nothing: the user says it again.
-        heard = opened.messages[-1].role == "user" or len(opened.messages) > 2 * len(history())
-        heard = heard or bool(await held.store.inbox(session_id))
+        input_stored = opened.messages[-1].role == "user" or len(opened.messages) > 2 * len(history())
+        input_stored = input_stored or bool(await held.store.inbox(session_id))
         session = await held.open(session_id)
         ends = judge_opened(session, effects)
-        kept = [part for part in before.values() if isinstance(part, ToolPart) and part.ended]
-        assert all(part in calls_in(session) for part in kept)
-        end = await (held.go_on(session_id) if heard else held.prompt(session_id, "go"))
+        ended_calls = [part for part in before.values() if isinstance(part, ToolPart) and part.ended]
+        assert all(part in calls_in(session) for part in ended_calls)
+        end = await (held.go_on(session_id) if input_stored else held.prompt(session_id, "go"))
         assert (end.reason, end.output, end.error) == ("completed", DONE, None)
         assert not is_cut_off(session.messages)
         assert len(await held.store.approvals(session_id)) <= 1  # asked again, never twice
@@ -139,7 +139,7 @@ async def round_of(folder: Path, name: str, kind: Any, **how: Any) -> tuple[bool
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("point", POINTS)
-async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_its_turn_continues(
+async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_recovered_and_its_turn_continues(
     point: str, kind: str, tmp_path: Path, record_property: Record
 ):
     # Every API and every point, one visit each; a soak tries all visits. How often a point is visited depends on how
@@ -154,12 +154,12 @@ async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_i
         if was_killed != SOAK:
             break
     assert rounds
-    told = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
-    record_property("figures", f"engine killed at {point} ({kind}): {rounds} rounds, all taken up; calls: {told}")
+    summary = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
+    record_property("figures", f"engine killed at {point} ({kind}): {rounds} rounds, all taken up; calls: {summary}")
 
 
 @pytest.mark.soak
-async def test_sf_012_an_engine_killed_at_any_moment_is_taken_up_and_its_turn_continues(
+async def test_sf_012_an_engine_killed_at_any_moment_is_recovered_and_its_turn_continues(
     tmp_path: Path, record_property: Record
 ):
     ends, rounds, cut = Counter[str](), 300 if SOAK else 4, 0
@@ -168,6 +168,6 @@ async def test_sf_012_an_engine_killed_at_any_moment_is_taken_up_and_its_turn_co
         was_killed, ended = await round_of(tmp_path, str(number), kind, after=random.uniform(0, 0.25))
         ends += ended
         cut += was_killed
-    told = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
-    record_property("figures", f"engine killed at random moments: {rounds} rounds, {cut} cut; calls: {told}")
+    summary = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
+    record_property("figures", f"engine killed at random moments: {rounds} rounds, {cut} cut; calls: {summary}")
     assert cut

@@ -49,7 +49,7 @@ def calls_in(session: Session) -> list[ToolPart]:
     return [part for message in session.messages for part in message.get_parts_by_type(ToolPart)]
 
 
-async def kept(store: MemoryStore | SqliteStore, session: Session) -> str:
+async def stored_text(store: MemoryStore | SqliteStore, session: Session) -> str:
     await store.create(StoredSession.from_session(session))
     await store.append(session.id, session.messages)
     return session.id
@@ -62,7 +62,7 @@ async def until(what) -> None:
 
 
 def chatty(seen: list[str]) -> Tool:
-    """Writes a line now and then, for ever, and tells when it was ended."""
+    """Writes a line now and then without end, and reports when it was ended."""
 
     @Tool
     async def watch(context: ToolContext, number: int = 0) -> str:
@@ -97,7 +97,7 @@ async def test_sf_002_what_a_running_call_has_written_is_preserved_and_reported_
 
 
 async def test_a_plain_function_may_report_from_its_thread_even_after_its_call_has_ended():
-    """Its late words are received by nobody, and never take the place of the call's end."""
+    """Its late output is not published, and never replaces the end of the call."""
     store, release, over = MemoryStore(), threading.Event(), threading.Event()
 
     def stubborn(context: ToolContext) -> str:
@@ -129,7 +129,7 @@ async def test_sf_003_a_call_that_may_have_written_a_file_names_it_and_what_it_i
     parts = [part.with_state(part.state.start(now_ms())) for part in (written, gone, outside)]  # pyright: ignore
     session.add_message(Message("assistant", parts, finish="tool_use", time=MessageTime(1, 2)))
     store = MemoryStore()
-    await kept(store, session)
+    await stored_text(store, session)
     async with engine(["I see."], store=store) as held:
         first, second, third = (part.state.error for part in calls_in(await held.open(session.id)))  # pyright: ignore
         assert "notes.txt now has 4 bytes, sha256 " in first
@@ -149,7 +149,7 @@ async def test_sf_014_orphans_in_the_middle_of_an_old_history_are_ended_once_and
     session.add_user_message("third")
     session.add_assistant_message("all right", finish="stop")
     store = MemoryStore()
-    await kept(store, session)
+    await stored_text(store, session)
     async with engine(["fine"], store=store) as held:
         assert all(part.ended for part in calls_in(await held.open(session.id)))
         stored = (await store.get(session.id)).seq
@@ -159,7 +159,7 @@ async def test_sf_014_orphans_in_the_middle_of_an_old_history_are_ended_once_and
         assert (await held.prompt(session.id, "fourth")).output == "fine"
 
 
-async def test_sf_015_a_history_that_begins_with_a_result_is_accepted():
+async def test_sf_015_a_history_that_starts_with_a_result_is_accepted():
     session = Session()
     session.set_messages(
         [
@@ -173,8 +173,8 @@ async def test_sf_015_a_history_that_begins_with_a_result_is_accepted():
 
 @pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_continues(kind: str, tmp_path: Path):
-    go_on = asyncio.Event()
-    async with Simulator([["half an answer", go_on, " and the rest"], "awake"]) as server:
+    release = asyncio.Event()
+    async with Simulator([["half an answer", release, " and the rest"], "awake"]) as server:
         command = [sys.executable, "-m", "tests.fault.suspended_engine", kind, server.url(kind), str(tmp_path / "s.db")]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
@@ -182,7 +182,7 @@ async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_contin
             assert (await asyncio.to_thread(child.stdout.readline)).strip() == "half an answer"
             child.send_signal(signal.SIGSTOP)
             await asyncio.sleep(0.7)  # longer than the child waits for a silent server
-            go_on.set()
+            release.set()
             await asyncio.sleep(0.2)
             child.send_signal(signal.SIGCONT)
             reason = (await asyncio.to_thread(child.stdout.readline)).strip()
@@ -193,12 +193,12 @@ async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_contin
         async with SqliteStore(tmp_path / "s.db") as store, Engine([entry], [provider], store=store) as held:
             session = await held.open(session_id)
             assert [message.role for message in session.messages] == ["user", "assistant"]
-            said = session.messages[-1].join_text()
-            assert said == "half an answer and the rest" if reason == "completed" else said.startswith("half an answer")
+            text = session.messages[-1].join_text()
+            assert text == "half an answer and the rest" if reason == "completed" else text.startswith("half an answer")
             assert (await held.prompt(session_id, "are you there?")).output == "awake"
 
 
-async def test_sf_020_a_session_in_use_says_by_whom_and_can_be_taken_over(tmp_path: Path):
+async def test_sf_020_a_session_in_use_names_its_owner_and_can_be_taken_over(tmp_path: Path):
     path = tmp_path / "sessions.db"
     command = [sys.executable, "-m", "tests.scenario.waiting_engine", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
@@ -226,9 +226,9 @@ async def test_sf_021_an_engine_that_lost_its_session_writes_nothing_more_and_en
     ):
         session_id = await first.create()
         prompting = asyncio.ensure_future(first.prompt(session_id, "go"))
-        heard = first.events(session_id)
-        await anext(event async for event in heard if isinstance(event, ToolOutputEvent))
-        await heard.aclose()
+        events = first.events(session_id)
+        await anext(event async for event in events if isinstance(event, ToolOutputEvent))
+        await events.aclose()
         await second.open(session_id, take_over=True)
         await until(lambda: ended)
         assert isinstance((await prompting).error, LeaseLostError)
@@ -251,11 +251,11 @@ async def test_sf_085_five_running_calls_are_canceled_within_a_second_with_what_
     ended: list[str] = []
     asks = [call("watch", f"c{number}", number=number) for number in range(5)]
     async with engine([asks, "afresh"], chatty(ended)) as held:
-        heard: list[ToolOutputEvent] = []
-        held.bus.subscribe(ToolOutputEvent, heard.append)
+        outputs: list[ToolOutputEvent] = []
+        held.bus.subscribe(ToolOutputEvent, outputs.append)
         session_id = await held.create()
         prompting = asyncio.ensure_future(held.prompt(session_id, "go"))
-        await until(lambda: len({event.call_id for event in heard}) == 5)
+        await until(lambda: len({event.call_id for event in outputs}) == 5)
         await asyncio.wait_for(held.abort(session_id), 30)
         assert (await prompting).reason == "aborted"
         assert len(ended) == 5
@@ -274,7 +274,7 @@ class FullStore(MemoryStore):
         return await super().append(session_id, values, **options)
 
 
-async def test_sf_040_a_full_disk_in_the_middle_of_parallel_calls_is_one_error_that_says_so():
+async def test_sf_040_a_full_disk_in_the_middle_of_parallel_calls_is_one_error_that_names_it():
     entry, tool = agent(), Tool(lambda: "x", name="look")
     provider = scripted([[call("look", "c1"), call("look", "c2")], "never"])
     with pytest.raises(StorageFullError, match="no space left"):
@@ -292,11 +292,11 @@ async def test_a_turn_that_has_its_end_does_not_continue():
 async def test_a_turn_that_was_aborted_continues_when_it_is_reported_to():
     ended: list[str] = []
     async with engine([[call("watch", "c1")], "went on"], chatty(ended)) as held:
-        heard: list[ToolOutputEvent] = []
-        held.bus.subscribe(ToolOutputEvent, heard.append)
+        outputs: list[ToolOutputEvent] = []
+        held.bus.subscribe(ToolOutputEvent, outputs.append)
         session_id = await held.create()
         prompting = asyncio.ensure_future(held.prompt(session_id, "go"))
-        await until(lambda: heard)
+        await until(lambda: outputs)
         await held.abort(session_id)
         await prompting
         assert (await held.go_on(session_id)).output == "went on"
@@ -304,7 +304,7 @@ async def test_a_turn_that_was_aborted_continues_when_it_is_reported_to():
 
 
 async def test_what_a_crash_left_open_in_the_sessions_of_called_agents_is_ended_with_their_callers():
-    """Two agents deep: one has a running call, the one below it waits for an approval that nobody needs any more."""
+    """Two agents deep: one has a running call, the one below it waits for an approval that is not needed any more."""
     store = MemoryStore()
     sessions = [Session(agent="writer") for _ in range(3)]
     for above, below in pairwise(sessions):

@@ -33,10 +33,10 @@ def kill_while_it_waits(folder: Path) -> tuple[str, str]:
     command = [sys.executable, "-m", "tests.fault.outcome_worker", str(folder)]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
-        words = msgspec.json.decode(child.stdout.readline())
+        report = msgspec.json.decode(child.stdout.readline())
         child.kill()
         assert child.wait() == -signal.SIGKILL
-    return words["session"], words["question"]
+    return report["session"], report["question"]
 
 
 async def ended_call(held: Engine, session: str) -> ToolPart:

@@ -185,12 +185,12 @@ async def test_sf_074_a_flood_that_never_ends_can_be_killed(supervisor: ProcessS
 async def test_sf_075_bytes_of_any_kind_become_text_that_json_can_hold(supervisor: ProcessSupervisor):
     mixed, long, random = r"\xff\xfe\x00caf\xe9\r10%%\r20%%\n", "/dev/zero | tr '\\0' x", "/dev/urandom"
     script = f"printf '{mixed}'; head -c 1000000 {long}; head -c 5000 {random}"
-    heard: list[str] = []
-    done = await supervisor.run_command("c", script, heard.append)
+    received: list[str] = []
+    done = await supervisor.run_command("c", script, received.append)
     assert done.output.head.startswith("��\0caf�\r10%\r20%\nxxx")
     assert done.output.replaced > 3
     assert json.loads(json.dumps(done.text)) == done.text
-    assert "".join(heard).startswith("��\0caf�\r10%\r20%\n" + "x" * 1_000_000)
+    assert "".join(received).startswith("��\0caf�\r10%\r20%\n" + "x" * 1_000_000)
 
 
 async def test_sf_076_a_process_of_the_same_number_but_another_start_is_left_alone():
@@ -247,7 +247,7 @@ async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_pla
     assert (await supervisor.run_command("c", "echo works")).text == "works\n"
 
 
-async def test_sf_077_when_a_keeper_is_killed_all_that_it_preserved_ends_and_the_call_says_so(
+async def test_sf_077_when_a_guard_is_killed_its_processes_end_and_the_call_reports_it(
     supervisor: ProcessSupervisor, tmp_path: Path
 ):
     command = f"{daemon(tmp_path / 'daemon')}; echo $$ > {tmp_path}/pid; sleep 60"
@@ -261,7 +261,7 @@ async def test_sf_077_when_a_keeper_is_killed_all_that_it_preserved_ends_and_the
     wait_until_dead(*pids)
 
 
-async def test_sf_013_a_command_that_is_killed_for_memory_says_so(supervisor: ProcessSupervisor):
+async def test_sf_013_a_command_that_is_killed_for_memory_reports_it(supervisor: ProcessSupervisor):
     with memory_group() as join:
         hog = f"{sys.executable} -S -c 'x = bytearray(200_000_000); print(len(x))'"
         done = await supervisor.run_command("c", f"{join}; {hog}; true")

@@ -24,14 +24,14 @@ VENDOR = SIMULATED_APIS["anthropic"]
 
 
 class Program:
-    """`outrider run` in a process of its own, with a model that starts a long command."""
+    """`outrider run` in a separate process, with a model that starts a long command."""
 
     def __init__(self, folder: Path, process: asyncio.subprocess.Process) -> None:
         self.folder = folder
         self.process = process
 
     async def at_work(self) -> int:
-        """The number of the process that its command is, once its first words are kept."""
+        """The process id of its command, once its first output is stored."""
         async with asyncio.timeout(60):
             while not (text := self._read("pid")).strip():
                 await asyncio.sleep(0.02)
@@ -86,7 +86,7 @@ async def program(folder: Path) -> AsyncIterator[Program]:
             await process.wait()
 
 
-async def judge_kept(run: Program) -> None:
+async def check_stored(run: Program) -> None:
     (call,) = [part for m in (await run.transcript()).messages for part in m.get_parts_by_type(ToolPart)]
     assert isinstance(call.state, ToolError)
     assert call.state.reason == "canceled"
@@ -102,7 +102,7 @@ async def test_sf_009_and_010_a_signal_ends_the_turn_and_all_it_started_with_eve
         run.process.send_signal(number)
         assert await run.ended() == 128 + number
         assert not is_alive(pid)
-        await judge_kept(run)
+        await check_stored(run)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.1, 0.3])

@@ -36,15 +36,15 @@ FAULT_POINTS = (
 RANK = {"draft": 0, "text": 1, "pending": 1, "running": 2, "completed": 3, "error": 3}
 
 
-async def judge(path: Path, effects: Path, said: list[dict[str, Any]]) -> tuple[int, int]:
+async def judge(path: Path, effects: Path, reported: list[dict[str, Any]]) -> tuple[int, int]:
     """How many parts were acknowledged, and how many of them are not as they were; checks everything else."""
-    session_id = next(line["session"] for line in said if "session" in line)
-    promised = {line["part"]: line for line in said if "part" in line}
+    session_id = next(line["session"] for line in reported if "session" in line)
+    promised = {line["part"]: line for line in reported if "part" in line}
     async with SqliteStore(path) as store:
         assert store.notices == ()
         before = await store.load(session_id)
         parts = {part.id: part for message in before.messages for part in message.parts}
-        lost = [line for id, line in promised.items() if not kept(parts.get(id), line, id in before.drafts)]
+        lost = [line for id, line in promised.items() if not is_stored(parts.get(id), line, id in before.drafts)]
         journal = await resume_journal(session_id, store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
         check_calls(journal.session.messages, effects)
         await journal.close()
@@ -56,7 +56,7 @@ async def judge(path: Path, effects: Path, said: list[dict[str, Any]]) -> tuple[
     return len(promised), len(lost)
 
 
-def kept(part: AnyPart | None, line: dict[str, Any], draft: bool) -> bool:
+def is_stored(part: AnyPart | None, line: dict[str, Any], draft: bool) -> bool:
     if part is None:
         return False
     if line["status"] == "draft":
@@ -86,11 +86,11 @@ async def test_sf_001_to_007_killed_at_a_fault_point_nothing_acknowledged_is_los
     for visit in (9, 17, 40) if point == "FP-after-commit" else (1, 2, 5):
         path, effects = tmp_path / f"{visit}" / "sessions.db", tmp_path / f"effects-{visit}"
         with worker("turns", path, effects, fault=f"{point}@{visit}") as child:
-            said = read_all_lines(child)
+            reported = read_all_lines(child)
             assert child.wait() == -signal.SIGKILL
-        if not said:
+        if not reported:
             continue  # killed before there was a session
-        some, missing = await judge(path, effects, said)
+        some, missing = await judge(path, effects, reported)
         acknowledged, lost = acknowledged + some, lost + missing
     numbers = f"3 rounds, {acknowledged} parts acknowledged, {lost} lost, 0 stores that did not open"
     record_property("figures", f"kill -9 at {point}: {numbers}")
@@ -106,8 +106,8 @@ async def test_sf_012_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path
             first = child.stdout.readline()
             time.sleep(random.uniform(0, 0.3))
             child.kill()
-            said = [*([{"session": first.decode().split('"')[3]}] if first else []), *read_all_lines(child)]
-        some, missing = await judge(path, effects, said)
+            reported = [*([{"session": first.decode().split('"')[3]}] if first else []), *read_all_lines(child)]
+        some, missing = await judge(path, effects, reported)
         acknowledged, lost = acknowledged + some, lost + missing
     health = doctor.check_file(path)
     numbers = f"{rounds} rounds on one file, {acknowledged} parts acknowledged, {lost} lost,"

@@ -42,7 +42,7 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def said(session_id: str, text: str = "") -> Message:
+def text_message(session_id: str, text: str = "") -> Message:
     message = Message("user", [TextPart(text)] if text else [], time=MessageTime(now_ms()))
     message.join(session_id)
     return message
@@ -52,7 +52,7 @@ async def store_with(path: Path, sessions: int, messages: int, text: str = "word
     async with SqliteStore(path) as store:
         made = [await store.create(StoredSession(title=f"session {number}")) for number in range(sessions)]
         for session in made:
-            await store.append(session.id, [said(session.id, f"{text} {number}") for number in range(messages)])
+            await store.append(session.id, [text_message(session.id, f"{text} {number}") for number in range(messages)])
     return [session.id for session in made]
 
 
@@ -62,11 +62,11 @@ def execute(path: Path, statement: str, *values: object) -> None:
     db.close()
 
 
-async def fill_up(store: SqliteStore, session_id: str, kept: list[str]) -> None:
+async def fill_up(store: SqliteStore, session_id: str, stored: list[str]) -> None:
     while True:
-        message = said(session_id, os.urandom(6000).hex())
+        message = text_message(session_id, os.urandom(6000).hex())
         await store.append(session_id, [message])
-        kept.append(message.id)
+        stored.append(message.id)
 
 
 async def test_sf_040_a_full_disk_is_reported_at_once_and_loses_nothing_that_was_preserved(
@@ -78,21 +78,21 @@ async def test_sf_040_a_full_disk_is_reported_at_once_and_loses_nothing_that_was
             session = await store.create(StoredSession())
             ballast = disk / "ballast"
             ballast.write_bytes(b"x" * 700_000)
-            kept: list[str] = []
+            stored: list[str] = []
             with pytest.raises(StorageFullError):
-                await fill_up(store, session.id, kept)
+                await fill_up(store, session.id, stored)
             with pytest.raises(StorageFullError):
-                await store.append(session.id, [said(session.id, os.urandom(60_000).hex())])
+                await store.append(session.id, [text_message(session.id, os.urandom(60_000).hex())])
             with pytest.raises(StorageFullError):
-                await store.append(session.id, [said(session.id, os.urandom(60_000).hex())])
-            assert [message.id for message in (await store.load(session.id)).messages] == kept
+                await store.append(session.id, [text_message(session.id, os.urandom(60_000).hex())])
+            assert [message.id for message in (await store.load(session.id)).messages] == stored
             ballast.unlink()
-            message = said(session.id, "there is space again")
+            message = text_message(session.id, "there is space again")
             await store.append(session.id, [message])
             loaded = await store.load(session.id)
-            assert [one.id for one in loaded.messages] == [*kept, message.id]
+            assert [one.id for one in loaded.messages] == [*stored, message.id]
         assert doctor.check_file(disk / "sessions.db").is_healthy
-        record_property("figures", f"disk full on a 3 MiB tmpfs: {len(kept)} parts acknowledged before, 0 lost")
+        record_property("figures", f"disk full on a 3 MiB tmpfs: {len(stored)} parts acknowledged before, 0 lost")
 
 
 async def test_sf_048_a_read_only_directory_is_reported_clearly(tmp_path: Path):
@@ -122,11 +122,11 @@ async def test_sf_043_a_broken_page_hurts_one_session_only(tmp_path: Path):
         with pytest.raises(StoreDamagedError):
             await store.load(ids[2])
     assert doctor.check_file(path).problems
-    mended = doctor.repair_file(path)
-    assert mended.problems == ()
-    assert mended.rows["sessions"] == 3
-    assert mended.rows["messages"] == 180
-    assert mended.rows["parts"] > 120
+    repaired = doctor.repair_file(path)
+    assert repaired.problems == ()
+    assert repaired.rows["sessions"] == 3
+    assert repaired.rows["messages"] == 180
+    assert repaired.rows["parts"] > 120
     async with SqliteStore(path) as store:
         assert len((await store.load(ids[2])).messages) == 60
     assert list(tmp_path.glob("sessions.db.damaged-*"))
@@ -150,7 +150,7 @@ async def test_sf_044_a_truncated_file_is_set_aside_and_what_is_readable_is_reco
         assert {session.id for session in listed} <= set(ids)
         loaded = [await store.load(session.id) for session in listed]
         saved = sum(len(message.parts) for one in loaded for message in one.messages)
-        await store.append(listed[0].id, [said(listed[0].id, "life goes on")])
+        await store.append(listed[0].id, [text_message(listed[0].id, "life goes on")])
     assert doctor.check_file(path).problems == ()
     record_property("figures", f"file cut to half: {saved} of 1,600 parts recovered, the store opened")
     assert saved > 400
@@ -186,7 +186,7 @@ async def test_sf_045_a_store_without_its_log_opens_with_an_older_state(tmp_path
     path, copy = tmp_path / "sessions.db", tmp_path / "copy.db"
     ids = await store_with(path, 1, 3)
     async with SqliteStore(path) as store:
-        await store.append(ids[0], [said(ids[0], "in the log only")])
+        await store.append(ids[0], [text_message(ids[0], "in the log only")])
         assert Path(f"{path}-wal").stat().st_size > 0
         shutil.copy(path, copy)
     async with SqliteStore(copy) as store:
@@ -198,11 +198,11 @@ async def test_sf_046_rows_that_cannot_be_read_are_reported_and_the_rest_loads(t
     path = tmp_path / "sessions.db"
     (id,) = await store_with(path, 1, 0)
     async with SqliteStore(path) as store:
-        message = said(id, "fine")
+        message = text_message(id, "fine")
         broken, newer, wrong = TextPart("broken"), UnknownPart({"type": "hologram", "id": new_id()}), TextPart("wrong")
         for part in (broken, newer, wrong):
             message.add_part(part)
-        await store.append(id, [message, said(id, "also fine")])
+        await store.append(id, [message, text_message(id, "also fine")])
     execute(path, "UPDATE parts SET body = ? WHERE id = ?", b'{"type": "text", "te', broken.id)
     execute(path, "UPDATE parts SET body = ? WHERE id = ?", b'{"type": "text", "text": 7, "x": 1}', wrong.id)
     async with SqliteStore(path) as store:
@@ -252,12 +252,12 @@ async def test_sf_027_on_a_network_file_system_there_is_no_write_ahead_log(tmp_p
         assert journal_mode(path, lambda _, kind=kind: kind) == "wal"
     async with SqliteStore(path, file_system=lambda _: "nfs4") as store:
         session = await store.create(StoredSession())
-        await store.append(session.id, [said(session.id, "hello")])
+        await store.append(session.id, [text_message(session.id, "hello")])
         assert len(await store.search("hello")) == 1
         assert not Path(f"{path}-wal").exists()
 
 
-async def test_sf_027_without_a_log_a_write_waits_for_whoever_reads(tmp_path: Path):
+async def test_sf_027_without_a_log_a_write_waits_for_the_readers(tmp_path: Path):
     path = tmp_path / "sessions.db"
     async with SqliteStore(path, file_system=lambda _: "nfs4") as store:
         await store.create(StoredSession())
@@ -281,7 +281,7 @@ async def test_sf_049_large_outputs_are_stored_once_and_the_log_stays_small(tmp_
     largest = 0
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
-        message = said(session.id)
+        message = text_message(session.id)
         await store.append(session.id, [message])
         outputs = [os.urandom(512 * 1024).hex() for _ in range(10)]
         for number in range(60):
@@ -314,7 +314,7 @@ async def test_a_text_that_grows_while_it_streams_is_preserved_once(tmp_path: Pa
     noise = os.urandom(300_000).hex()
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
-        message = said(session.id)
+        message = text_message(session.id)
         await store.append(session.id, [message])
         id = new_id()
         for end in range(20_000, len(noise), 20_000):
@@ -329,7 +329,7 @@ async def test_a_text_that_grows_while_it_streams_is_preserved_once(tmp_path: Pa
     assert health.rows["blobs"] <= 1
 
 
-async def test_sf_050_files_are_private_whatever_the_umask(tmp_path: Path):
+async def test_sf_050_files_are_private_with_any_umask(tmp_path: Path):
     old = os.umask(0)
     try:
         path = tmp_path / "one" / "two" / "sessions.db"

@@ -38,7 +38,7 @@ async def store(postgres_url: str, schema: str) -> AsyncIterator[PostgresStore]:
         yield opened
 
 
-def said(session_id: str, text: str) -> Message:
+def text_message(session_id: str, text: str) -> Message:
     message = Message("user", [TextPart(text)], time=MessageTime(now_ms()))
     message.join(session_id)
     return message
@@ -97,7 +97,7 @@ async def test_sf_030_when_the_answer_to_a_commit_is_lost_everything_is_there_ex
     store: PostgresStore, postgres_url: str, schema: str
 ):
     session = await store.create(StoredSession())
-    item = await store.put_inbox(InboxItem(session_id=session.id, message=said(session.id, "from the inbox")))
+    item = await store.put_inbox(InboxItem(session_id=session.id, message=text_message(session.id, "from the inbox")))
     await store._pool.close()
     pool = Forgetful(postgres_url, schema)
     store._pool = pool
@@ -129,7 +129,7 @@ async def test_a_server_that_ends_our_connections_is_reached_again(store: Postgr
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
                 "AND backend_type = 'client backend'"
             )
-        await store.append(session.id, [said(session.id, "after the cut")])
+        await store.append(session.id, [text_message(session.id, "after the cut")])
         change = await asyncio.wait_for(waiting, 30)
     assert change.seq == 2
 
@@ -152,8 +152,8 @@ LATER = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN colour text;\nUPDATE sess
 async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_store(
     store: PostgresStore, postgres_url: str, schema: str
 ):
-    kept = await store.create(StoredSession(title="before"))
-    await store.append(kept.id, [said(kept.id, "kept in both"), said(kept.id, "x" * 300_000)])
+    stored = await store.create(StoredSession(title="before"))
+    await store.append(stored.id, [text_message(stored.id, "kept in both"), text_message(stored.id, "x" * 300_000)])
     async with await TransactionPool(postgres_url, schema).connect() as db:
         backup = await migrate_schema(db, schema, LATER)
         assert backup == backup_schema_name(schema, len(MIGRATIONS))
@@ -162,13 +162,13 @@ async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_sto
     with pytest.raises(StoreVersionError):
         await PostgresStore(postgres_url, schema=schema).open()
     async with PostgresStore(postgres_url, schema=backup) as older:
-        texts = [message.get_text_content() for message in (await older.load(kept.id)).messages]
+        texts = [message.get_text_content() for message in (await older.load(stored.id)).messages]
         assert texts == ["kept in both", "x" * 300_000]
-        assert [hit.session_id for hit in await older.search("both")] == [kept.id]
+        assert [hit.session_id for hit in await older.search("both")] == [stored.id]
         added = await older.create(StoredSession(title="goes on"))
-        await older.append(added.id, [said(added.id, "in the copy only")])
-        await older.append(kept.id, [said(kept.id, "one more")])
-        await older.delete(kept.id)
+        await older.append(added.id, [text_message(added.id, "in the copy only")])
+        await older.append(stored.id, [text_message(stored.id, "one more")])
+        await older.delete(stored.id)
         assert [one.id for one in (await older.list()).sessions] == [added.id]
     async with await TransactionPool(postgres_url, backup).connect() as db:
         for table in ("messages", "parts"):
@@ -181,31 +181,31 @@ async def test_a_backup_copies_in_batches_while_others_write(
     store: PostgresStore, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("outrider.sessions.postgres.schema.BACKUP_BATCH_PAGES", 2)
-    kept = await store.create(StoredSession(title="before"))
-    await store.append(kept.id, [said(kept.id, f"{number} " + "x" * 2_000) for number in range(60)])
+    stored = await store.create(StoredSession(title="before"))
+    await store.append(stored.id, [text_message(stored.id, f"{number} " + "x" * 2_000) for number in range(60)])
     async with await TransactionPool(postgres_url, schema).connect() as db:
         async with db.transaction():
             backup = await backup_tables(db, schema, len(MIGRATIONS))
             # The copy is not committed yet, and a writer does not wait for it.
             async with asyncio.timeout(10):
-                await store.append(kept.id, [said(kept.id, "written meanwhile")])
+                await store.append(stored.id, [text_message(stored.id, "written meanwhile")])
         copied = await db.execute(f"SELECT count(*), count(DISTINCT id) FROM {backup}.messages".encode())
         assert await copied.fetchone() == (60, 60)
         await db.execute(f"DROP SCHEMA {backup} CASCADE".encode())
-    assert len((await store.load(kept.id)).messages) == 61
+    assert len((await store.load(stored.id)).messages) == 61
 
 
 async def test_sf_008_a_migration_that_fails_leaves_the_tables_as_they_were_and_no_half_backup(
     store: PostgresStore, postgres_url: str, schema: str
 ):
-    kept = await store.create(StoredSession(title="before"))
+    stored = await store.create(StoredSession(title="before"))
     async with await TransactionPool(postgres_url, schema).connect() as db:
         with pytest.raises(psycopg.Error):
             await migrate_schema(db, schema, (*LATER, "SELECT nothing_of_this_name()"))
         query = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = %s"
         assert await (await db.execute(query, (backup_schema_name(schema, len(MIGRATIONS)),))).fetchone() == (0,)
     async with PostgresStore(postgres_url, schema=schema) as again:
-        assert (await again.get(kept.id)).title == "before"
+        assert (await again.get(stored.id)).title == "before"
 
 
 async def test_sf_023_many_that_start_at_once_all_start(postgres_url: str, schema: str):

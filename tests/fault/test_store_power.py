@@ -36,23 +36,23 @@ async def test_sf_017_a_call_that_may_have_run_and_all_before_it_survive_the_los
         monkeypatch.setenv("LD_PRELOAD", str(shim))
         monkeypatch.setenv("OUTRIDER_SHADOW", str(shadow))
         with worker("turns", path, tmp_path / f"effects-{number}") as child:
-            said = [read_line(child)]
-            while "session" not in said[-1]:
-                said.append(read_line(child))
+            reported = [read_line(child)]
+            while "session" not in reported[-1]:
+                reported.append(read_line(child))
             time.sleep(0.3 + 0.3 * number)
             child.kill()
-            said += read_all_lines(child)
+            reported += read_all_lines(child)
         monkeypatch.delenv("LD_PRELOAD")
-        session_id = next(line["session"] for line in said if "session" in line)
+        session_id = next(line["session"] for line in reported if "session" in line)
         rounds += 1
-        begun = max((place for place, line in enumerate(said) if line.get("status") == "running"), default=-1)
-        final = [line["part"] for line in said[: begun + 1] if line.get("status") not in (None, "draft")]
+        running = max((place for place, line in enumerate(reported) if line.get("status") == "running"), default=-1)
+        final = [line["part"] for line in reported[: running + 1] if line.get("status") not in (None, "draft")]
         async with SqliteStore(shadow / "sessions.db") as store:
             assert store.notices == ()
             loaded = await store.load(session_id)
-        kept = {part.id for message in loaded.messages for part in message.parts if part.id not in loaded.drafts}
+        stored = {part.id for message in loaded.messages for part in message.parts if part.id not in loaded.drafts}
         acknowledged += len(set(final))
-        lost += len(set(final) - kept)
+        lost += len(set(final) - stored)
         assert doctor.check_file(shadow / "sessions.db").is_healthy
     numbers = f"{rounds} rounds, {acknowledged} parts until the last call that ran, {lost} lost, all stores opened"
     record_property("figures", f"power loss (only what was synced remains): {numbers}")
@@ -68,10 +68,10 @@ async def test_sf_017_what_need_not_be_synced_reaches_the_disk_by_itself_when_no
     monkeypatch.setenv("LD_PRELOAD", str(shim))
     monkeypatch.setenv("OUTRIDER_SHADOW", str(shadow))
     with worker("answer", tmp_path / "home" / "sessions.db") as child:
-        said = read_line(child)
+        reported = read_line(child)
         monkeypatch.delenv("LD_PRELOAD")
         async with asyncio.timeout(30):
-            while said["part"] not in await _parts_on_disk(shadow, tmp_path / "copy", said["session"]):
+            while reported["part"] not in await _parts_on_disk(shadow, tmp_path / "copy", reported["session"]):
                 await asyncio.sleep(0.05)
 
 

@@ -45,8 +45,8 @@ def exchange(session_id: str, number: int, output: int) -> list[Message]:
 async def long_session(path: Path, parts: int, output: int) -> None:
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession(title="long"))
-        for begin in range(0, parts // 4, 250):
-            numbers = range(begin, min(begin + 250, parts // 4))
+        for start in range(0, parts // 4, 250):
+            numbers = range(start, min(start + 250, parts // 4))
             await store.append(session.id, [one for number in numbers for one in exchange(session.id, number, output)])
 
 
@@ -61,7 +61,7 @@ def measured(path: Path) -> dict[str, Any]:
     return {name: min(one[name], two[name]) for name in one}
 
 
-def told(took: dict[str, Any]) -> str:
+def summary(took: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:.0f}{'' if name == 'megabytes' else ' ms'}" for name, value in took.items())
 
 
@@ -70,7 +70,7 @@ async def test_sf_060_a_session_of_ten_thousand_parts_is_opened_and_gone_on_with
 ):
     await long_session(tmp_path / "s.db", 10_000, 1_000)
     took = measured(tmp_path / "s.db")
-    record_property("figures", f"session of 10,000 parts: {told(took)}")
+    record_property("figures", f"session of 10,000 parts: {summary(took)}")
     assert took["open"] < 2_000
     assert took["page"] < 500
     assert took["megabytes"] < 150
@@ -85,7 +85,7 @@ async def test_sf_061_a_session_of_very_many_parts_is_listed_and_resumed(tmp_pat
     await long_session(tmp_path / "s.db", parts, output)
     took = measured(tmp_path / "s.db")
     outputs = parts / 4 * output / 2**20
-    record_property("figures", f"session of {parts:,} parts, {outputs:.0f} MiB of outputs: {told(took)}")
+    record_property("figures", f"session of {parts:,} parts, {outputs:.0f} MiB of outputs: {summary(took)}")
     assert took["list"] < 1_000
     assert took["page"] < 1_000
     assert took["open"] < (60_000 if SOAK else 15_000)

@@ -147,8 +147,8 @@ async def _acquire_in_killed_process(store: Store, session_id: str) -> None:
 
 async def test_a_session_of_a_living_owner_or_of_another_machine_stays_in_use(place):
     here = current_process()
-    elsewhere = ProcessIdentity(id=new_id(), host=here.host, pid=2**22 + 1, boot="another boot", namespace="")
-    assert not has_ended_here(elsewhere)
+    other_owner = ProcessIdentity(id=new_id(), host=here.host, pid=2**22 + 1, boot="another boot", namespace="")
+    assert not has_ended_here(other_owner)
     async with open_store(*place) as store:
         session = await store.create(StoredSession())
         await store.acquire(session.id, here)

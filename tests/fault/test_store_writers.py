@@ -27,7 +27,7 @@ Record = Callable[[str, object], None]
 PROCESSES = 16
 
 
-def said(session_id: str, text: str) -> Message:
+def text_message(session_id: str, text: str) -> Message:
     message = Message("user", time=MessageTime(now_ms()), metadata={"text": text})
     message.join(session_id)
     return message
@@ -79,20 +79,20 @@ async def test_sf_023_sixteen_processes_start_on_a_fresh_directory_and_all_start
         with contextlib.ExitStack() as stack:
             at = time.time() + 1.5
             children = [stack.enter_context(worker("start", path, at)) for _ in range(PROCESSES)]
-            said = [read_all_lines(child) for child in children]
-        assert [line for lines in said for line in lines if "error" in line] == []
+            reported = [read_all_lines(child) for child in children]
+        assert [line for lines in reported for line in lines if "error" in line] == []
         async with SqliteStore(path) as store:
             assert len((await store.list()).sessions) == PROCESSES
     record_property("figures", f"3 x {PROCESSES} processes on a fresh directory: 0 failed to start")
 
 
-async def test_sf_024_a_writer_that_dies_with_the_lock_stops_nobody(tmp_path: Path):
+async def test_sf_024_a_writer_that_dies_with_the_lock_blocks_no_other_writer(tmp_path: Path):
     path = tmp_path / "sessions.db"
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession(title="before"))
         with worker("hold_lock", path) as child:
             assert read_line(child) == {"held": True}
-            waiting = asyncio.create_task(store.append(session.id, [said(session.id, "after")]))
+            waiting = asyncio.create_task(store.append(session.id, [text_message(session.id, "after")]))
             await asyncio.sleep(0.1)
             assert not waiting.done()
             child.kill()
@@ -108,10 +108,10 @@ async def test_a_lock_that_is_held_for_ever_is_an_error_after_a_while(tmp_path: 
         with worker("hold_lock", path) as child:
             read_line(child)
             with pytest.raises(StoreUnavailableError, match="held the lock"):
-                await store.append(session.id, [said(session.id, "given up")])
-        await store.append(session.id, [said(session.id, "later")])
-        (kept,) = (await store.load(session.id)).messages
-        assert kept.metadata == {"text": "later"}
+                await store.append(session.id, [text_message(session.id, "given up")])
+        await store.append(session.id, [text_message(session.id, "later")])
+        (stored,) = (await store.load(session.id)).messages
+        assert stored.metadata == {"text": "later"}
 
 
 async def test_sf_025_an_exception_inside_a_transaction_rolls_it_back_and_the_store_continues(tmp_path: Path):
@@ -127,18 +127,18 @@ async def test_sf_025_an_exception_inside_a_transaction_rolls_it_back_and_the_st
         with pytest.raises(StoreError):
             await store._writer.run(lambda db: db.execute("not even SQL"))
         assert (await store.get(session.id)).title == "kept"
-        await store.append(session.id, [said(session.id, "still here")])
+        await store.append(session.id, [text_message(session.id, "still here")])
 
 
 async def test_sf_026_a_cancelled_write_leaves_no_transaction_open(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store:
         session = await store.create(StoredSession())
         for number in range(50):
-            task = asyncio.create_task(store.append(session.id, [said(session.id, str(number))]))
+            task = asyncio.create_task(store.append(session.id, [text_message(session.id, str(number))]))
             await asyncio.sleep(0 if number % 2 else 0.0005)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await store.append(session.id, [said(session.id, "last")])
+        await store.append(session.id, [text_message(session.id, "last")])
         loaded = await store.load(session.id)
         assert loaded.session.seq == 1 + len(loaded.messages)
 
@@ -147,7 +147,7 @@ async def test_a_large_fork_does_not_hold_up_the_event_loop(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store:
         session = await store.create(StoredSession())
         for _ in range(10):
-            await store.append(session.id, [said(session.id, "x" * 500) for _ in range(1000)])
+            await store.append(session.id, [text_message(session.id, "x" * 500) for _ in range(1000)])
         forking = asyncio.create_task(store.fork(session.id))
         ticks = 0
         while not forking.done():
@@ -168,7 +168,7 @@ async def test_sf_021_an_owner_that_was_paused_past_its_lease_cannot_write_when_
             os.kill(child.pid, signal.SIGSTOP)
             await asyncio.sleep(0.5)
             lease = await store.acquire(session.id, current_process())
-            await store.append(session.id, [said(session.id, "second")], token=lease.token)
+            await store.append(session.id, [text_message(session.id, "second")], token=lease.token)
             os.kill(child.pid, signal.SIGCONT)
             send_newline(child)
             assert read_line(child) == {"wrote": False}
@@ -203,11 +203,11 @@ async def test_a_dead_owner_is_no_owner(tmp_path: Path):
             await store.acquire(session.id, current_process())
 
 
-async def test_sf_028_an_owner_on_another_machine_counts_until_it_is_taken_over(tmp_path: Path):
+async def test_sf_028_a_lease_of_another_machine_holds_until_it_is_taken_over(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store:
         session = await store.create(StoredSession())
-        elsewhere = replace(current_process(), host="elsewhere", boot="theirs")
-        await store.acquire(session.id, elsewhere, ttl_ms=1)
+        other_owner = replace(current_process(), host="elsewhere", boot="theirs")
+        await store.acquire(session.id, other_owner, ttl_ms=1)
         await asyncio.sleep(0.02)
         with pytest.raises(SessionInUseError, match="elsewhere"):
             await store.acquire(session.id, current_process())

@@ -97,7 +97,7 @@ def killed_after(folder: Path, session_id: str, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("fault", [*(f"FP-mid-undo@{visit}" for visit in range(1, 9)), "FP-after-undo@1"])
-async def test_sf_003_an_undo_that_was_killed_is_done_again_and_leaves_nothing_behind(tmp_path: Path, fault: str):
+async def test_sf_003_an_undo_that_was_killed_is_repeated_and_leaves_no_files(tmp_path: Path, fault: str):
     session_id = await new_session(tmp_path)
     workspace = tmp_path / "workspace"
     before = state(workspace)
@@ -117,8 +117,8 @@ async def test_sf_003_an_undo_that_was_killed_is_done_again_and_leaves_nothing_b
 
 
 @pytest.mark.parametrize("mode", ["agent", "background"])
-async def test_sf_042_without_space_for_an_undo_a_call_is_refused_or_somebody_is_warned(tmp_path: Path, mode: str):
-    """Where undo is promised, the call is refused; where somebody approved it, it runs, and says that it cannot be
+async def test_sf_042_without_space_for_an_undo_a_call_is_refused_or_the_user_is_warned(tmp_path: Path, mode: str):
+    """Where undo is promised, the call is refused; where the user approved it, it runs, and reports that it cannot be
     undone. A command may be what makes space."""
     workspace = tmp_path / "workspace"
     furnish(workspace)

@@ -32,9 +32,9 @@ from outrider.types.parts import CompactionPart, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
 
-def say(**words: object) -> None:
-    """One line to the test, at once; what was said is what was acknowledged."""
-    os.write(1, msgspec.json.encode(words) + b"\n")
+def say(**fields: object) -> None:
+    """Prints one line for the test and flushes it; what was printed was acknowledged."""
+    os.write(1, msgspec.json.encode(fields) + b"\n")
 
 
 async def turns(path: str, effects: str) -> None:
@@ -95,7 +95,7 @@ async def stream(journal: Journal, message: Message) -> None:
 
 
 async def append(path: str, seconds: str) -> None:
-    """Append to a session of one's own, and tell how long each took."""
+    """Appends to a separate session, and reports how long each append took."""
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession(title="writer"))
         message = Message("assistant", time=MessageTime(now_ms()))

@@ -57,14 +57,14 @@ def system_text(body: Body) -> str | None:
 
 
 def output_config(body: Body) -> Body:
-    """The schema of the answer had a field of its own once."""
+    """The schema of the answer had a separate field in older versions."""
     config = dict(body.get("output_config") or {})
     return config | {"format": body["output_format"]} if "output_format" in body else config
 
 
 def content(message: Body) -> list[Body]:
-    said = message["content"]
-    return [{"type": "text", "text": said}] if isinstance(said, str) else said
+    blocks = message["content"]
+    return [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
 
 
 def meaning(body: Body, like: Body | None = None) -> Body:

@@ -173,12 +173,12 @@ class Responses:
         if "previous_response_id" in after["request"]["body"]:
             return None
         asked, again = (_numbered(list(_recorded_atoms(exchange, []))) for exchange in (before, after))
-        return None if _begins(again, asked) else "the earlier messages are others"
+        return None if _starts_with(again, asked) else "the earlier messages are others"
 
     def problems(self, ours: Fields, exchange: Exchange, earlier: list[Exchange]) -> list[str]:
         found, wanted = responses_requests.atoms(ours["input"]), list(_recorded_atoms(exchange, earlier))
         found, wanted = _numbered(found), _numbered(wanted)
-        # A client may have left out what the model thought or said beside its calls; we never do.
+        # A client may have left out reasoning or text next to the calls; we never do.
         found = [atom for atom in found if atom in wanted or atom[0] not in ("reasoning", "assistant", "own item")]
         return _first_difference(found, wanted)
 
@@ -202,8 +202,8 @@ class Google:
         moved: Fields = {}
         config = body.get("generationConfig") or {}
         names = ("topP", "stopSequences", "responseJsonSchema", "responseSchema", "responseMimeType")
-        if kept := {name: config[name] for name in names if name in config}:
-            moved["generationConfig"] = request.settings.extra.get("generationConfig", {}) | kept
+        if subset := {name: config[name] for name in names if name in config}:
+            moved["generationConfig"] = request.settings.extra.get("generationConfig", {}) | subset
         if body.get("toolConfig"):
             moved["toolConfig"] = body["toolConfig"]
         return _with_extra(request, moved)
@@ -216,13 +216,13 @@ class Google:
         asked, again = (
             [atom[:-1] for atom in self._atoms(exchange["request"]["body"])] for exchange in (before, after)
         )
-        if not _begins(again, asked):
+        if not _starts_with(again, asked):
             return "the earlier messages are others"
-        said = [
+        received = [
             (call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in before["expected"]["tool_calls"]
         ]
         sent = [atom[2:4] for atom in again[len(asked) :] if atom[1] == "call"]
-        return None if sent == said else "the client sent back other calls than it had received"
+        return None if sent == received else "the client sent back other calls than it had received"
 
     def problems(self, ours: Fields, exchange: Exchange, earlier: list[Exchange]) -> list[str]:
         found, wanted = test_google.lenient(self._atoms(ours), self._atoms(exchange["request"]["body"]))
@@ -233,7 +233,7 @@ class Google:
         return fields | {"system": (fields["system"] or "").strip()}
 
     def _atoms(self, body: Fields) -> list[Any]:
-        """Results of one answer in the order of their names: they are told apart by these, not by their order."""
+        """Results of one answer in the order of their names: names distinguish them, not their order."""
         found: list[Any] = []
         results: list[Any] = []
         for atom in google_requests.atoms(google_requests.camel(body)["contents"]):
@@ -258,7 +258,7 @@ SPOKEN: dict[str, Spoken] = {
 
 
 def answered_in(messages: list[ModelMessage]) -> tuple[list[ToolResultPart], list[Any]]:
-    """The results that a request carries for the last answer in it, and what stands beside them."""
+    """The results that a request carries for the last answer in it, and what is next to them."""
     last = max((at for at, message in enumerate(messages) if message.role == "assistant"), default=-1)
     parts = [part for message in messages[last + 1 :] for part in message.content]
     return (
@@ -308,7 +308,7 @@ def _inside_results(body: Fields) -> Iterator[Fields]:
                 yield from block["content"]
 
 
-def _begins(atoms: list[Any], start: list[Any]) -> bool:
+def _starts_with(atoms: list[Any], start: list[Any]) -> bool:
     return atoms[: len(start)] == start
 
 

@@ -31,14 +31,14 @@ def model_messages(messages: list[Fields], family: str) -> list[ModelMessage]:
         if message["role"] in ("system", "developer"):
             continue
         role = "assistant" if message["role"] == "assistant" else "user"
-        parts = tuple(said_by_assistant(message, family) if role == "assistant" else said_by_user(message))
+        parts = tuple(assistant_meaning(message, family) if role == "assistant" else user_meaning(message))
         if found and found[-1].role == role:
             parts = found.pop().content + parts
         found.append(ModelMessage(role, parts))
     return found
 
 
-def said_by_user(message: Fields) -> list[ModelPart]:
+def user_meaning(message: Fields) -> list[ModelPart]:
     if message["role"] in ("tool", "function"):
         call_id = message.get("tool_call_id") or message.get("name") or ""
         return [ToolResultPart(tool_use_id=call_id, content="\n".join(texts_of(message)))]
@@ -70,7 +70,7 @@ def mime_of(url: str, otherwise: str) -> str:
     return url[5:].partition(";")[0] if url.startswith("data:") else otherwise
 
 
-def said_by_assistant(message: Fields, family: str) -> list[ModelPart]:
+def assistant_meaning(message: Fields, family: str) -> list[ModelPart]:
     parts: list[ModelPart] = []
     for field in ("reasoning_content", "reasoning"):
         if message.get(field):
@@ -107,11 +107,11 @@ def meaning(messages: list[Fields]) -> list[Fields]:
     for message in messages:
         if message["role"] in ("system", "developer"):
             continue
-        told = one_meaning(message, ids)
-        if found and told["role"] == "user" == found[-1]["role"]:
-            found[-1]["content"] += told["content"]
-        elif told != {"role": "assistant"}:
-            found.append(told)
+        one = one_meaning(message, ids)
+        if found and one["role"] == "user" == found[-1]["role"]:
+            found[-1]["content"] += one["content"]
+        elif one != {"role": "assistant"}:
+            found.append(one)
     return found
 
 
@@ -121,15 +121,15 @@ def one_meaning(message: Fields, ids: dict[str, int]) -> Fields:
             call_id = message.get("tool_call_id") or message.get("name")
             return {"role": "result", "call": ids.setdefault(call_id, len(ids)), "text": "\n".join(texts_of(message))}
         case "user":
-            return {"role": "user", "content": [part_meaning(part) for part in said_by_user(message)]}
+            return {"role": "user", "content": [part_meaning(part) for part in user_meaning(message)]}
         case _:
             calls = [
                 (ids.setdefault(part.tool_id, len(ids)), part.tool_name, part.tool_input)
-                for part in said_by_assistant(message, "")
+                for part in assistant_meaning(message, "")
                 if isinstance(part, ToolUsePart)
             ]
-            told = {"role": "assistant", "text": "".join(texts_of(message)), "calls": calls}
-            return {name: value for name, value in told.items() if value}
+            one = {"role": "assistant", "text": "".join(texts_of(message)), "calls": calls}
+            return {name: value for name, value in one.items() if value}
 
 
 def part_meaning(part: ModelPart) -> tuple[str, ...]:

@@ -112,8 +112,8 @@ def settings_are_steady(conversation: Conversation, spoken: Spoken) -> bool:
 def answer_problems(conversation: Conversation, driven: Driven) -> list[str]:
     last = conversation.exchanges[-1]["expected"]
     if last["error"]:
-        words = driven.error.message if driven.error else "no error"
-        return [] if words == last["error"]["message"] else [f"ended with {words!r}"]
+        message = driven.error.message if driven.error else "no error"
+        return [] if message == last["error"]["message"] else [f"ended with {message!r}"]
     if driven.error:
         return [f"ended with {driven.error!r}"]
     problems: list[str] = []
@@ -132,7 +132,7 @@ def _answer_problems(answer: Message, exchange: Exchange) -> list[str]:
     expected = exchange["expected"]
     texts = [part for part in answer.get_parts_by_type(TextPart) if not _is_refusal(part)]
     calls = answer.get_parts_by_type(ToolPart)
-    told = {
+    found = {
         "text": "".join(part.text for part in texts),
         "calls": [call.tool for call in calls],
         "reasons": bool("".join(part.text for part in answer.get_parts_by_type(ReasoningPart)).strip()),
@@ -143,17 +143,17 @@ def _answer_problems(answer: Message, exchange: Exchange) -> list[str]:
         "reasons": bool((expected["reasoning_text"] or "").strip()),
     }
     if "" in wanted["calls"]:
-        wanted["calls"] = told["calls"]  # an empty call beside the others, judged with the reading of answers
-    if told["text"] != wanted["text"] and "<" in wanted["text"]:
-        wanted["text"], wanted["reasons"] = told["text"], told["reasons"]  # tags of thought, judged on their own
-    return differences(told, wanted)
+        wanted["calls"] = found["calls"]  # an empty call beside the others, judged with the reading of answers
+    if found["text"] != wanted["text"] and "<" in wanted["text"]:
+        wanted["text"], wanted["reasons"] = found["text"], found["reasons"]  # tags of thought, judged on their own
+    return differences(found, wanted)
 
 
 def _as_recorded(ours: Body) -> Body:
-    """Nothing is sent empty here: no output, and no question, are said in words."""
+    """Nothing is sent empty here: a missing output or question is sent as a text."""
     text = json.dumps(ours)
-    for words in (NO_OUTPUT, OPENING):
-        text = text.replace(f'"{words}"', '""')
+    for marker in (NO_OUTPUT, OPENING):
+        text = text.replace(f'"{marker}"', '""')
     return json.loads(text)
 
 

@@ -53,22 +53,22 @@ class Driven:
 
 class Book:
     """What every call gave when it was recorded, by its tool and arguments, in the order of the calls; and what was
-    said to the model along with the results of a step."""
+    sent to the model together with the results of a step."""
 
     def __init__(self, conversation: Conversation, spoken: Spoken) -> None:
         self._pages: dict[str, deque[tuple[int, ToolResultPart]]] = {}
-        self._words: dict[int, list[Any]] = {}
+        self._inputs: dict[int, list[Any]] = {}
         self.interject: Callable[[list[Any]], Awaitable[None]] | None = None
         for step, (before, after) in enumerate(conversation.steps()):
-            given, words = answered_in(list(spoken.request(after).prompt))
-            if words:
-                self._words[step] = [_own(part) for part in words]
+            given, input_parts = answered_in(list(spoken.request(after).prompt))
+            if input_parts:
+                self._inputs[step] = [_own(part) for part in input_parts]
             for call, result in _matched(before["expected"]["tool_calls"], given):
                 self._pages.setdefault(_name(call["name"], call["arguments"]), deque()).append((step, result))
 
     @property
     def interrupts(self) -> bool:
-        return bool(self._words)
+        return bool(self._inputs)
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Tool]:
         return [
@@ -84,9 +84,9 @@ class Book:
             if not pages:
                 return END
             step, result = pages.popleft()
-            words = self._words.pop(step, None)
-            if words and self.interject:
-                await self.interject(words)
+            input_parts = self._inputs.pop(step, None)
+            if input_parts and self.interject:
+                await self.interject(input_parts)
             if result.is_error:
                 raise ToolFailure(result.content)
             return ToolResult(result.content, result.attachments)
@@ -110,21 +110,21 @@ class Stage:
         self.provider = Provider("recorded", self.spoken.kind, "key", base_url + self.spoken.suffix, options=options)
 
     def asked(self, turn: int) -> tuple[list[ModelMessage], list[Any]]:
-        """What had been said before a turn, and what its user then said."""
+        """The history before a turn, and its user input."""
         prompt = list(self.spoken.request(self.conversation.turns[turn][0]).prompt)
         if not prompt or prompt[-1].role != "user":
             return prompt, []
         results = tuple(part for part in prompt[-1].content if isinstance(part, ToolResultPart))
-        words = [_own(part) for part in prompt[-1].content if not isinstance(part, ToolResultPart)]
-        return [*prompt[:-1], *([ModelMessage("user", results)] if results else [])], words
+        input_parts = [_own(part) for part in prompt[-1].content if not isinstance(part, ToolResultPart)]
+        return [*prompt[:-1], *([ModelMessage("user", results)] if results else [])], input_parts
 
 
 async def through_run(stage: Stage) -> Driven:
     """`async_run`, a run for every turn; it takes a text and files, so what stands before the text is history."""
-    history, words = stage.asked(0)
+    history, input_parts = stage.asked(0)
     driven = Driven(Session(messages=transcript(history)))
     for number, turn in enumerate(stage.conversation.turns):
-        before, text, files = _message(words if not number else stage.asked(number)[1])
+        before, text, files = _message(input_parts if not number else stage.asked(number)[1])
         if before:
             driven.session.add_message(Message("user", before))
         try:
@@ -146,8 +146,8 @@ async def through_run(stage: Stage) -> Driven:
 
 
 async def through_engine(stage: Stage, store: Store) -> Driven:
-    """An `Engine` over a store: every part as it was, and what was said along with results steers the turn."""
-    history, words = stage.asked(0)
+    """An `Engine` over a store: every part as it was; input that came with results steers the turn."""
+    history, input_parts = stage.asked(0)
     driven = Driven(Session(messages=transcript(history)))
     session_id = driven.session.id
     await store.create(StoredSession.from_session(driven.session))
@@ -161,7 +161,7 @@ async def through_engine(stage: Stage, store: Store) -> Driven:
     for number, turn in enumerate(stage.conversation.turns):
         limits = Limits(turns=len(turn))
         async with Engine([stage.agent], [stage.provider], stage.tools, store=store, limits=limits) as engine:
-            end = await engine.prompt(session_id, words if not number else stage.asked(number)[1])
+            end = await engine.prompt(session_id, input_parts if not number else stage.asked(number)[1])
             driven.session = await engine.open(session_id)
             while engine.live[session_id].is_busy:  # input that this turn did not take has a separate turn
                 await asyncio.sleep(0.001)
@@ -202,12 +202,12 @@ def transcript(messages: Sequence[ModelMessage]) -> list[Message]:
     return session.messages
 
 
-def _message(words: list[Any]) -> tuple[list[Any], str, list[Attachment]]:
+def _message(input_parts: list[Any]) -> tuple[list[Any], str, list[Attachment]]:
     """The last text, what stands before it, and the files after it."""
-    at = max((place for place, part in enumerate(words) if isinstance(part, TextPart)), default=len(words))
-    files = [part for part in words[at + 1 :] if isinstance(part, FilePart)]
-    text = words[at].text if at < len(words) else ""
-    return words[:at], text, [Attachment(part.mime, url=part.url, name=part.filename) for part in files]
+    at = max((place for place, part in enumerate(input_parts) if isinstance(part, TextPart)), default=len(input_parts))
+    files = [part for part in input_parts[at + 1 :] if isinstance(part, FilePart)]
+    text = input_parts[at].text if at < len(input_parts) else ""
+    return input_parts[:at], text, [Attachment(part.mime, url=part.url, name=part.filename) for part in files]
 
 
 def _own(part: Any) -> Any:

@@ -83,7 +83,7 @@ def read(wire: WireFormat, exchange: Exchange, size: int | random.Random = 65536
 
 
 def text_of(answer: Answer, family: str) -> str:
-    """What the model said, without a refusal, which the recordings list on its own."""
+    """The text of the model, without a refusal, which the recordings list separately."""
     texts = answer.message.get_parts_by_type(TextPart)
     return "".join(part.text for part in texts if not part.metadata.get(family, {}).get("refusal"))
 

@@ -23,8 +23,8 @@ def camel(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     found = {re.sub(r"_(\w)", lambda match: match[1].upper(), name): inner for name, inner in value.items()}
-    kept = ("args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema")
-    return {name: inner if name in kept else camel(inner) for name, inner in found.items()}
+    preserved = ("args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema")
+    return {name: inner if name in preserved else camel(inner) for name, inner in found.items()}
 
 
 def result_of(response: Fields) -> tuple[str, bool]:

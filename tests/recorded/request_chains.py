@@ -38,10 +38,12 @@ class Reel:
         self.meta: dict[str, Any] = {}
         self.conversations: dict[str, list[tuple[str, int]]] = {}
         self._cut: dict[tuple[str, int], Exchange] = {}
-        for told in conversations:
-            self.conversations[told.id] = [(told.id, number) for number in range(len(told.exchanges))]
-            for number, exchange in enumerate(told.exchanges):
-                self._cut[told.id, number] = exchange | {"conversation_id": told.id, "seq": number}
+        for conversation in conversations:
+            self.conversations[conversation.id] = [
+                (conversation.id, number) for number in range(len(conversation.exchanges))
+            ]
+            for number, exchange in enumerate(conversation.exchanges):
+                self._cut[conversation.id, number] = exchange | {"conversation_id": conversation.id, "seq": number}
 
     def get(self, place: tuple[str, int]) -> Exchange:
         return self._cut[place]
@@ -61,12 +63,12 @@ def conversations(shared: Path) -> list[Conversation]:
             going_on.setdefault(answered, []).append(name)
     later = {name for names in going_on.values() for name in names}
     paths = [path for name in found.meta if name not in later for path in _paths([name], going_on)]
-    told = [_conversation(shared, path) for path in paths]
-    return [one for one in told if any(len(turn) > 1 for turn in one.turns)]
+    conversation = [_conversation(shared, path) for path in paths]
+    return [one for one in conversation if any(len(turn) > 1 for turn in one.turns)]
 
 
 def _later_turns(shared: Path, names: list[str]) -> dict[str, str]:
-    """Of requests with the results of one answer: those that go on from the answer to another of them."""
+    """Of requests with the results of one answer: those that continue from the answer to another of them."""
     if len(names) < 2:
         return {}
     several = [corpus(shared).get(name) for name in names]
@@ -74,11 +76,11 @@ def _later_turns(shared: Path, names: list[str]) -> dict[str, str]:
         later["id"]: earlier["id"]
         for later in several
         for earlier in several
-        if later is not earlier and earlier["expected"]["text"] and earlier["expected"]["text"] == _last_said(later)
+        if later is not earlier and earlier["expected"]["text"] and earlier["expected"]["text"] == _last_text(later)
     }
 
 
-def _last_said(exchange: Exchange) -> str:
+def _last_text(exchange: Exchange) -> str:
     """The text of the last answer in a request, if the user spoke after it."""
     prompt = list(SPOKEN[exchange["api"].partition(":")[0]].request(exchange).prompt)
     if len(prompt) < 2 or any(part.type == "tool_result" for part in prompt[-1].content):
@@ -87,7 +89,7 @@ def _last_said(exchange: Exchange) -> str:
 
 
 def _same_api(one: Exchange, other: Exchange) -> bool:
-    """A conversation that goes on with another vendor is another one: its first answers are history there."""
+    """A conversation that continues with another vendor is another one: its first answers are history there."""
     return one["api"].partition(":")[0] == other["api"].partition(":")[0]
 
 

@@ -83,9 +83,9 @@ def answer_parts(item: Fields, family: str) -> Iterator[ModelPart]:
 
 def user_parts(item: Fields, family: str) -> Iterator[ModelPart]:
     if item.get("type") in CALLS.values():
-        told = pieces(item["output"])
-        texts = [piece["text"] for piece in told if piece["type"] == "input_text"]
-        files = [file_part(piece, family) for piece in told if piece["type"] != "input_text"]
+        output = pieces(item["output"])
+        texts = [piece["text"] for piece in output if piece["type"] == "input_text"]
+        files = [file_part(piece, family) for piece in output if piece["type"] != "input_text"]
         attachments = tuple(Attachment(file.mime, url=file.url, name=file.filename) for file in files)
         yield ToolResultPart(tool_use_id=item["call_id"], content="\n".join(texts), attachments=attachments)
         return
@@ -185,9 +185,9 @@ def atoms(items: list[Fields]) -> list[Atom]:
 
 
 def output_atom(item: Fields) -> Atom:
-    told = pieces(item["output"])
-    text = "\n".join(piece["text"] for piece in told if piece["type"] == "input_text")
-    files = [file_atom(piece)[:2] for piece in told if piece["type"] != "input_text"]
+    output = pieces(item["output"])
+    text = "\n".join(piece["text"] for piece in output if piece["type"] == "input_text")
+    files = [file_atom(piece)[:2] for piece in output if piece["type"] != "input_text"]
     return ("output", item["type"], item["call_id"], text, *files)
 
 
@@ -202,10 +202,10 @@ def atoms_of(item: Fields) -> Iterator[Atom]:
         yield ("reasoning", "\n\n".join(texts), item.get("encrypted_content"))
     elif kind == "message":
         for piece in pieces(item["content"]):
-            said = piece.get("refusal") or piece.get("text")
-            if said:
-                yield item["role"], item.get("phase"), said
-            elif said is None:
+            content = piece.get("refusal") or piece.get("text")
+            if content:
+                yield item["role"], item.get("phase"), content
+            elif content is None:
                 yield (item["role"], None, text) if (text := text_of_file(piece)) else (item["role"], file_atom(piece))
     else:
         yield ("own item", kind, item.get("id"))
@@ -229,7 +229,7 @@ def meaning_of(arguments: str) -> str:
 
 
 def settings_meaning(body: Fields) -> Fields:
-    """The settings that we have words for. Left out: `strict` where it is not said, descriptions that are empty, what
+    """The settings that we support. Left out: `strict` where it is missing, descriptions that are empty, what
     equals the default (automatic choice, parallel calls), and the summary of reasoning, which we always ask for."""
     functions = [tool for tool in body.get("tools") or [] if is_function(tool)]
     form = (body.get("text") or {}).get("format") or {}

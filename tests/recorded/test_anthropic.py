@@ -51,7 +51,7 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
         return error_problems(found, expected["error"])
     if isinstance(found, ProviderError):
         return [f"raised {found!r}"]
-    told = {
+    result = {
         "text": text_of(found, "anthropic"),
         "reasoning_text": reasoning_of(found, ""),
         "tool_calls": [call_of(call) for call in calls_of(found)],
@@ -65,7 +65,7 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
         "finish": finish or FINISHES[expected["finish_reason"]],
         "usage": {name: count or 0 for name, count in expected["usage"].items()},
     }
-    return differences(told, wanted)
+    return differences(result, wanted)
 
 
 def error_problems(found: Any, expected: dict[str, Any]) -> list[str]:
@@ -95,17 +95,17 @@ def usage_of(answer: Answer) -> dict[str, int]:
 
 def wrong(found: dict[str, list[str]]) -> str:
     """Every exchange that was read otherwise, with the differences."""
-    return "\n".join(f"{name}: {'; '.join(said)}" for name, said in found.items() if said)
+    return "\n".join(f"{name}: {'; '.join(problems)}" for name, problems in found.items() if problems)
 
 
-def test_every_recorded_answer_says_what_it_is_known_to_say_at_any_chunking(shared_dir: Path) -> None:
+def test_every_recorded_answer_decodes_to_the_expected_result_at_any_chunking(shared_dir: Path) -> None:
     dice = random.Random(7)
     found = {exchange["id"]: problems(exchange, read(WIRE, exchange, dice)) for exchange in recorded(shared_dir)}
     assert len(found) > 1000
     assert not wrong(found)
 
 
-def test_a_stream_says_the_same_one_byte_at_a_time(shared_dir: Path) -> None:
+def test_a_stream_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path) -> None:
     streams = recorded(shared_dir, streaming=True)
     found = {exchange["id"]: problems(exchange, read(WIRE, exchange, 1)) for exchange in streams}
     assert len(found) > 300
@@ -122,13 +122,13 @@ def test_signatures_citations_and_blocks_of_the_provider_are_all_preserved(share
     for exchange in recorded(shared_dir):
         expected, found = exchange["expected"], read(WIRE, exchange)
         if isinstance(found, Answer):
-            kept = kept_by(found.message)
-            assert kept["signatures"] == expected.get("signatures", 0), exchange["id"]
-            assert bool(kept["citations"]) == bool(expected.get("citations")), exchange["id"]
-            assert kept["server_tools"] == expected.get("server_tools", []), exchange["id"]
+            stored = stored_fields(found.message)
+            assert stored["signatures"] == expected.get("signatures", 0), exchange["id"]
+            assert bool(stored["citations"]) == bool(expected.get("citations")), exchange["id"]
+            assert stored["server_tools"] == expected.get("server_tools", []), exchange["id"]
 
 
-def kept_by(message: Message) -> dict[str, Any]:
+def stored_fields(message: Message) -> dict[str, Any]:
     states = [part.provider_state for part in message.parts if part.type == "reasoning"]
     blocks = [state["block"] for state in states if "block" in state]
     texts = [part for part in message.parts if isinstance(part, TextPart)]
@@ -192,13 +192,13 @@ async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Pat
             async with client.beta.messages.stream(model=MODEL, max_tokens=9, messages=messages) as stream:
                 theirs = await stream.get_final_message()
         assert isinstance(ours, Answer), exchange["id"]
-        assert said_by(ours.message) == [plain(block) for block in theirs.content], exchange["id"]
+        assert sent_blocks(ours.message) == [plain(block) for block in theirs.content], exchange["id"]
         assert ours.finish_raw == theirs.stop_reason
         compared += 1
     assert compared > 50
 
 
-def said_by(message: Message) -> list[dict[str, Any]]:
+def sent_blocks(message: Message) -> list[dict[str, Any]]:
     return [plain(part.to_api_format()) for part in message.parts]
 
 

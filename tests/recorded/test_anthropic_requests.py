@@ -69,8 +69,8 @@ def beyond_us(body: Body) -> str | None:
 def as_it_came(first: Exchange, second: Exchange) -> Body | None:
     """The second request if its client had sent back what it got; None if it did.
 
-    Some clients left out or changed what was said before (text, thinking, a tool's name, the question). Then the
-    recorded request is no judge of ours, but what the API had said is: the recorded answer is put in its place."""
+    Some clients left out or changed earlier content (text, thinking, a tool's name, the question). Then the
+    recorded request is no judge of ours, but the API's answer is: the recorded answer is put in its place."""
     sent = second["request"]["body"]
     new = results_after(sent["messages"], {call["id"] for call in first["expected"]["tool_calls"]})
     before = sent["messages"][: len(sent["messages"]) - len(new)]

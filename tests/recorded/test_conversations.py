@@ -50,9 +50,9 @@ class Tally:
         return "\n".join([head, *(f"    {count} × {why}" for why, count in self.excused.most_common())])
 
 
-async def tally(told: list[Conversation], server: Any, drive: Drive) -> Tally:
+async def tally(recorded: list[Conversation], server: Any, drive: Drive) -> Tally:
     found = Tally()
-    for conversation in told:
+    for conversation in recorded:
         if reason := cannot_be_driven(conversation):
             found.excused[reason] += 1
             continue
@@ -70,8 +70,8 @@ async def tally(told: list[Conversation], server: Any, drive: Drive) -> Tally:
     return found
 
 
-def told_by(shared: Path, api: str) -> list[Conversation]:
-    return [told for told in conversations(shared) if told.api in APIS[api]]
+def conversations_of(shared: Path, api: str) -> list[Conversation]:
+    return [recorded for recorded in conversations(shared) if recorded.api in APIS[api]]
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -83,7 +83,7 @@ async def test_a_conversation_through_an_engine_goes_as_recorded(
     async def drive(stage: Stage) -> Driven:
         return await through_engine(stage, store)
 
-    found = await tally(told_by(shared_dir, api), server, drive)
+    found = await tally(conversations_of(shared_dir, api), server, drive)
     record_property("figures", found.lines(f"conversations through an engine, {api}"))
     assert not found.wrong
     assert found.judged > 10 * found.excused.total() or found.judged > 100
@@ -93,9 +93,9 @@ async def test_a_conversation_through_an_engine_goes_as_recorded(
 async def test_a_conversation_through_a_run_goes_as_recorded(
     api: str, shared_dir: Path, server: Any, record_property: Record
 ):
-    """Without those in which something was said to the model along with results: a run takes no input on its way."""
-    drivable = [told for told in told_by(shared_dir, api)[::3] if not cannot_be_driven(told)]
-    uninterrupted = [told for told in drivable if not Stage(told, "").book.interrupts]
+    """Without those with user input next to results: a run accepts no input before its end."""
+    drivable = [recorded for recorded in conversations_of(shared_dir, api)[::3] if not cannot_be_driven(recorded)]
+    uninterrupted = [recorded for recorded in drivable if not Stage(recorded, "").book.interrupts]
     found = await tally(uninterrupted, server, through_run)
     record_property("figures", found.lines(f"conversations through runs, {api}"))
     assert not found.wrong

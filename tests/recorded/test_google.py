@@ -36,7 +36,7 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
         return error_problems(found, expected["error"])
     if isinstance(found, ProviderError):
         return [f"raised {found!r}"]
-    told = {
+    result = {
         "text": text_of(found, FAMILY),
         "reasoning_text": reasoning_of(found, ""),
         "tool_calls": [
@@ -56,7 +56,7 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
     wanted = {"images_out": 0, "signatures": 0} | expected
     wanted["finish_reason"] = str(expected["finish_reason"])
     wanted["finish"] = "tool_use" if expected["tool_calls"] else FINISHES[wanted["finish_reason"]]
-    return differences(told, wanted)
+    return differences(result, wanted)
 
 
 def error_problems(found: Any, expected: dict[str, Any]) -> list[str]:
@@ -69,7 +69,7 @@ def usage_of(answer: Answer, expected: dict[str, Any]) -> dict[str, Any]:
     """Our counts in Gemini's way of counting, where the prompt includes what a cache gave but not what Google's own
     tools read; what it did not tell is None there and nothing here."""
     tokens = answer.tokens
-    told = {
+    result = {
         "input": tokens.prompt - (expected.get("tool_use_prompt") or 0),
         "output": tokens.output,
         "reasoning": tokens.reasoning,
@@ -77,7 +77,7 @@ def usage_of(answer: Answer, expected: dict[str, Any]) -> dict[str, Any]:
         "cache_write": tokens.cache.write,
         "tool_use_prompt": expected.get("tool_use_prompt"),
     }
-    return {name: None if expected[name] is None and not told[name] else told[name] for name in expected}
+    return {name: None if expected[name] is None and not result[name] else result[name] for name in expected}
 
 
 def signatures_of(answer: Answer) -> int:
@@ -92,13 +92,13 @@ def failures(found: list[Exchange], size: Any) -> dict[str, list[str]]:
     return {exchange["id"]: wrong for exchange in found if (wrong := problems(exchange, read(WIRE, exchange, size)))}
 
 
-def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Path):
+def test_every_exchange_decodes_to_the_expected_result_at_random_chunking(shared_dir: Path):
     found = list(exchanges(shared_dir, "gemini"))
     assert len(found) > 900
     assert not failures(found, random.Random(7))
 
 
-def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
+def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = list(exchanges(shared_dir, "gemini", streaming=True))
     assert not failures(random.Random(11).sample(streamed, 40), 1)
 
@@ -116,12 +116,12 @@ def next_turn(before: Exchange, after: Exchange) -> tuple[Request, list[Fields]]
     body = camel(after["request"]["body"])
     contents: list[Fields] = body["contents"]
     place = answer_place(contents, answer)
-    said = ModelMessage(
+    sent = ModelMessage(
         "assistant", tuple(part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts)
     )
     asked = camel(before["request"]["body"])["contents"]
     history = asked if atoms(asked) == atoms(contents[:place]) else contents[:place]
-    messages = [*messages_of(history, FAMILY), said, *messages_of(contents[place + 1 :], FAMILY)]
+    messages = [*messages_of(history, FAMILY), sent, *messages_of(contents[place + 1 :], FAMILY)]
     return request_of(body, model_of(after), messages, stream=after["streaming"]), contents
 
 
@@ -151,14 +151,14 @@ def lenient(found: list[Atom], wanted: list[Atom]) -> tuple[list[Atom], list[Ato
         for at, atom in enumerate(wanted)
     ]
     signed = {atom[:-1] for atom in wanted if atom[0] == "model" and atom[-1]}
-    kept = [
+    preserved = [
         (*atom[:-1], None) if atom[0] == "model" and atom[:-1] not in signed else atom
         for atom in found
         if atom in wanted
         or (*atom[:-1], None) in wanted
         or not (atom[1] == "thought" or (atom[1] == "text" and not atom[2]))
     ]
-    return kept, wanted
+    return preserved, wanted
 
 
 def first_difference(found: list[Atom], wanted: list[Atom]) -> str:
@@ -169,7 +169,7 @@ def first_difference(found: list[Atom], wanted: list[Atom]) -> str:
 
 
 def tool_turns(shared: Path) -> list[tuple[Exchange, Exchange]]:
-    """Without those that go on from an answer of another API."""
+    """Without those that continue from an answer of another API."""
     return [turn for turn in corpus(shared).tool_turns("gemini") if turn[0]["api"] == "gemini"]
 
 

@@ -120,14 +120,14 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
     assert not wrong
 
 
-async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
+async def test_an_answer_that_was_cut_is_never_reported_as_complete_and_has_what_arrived(shared_dir: Path, server: Any):
     streamed = [exchange for exchange in exchanges(shared_dir, "gemini", streaming=True) if exchange["streaming"]]
     for number, exchange in enumerate(streamed[::4]):
-        kept = AnswerAssembler(FAMILY)
+        assembler = AnswerAssembler(FAMILY)
         with pytest.raises(ProviderError) as failure:
-            await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), kept)
+            await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), assembler)
         assert failure.value.retryable or exchange["expected"]["error"], exchange["id"]
-        assert exchange["expected"]["text"].startswith(text_of(kept.build_answer(), FAMILY)), exchange["id"]
+        assert exchange["expected"]["text"].startswith(text_of(assembler.build_answer(), FAMILY)), exchange["id"]
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession")  # the client's own affair
@@ -142,7 +142,7 @@ async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Pat
         options = sdk.types.GenerateContentConfig(http_options=sdk.types.HttpOptions(base_url=f"{url}/"))
         theirs = await read_by_sdk(client, options, streaming=exchange["streaming"])
         assert isinstance(ours, Answer), exchange["id"]
-        assert told(ours) == told_by_sdk(theirs), exchange["id"]
+        assert summary(ours) == summary_of_sdk(theirs), exchange["id"]
         compared += 1
     await client.aio.aclose()
     client.close()
@@ -156,7 +156,7 @@ async def read_by_sdk(client: Any, options: Any, *, streaming: bool) -> list[Any
     return [chunk async for chunk in await client.aio.models.generate_content_stream(**asked)]
 
 
-def told(answer: Answer) -> dict[str, Any]:
+def summary(answer: Answer) -> dict[str, Any]:
     return {
         "text": text_of(answer, FAMILY),
         "thoughts": reasoning_of(answer, ""),
@@ -167,7 +167,7 @@ def told(answer: Answer) -> dict[str, Any]:
     }
 
 
-def told_by_sdk(chunks: list[Any]) -> dict[str, Any]:
+def summary_of_sdk(chunks: list[Any]) -> dict[str, Any]:
     candidates = [chunk.candidates[0] for chunk in chunks if chunk.candidates]
     parts = [part for found in candidates if found.content for part in found.content.parts or []]
     usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata][-1]

@@ -50,7 +50,7 @@ def problems(exchange: Exchange, size: int | random.Random = 65536) -> list[str]
         return error_problems(found, expected["error"])
     if isinstance(found, ProviderError):
         return [f"raised {found!r}"]
-    told = {
+    result = {
         "text": text_of(found, FAMILY),
         "refusal": refusal_of(found, FAMILY),
         "reasoning_text": reasoning_of(found, ""),
@@ -61,11 +61,11 @@ def problems(exchange: Exchange, size: int | random.Random = 65536) -> list[str]
     }
     wanted = {"refusal": None} | expected | {"finish_reason": expected["finish_reason"] or ""}
     wanted["tool_calls"] = [
-        expected_call(*pair) for pair in zip(expected["tool_calls"], told["tool_calls"], strict=False)
+        expected_call(*pair) for pair in zip(expected["tool_calls"], result["tool_calls"], strict=False)
     ]
-    wanted["tool_calls"] += expected["tool_calls"][len(told["tool_calls"]) :]
+    wanted["tool_calls"] += expected["tool_calls"][len(result["tool_calls"]) :]
     wanted["finish"] = expected_finish(wanted | {"no word": expected["finish_reason"] is None})
-    return differences(told, wanted)
+    return differences(result, wanted)
 
 
 def expected_finish(expected: dict[str, Any]) -> str:
@@ -79,10 +79,10 @@ def expected_finish(expected: dict[str, Any]) -> str:
 def error_problems(found: Any, expected: dict[str, Any]) -> list[str]:
     if not isinstance(found, ProviderError):
         return ["no error"]
-    told = {"message": found.message, "type": found.type if expected["type"] else None}
+    result = {"message": found.message, "type": found.type if expected["type"] else None}
     if not expected.get("midstream"):
-        told["status"] = found.status
-    return differences(told, expected)
+        result["status"] = found.status
+    return differences(result, expected)
 
 
 def call_of(call: ToolPart) -> dict[str, Any]:
@@ -113,14 +113,14 @@ def usage_of(tokens: Tokens, expected: dict[str, Any] | None) -> dict[str, Any] 
         return None if tokens.total == 0 else {"total": tokens.total}
     apart = (expected["reasoning"] or 0) > expected["output"] or expected["output"] == tokens.output
     outside = (expected["cache_read"] or 0) > expected["input"]
-    told = {
+    result = {
         "input": tokens.input if outside else tokens.prompt,
         "output": tokens.output if apart else tokens.output + tokens.reasoning,
         "reasoning": tokens.reasoning,
         "cache_read": tokens.cache.read,
         "cache_write": tokens.cache.write,
     }
-    return {name: None if expected[name] is None and not told[name] else told[name] for name in expected}
+    return {name: None if expected[name] is None and not result[name] else result[name] for name in expected}
 
 
 def judged_otherwise(exchange: Exchange) -> str | None:
@@ -144,7 +144,7 @@ def failures(found: list[Exchange], size: Any) -> dict[str, list[str]]:
     return {exchange["id"]: wrong for exchange in found if (wrong := problems(exchange, size))}
 
 
-def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Path):
+def test_every_exchange_decodes_to_the_expected_result_at_random_chunking(shared_dir: Path):
     found = recorded(shared_dir)
     judged = [exchange for exchange in found if not judged_otherwise(exchange)]
     assert len(found) > 2800
@@ -152,7 +152,7 @@ def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Pat
     assert not failures(judged, random.Random(7))
 
 
-def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
+def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = recorded(shared_dir, streaming=True)
     assert not failures(random.Random(11).sample(streamed, 200), 1)
 
@@ -172,7 +172,7 @@ def decoded(wire: ChatWire, exchange: Exchange, model: str) -> Answer:
     return assembler.build_answer()
 
 
-def said_again(answer: Answer) -> ModelMessage:
+def replayed_message(answer: Answer) -> ModelMessage:
     parts = [part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts]
     return ModelMessage("assistant", tuple(parts))
 
@@ -182,13 +182,13 @@ def turns(shared: Path) -> list[tuple[Exchange, Exchange]]:
 
 
 def rewritten(first: Exchange, second: Exchange) -> str | None:
-    """What a recorded client changed in the conversation; we send what was said."""
+    """What a recorded client changed in the conversation; we send the original."""
     before, after = (chat_requests.meaning(exchange["request"]["body"]["messages"]) for exchange in (first, second))
-    told = [message for message in before if message["role"] != "system"]
+    result = [message for message in before if message["role"] != "system"]
     again = [message for message in after if message["role"] != "system"]
-    if again[: len(told)] != told:
+    if again[: len(result)] != result:
         return "the earlier messages are others"
-    answer, expected = again[len(told)], first["expected"]
+    answer, expected = again[len(result)], first["expected"]
     if len(answer.get("calls", ())) != len(expected["tool_calls"]):
         return "calls were left out"
     return "the model's text was changed" if answer.get("text", "") != expected["text"] else None
@@ -204,7 +204,7 @@ def next_request(first: Exchange, second: Exchange) -> list[dict[str, Any]]:
     results = chat_requests.model_messages(
         with_ids(theirs[place + 1 :], theirs[place]["tool_calls"], calls_of(answer)), family
     )
-    prompt = Prompt([*before, said_again(answer), *results])
+    prompt = Prompt([*before, replayed_message(answer), *results])
     body = wire.build_request(Request(model, prompt, system=chat_requests.system_of(theirs))).body
     return json.loads(body)["messages"]
 
@@ -250,7 +250,7 @@ def test_reasoning_goes_back_as_the_server_gave_it(shared_dir: Path):
     assert compared > 60
 
 
-def test_the_next_request_begins_with_the_bytes_of_the_one_before(shared_dir: Path):
+def test_the_next_request_starts_with_the_bytes_of_the_one_before(shared_dir: Path):
     for first, second in turns(shared_dir):
         wire, model = wire_for(first), first["request"]["body"].get("model") or "m"
         system = chat_requests.system_of(second["request"]["body"]["messages"])
@@ -332,11 +332,11 @@ async def test_exchanges_over_a_real_connection_say_the_same(shared_dir: Path, s
             straight = read(WIRE, exchange)
             assert isinstance(straight, Answer), exchange["id"]
             over_the_wire = assembler.build_answer()
-            assert said(over_the_wire) == said(straight), exchange["id"]
+            assert sent_message(over_the_wire) == sent_message(straight), exchange["id"]
         await client.aclose()
 
 
-def said(answer: Answer) -> Any:
+def sent_message(answer: Answer) -> Any:
     parts = answer.message.parts
     texts = [(part.type, part.text) for part in parts if isinstance(part, TextPart | ReasoningPart)]
     calls = [(part.tool, part.state.raw) for part in parts if isinstance(part, ToolPart)]

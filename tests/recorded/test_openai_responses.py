@@ -54,7 +54,7 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
         return error_problems(found, expected["error"])
     if isinstance(found, ProviderError):
         return [f"raised {found!r}"]
-    told = {
+    result = {
         "text": text_of(found, FAMILY),
         "refusal": refusal_of(found, FAMILY),
         "reasoning_text": reasoning_of(found, "\n\n"),
@@ -65,16 +65,16 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
     }
     wanted = {"refusal": None, "images_out": 0} | expected
     wanted["tool_calls"] = [expected_call(call) for call in expected["tool_calls"]]
-    return differences(told, wanted) + finish_problems(found, wanted)
+    return differences(result, wanted) + finish_problems(found, wanted)
 
 
 def error_problems(found: Any, expected: dict[str, Any]) -> list[str]:
     if not isinstance(found, ProviderError):
         return ["no error"]
-    told = {"message": found.message, "type": found.type if expected["type"] else None}
+    result = {"message": found.message, "type": found.type if expected["type"] else None}
     if not expected.get("midstream"):
-        told["status"] = found.status
-    return differences(told, expected)
+        result["status"] = found.status
+    return differences(result, expected)
 
 
 def finish_problems(found: Answer, expected: dict[str, Any]) -> list[str]:
@@ -112,27 +112,27 @@ def usage_of(answer: Answer, expected: dict[str, Any] | None) -> dict[str, Any] 
     tokens = answer.tokens
     if not expected:
         return None if tokens.total == 0 else {"total": tokens.total}
-    told = {
+    result = {
         "input": tokens.prompt,
         "output": tokens.output + tokens.reasoning,
         "reasoning": tokens.reasoning,
         "cache_read": tokens.cache.read,
         "cache_write": tokens.cache.write,
     }
-    return {name: None if expected[name] is None and not told[name] else told[name] for name in expected}
+    return {name: None if expected[name] is None and not result[name] else result[name] for name in expected}
 
 
 def failures(found: list[Exchange], size: Any) -> dict[str, list[str]]:
     return {exchange["id"]: wrong for exchange in found if (wrong := problems(exchange, read(WIRE, exchange, size)))}
 
 
-def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Path):
+def test_every_exchange_decodes_to_the_expected_result_at_random_chunking(shared_dir: Path):
     found = recorded(shared_dir)
     assert len(found) > 1000
     assert not failures(found, random.Random(7))
 
 
-def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
+def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
     sample = random.Random(11).sample(streamed, 40)
     assert not failures(sample, 1)
@@ -164,14 +164,14 @@ def next_turn(before: Exchange, after: Exchange) -> tuple[Request, list[Fields],
     if "previous_response_id" in body or "conversation" in body:
         return request_of(body, messages_of(items, FAMILY)), items, []
     start, end = region(items, {call.call_id for call in calls_of(answer)})
-    said = ModelMessage(
+    sent = ModelMessage(
         "assistant", tuple(part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts)
     )
     asked = items_of(before["request"]["body"]) if "input" in before["request"]["body"] else items[:start]
     history = asked if atoms(asked) == atoms(items[:start]) else items[:start]
     results = [item for item in items[start:end] if not is_answer(item)] + items[end:]
-    messages = [*messages_of(history, FAMILY), said, *messages_of(results, FAMILY)]
-    added = atoms(json.loads(WIRE.build_request(request_of(body, [said])).body)["input"])
+    messages = [*messages_of(history, FAMILY), sent, *messages_of(results, FAMILY)]
+    added = atoms(json.loads(WIRE.build_request(request_of(body, [sent])).body)["input"])
     return request_of(body, messages), items, [atom for atom in added if atom[0] not in ("call", "custom call")]
 
 
@@ -181,8 +181,8 @@ def changed_by_client(before: Exchange, after: Exchange) -> bool:
     assert isinstance(answer, Answer)
     received = {call.call_id: (call.metadata[FAMILY].get("namespace"), call.state.input) for call in calls_of(answer)}
     sent = [item for item in items_of(after["request"]["body"]) if item.get("type") == "function_call"]
-    told = [(item["call_id"], (item.get("namespace"), json.loads(item["arguments"]))) for item in sent]
-    return any(received.get(call_id, call) != call for call_id, call in told)
+    result = [(item["call_id"], (item.get("namespace"), json.loads(item["arguments"]))) for item in sent]
+    return any(received.get(call_id, call) != call for call_id, call in result)
 
 
 def turn_problems(before: Exchange, after: Exchange) -> list[str]:
@@ -190,7 +190,7 @@ def turn_problems(before: Exchange, after: Exchange) -> list[str]:
     ours = json.loads(WIRE.build_request(request).body)
     found, wanted = atoms(ours["input"]), atoms(items)
     if surplus := without(found, wanted):
-        # A client may have left out what the model thought or said beside its calls; we never do.
+        # A client may have left out reasoning or text next to the calls; we never do.
         found = [atom for atom in found if atom not in surplus or atom not in added]
     problems = [] if found == wanted else [f"items: {first_difference(found, wanted)}"]
     return problems + differences(settings_meaning(ours), settings_meaning(after["request"]["body"]))
@@ -208,7 +208,7 @@ def first_difference(found: list[Atom], wanted: list[Atom]) -> str:
 
 
 def tool_turns(shared: Path) -> list[tuple[Exchange, Exchange]]:
-    """Without those that go on from an answer of another API, and those in which a client changed the call."""
+    """Without those that continue from an answer of another API, and those in which a client changed the call."""
     found = [turn for api in APIS for turn in corpus(shared).tool_turns(api)]
     return [
         (before, after)

@@ -133,14 +133,14 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
     assert not wrong
 
 
-async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
+async def test_an_answer_that_was_cut_is_never_reported_as_complete_and_has_what_arrived(shared_dir: Path, server: Any):
     streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
     for number, exchange in enumerate(streamed[::4]):
-        kept = AnswerAssembler(FAMILY)
+        assembler = AnswerAssembler(FAMILY)
         with pytest.raises(ProviderError) as failure:
-            await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), kept)
+            await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), assembler)
         assert failure.value.retryable or exchange["expected"]["error"], exchange["id"]
-        assert exchange["expected"]["text"].startswith(text_of(kept.build_answer(), FAMILY)), exchange["id"]
+        assert exchange["expected"]["text"].startswith(text_of(assembler.build_answer(), FAMILY)), exchange["id"]
 
 
 async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Path, server: Any):
@@ -154,7 +154,7 @@ async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Pat
             ours = await ask(exchange, url)
             theirs = await read_by_sdk(client.with_options(base_url=f"{url}/v1"), streaming=exchange["streaming"])
             assert isinstance(ours, Answer), exchange["id"]
-            assert told(ours) == told_by_sdk(theirs), exchange["id"]
+            assert summary(ours) == summary_of_sdk(theirs), exchange["id"]
             compared += 1
     assert compared > 100
 
@@ -167,7 +167,7 @@ async def read_by_sdk(client: Any, *, streaming: bool) -> Any:
     return next(event.response for event in events if event.type in ends)
 
 
-def told(answer: Answer) -> dict[str, Any]:
+def summary(answer: Answer) -> dict[str, Any]:
     tokens = answer.tokens
     return {
         "text": text_of(answer, FAMILY),
@@ -183,7 +183,7 @@ def told(answer: Answer) -> dict[str, Any]:
     }
 
 
-def told_by_sdk(response: Any) -> dict[str, Any]:
+def summary_of_sdk(response: Any) -> dict[str, Any]:
     pieces = [piece for item in response.output if item.type == "message" for piece in item.content]
     usage = response.usage
     sent, given = (usage.input_tokens_details, usage.output_tokens_details) if usage else (None, None)

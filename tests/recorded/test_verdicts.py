@@ -34,7 +34,7 @@ def test_the_simulator_agrees_with_the_verdicts_of_the_vendor(api: str, shared_d
         status = exchange["response"]["status"]
         if exchange["request"]["body"] is None or status not in (200, 400, 404):
             continue
-        if status != 200 and any(words in str(exchange) for words in UNDECIDABLE):
+        if status != 200 and any(text in str(exchange) for text in UNDECIDABLE):
             continue
         error = find_request_error(SIMULATED_APIS[kind], recorded_request(exchange, kind))
         judged += 1

@@ -20,7 +20,7 @@ def agent(name: str = "writer", instructions: str = "You write.", **fields: Any)
 
 
 class Story:
-    """One run with a script, and everything that was heard."""
+    """One run with a script, and all events that were received."""
 
     def __init__(self, script: Iterable[Any] | Callable[..., Any], **provider_options: Any) -> None:
         self.provider = scripted(script, **provider_options)
@@ -41,7 +41,7 @@ class Story:
         options.setdefault("limits", Limits(turns=20))
         return await async_run(entry, message, [entry, *agents], tools, [self.provider], bus=self.bus, **options)
 
-    def heard(self, kind: type[Event] | None = None) -> list[Any]:
+    def events_of(self, kind: type[Event] | None = None) -> list[Any]:
         return [event for event in self.events if kind is None or isinstance(event, kind)]
 
     def names(self) -> list[str]:

@@ -23,7 +23,7 @@ def engine(**options) -> Engine:
 
 
 async def questions(held: Engine, session: str, **answer) -> int:
-    """How often somebody is asked in one turn, when they answer like this."""
+    """How often the user is asked in one turn, with these answers."""
     asked = 0
 
     async def reply(event: ToolApprovalRequestedEvent) -> None:
@@ -38,11 +38,11 @@ async def questions(held: Engine, session: str, **answer) -> int:
 
 
 @pytest.mark.parametrize(
-    ("scope", "same_session", "same_project", "elsewhere"),
+    ("scope", "same_session", "same_project", "other_project"),
     [("once", 1, 1, 1), ("session", 0, 1, 1), ("project", 0, 0, 1), ("always", 0, 0, 0)],
 )
-async def test_an_answer_holds_as_long_and_as_far_as_it_says(
-    scope, same_session, same_project, elsewhere, tmp_path: Path
+async def test_an_answer_applies_to_the_scope_it_names(
+    scope, same_session, same_project, other_project, tmp_path: Path
 ):
     store = MemoryStore()
     here, there = tmp_path / "here", tmp_path / "there"
@@ -52,7 +52,7 @@ async def test_an_answer_holds_as_long_and_as_far_as_it_says(
         assert await questions(held, session) == same_session
     async with engine(store=store) as later:
         assert await questions(later, await later.create(workspace=here)) == same_project
-        assert await questions(later, await later.create(workspace=there)) == elsewhere
+        assert await questions(later, await later.create(workspace=there)) == other_project
 
 
 async def test_a_lasting_answer_that_was_revoked_holds_no_longer(tmp_path: Path):

@@ -70,7 +70,7 @@ async def test_writing_is_asked_about_in_agent_mode_and_runs_once_it_is_approved
     assert (workspace / "new.txt").read_text() == "x"
 
 
-async def test_a_link_that_leads_elsewhere_after_the_question_is_not_written(workspace, tmp_path):
+async def test_a_link_that_changes_after_the_question_is_not_written(workspace, tmp_path):
     (workspace / "inside").mkdir()
     (workspace / "link").symlink_to("inside")
     async with engine([[call("write", file_path="link/new.txt", content="x")], "done"], tmp_path) as held:
@@ -109,7 +109,7 @@ async def test_plan_mode_runs_commands_inside_the_sandbox_and_discards_what_they
     assert not (workspace / "made.txt").exists()
 
 
-async def test_background_mode_asks_nobody_and_confines_what_it_runs(workspace, tmp_path):
+async def test_background_mode_asks_no_question_and_confines_what_it_runs(workspace, tmp_path):
     script = [[call("shell", command=f"echo hi > made.txt; echo out > {tmp_path}/outside.txt")], "done"]
     async with engine(script, tmp_path) as held:
         if not find_sandbox(tmp_path / "scratch").confines:
@@ -119,7 +119,7 @@ async def test_background_mode_asks_nobody_and_confines_what_it_runs(workspace, 
     assert not (tmp_path / "outside.txt").exists()
 
 
-async def test_what_was_approved_is_what_is_opened_and_nothing_beside_it(workspace, tmp_path):
+async def test_what_was_approved_is_what_is_opened_and_nothing_else(workspace, tmp_path):
     (tmp_path / "outside.txt").write_text("far away")
     (tmp_path / "other.txt").write_text("not this")
     script = [[call("read", file_path=str(tmp_path / "outside.txt"))], [call("read", file_path="../other.txt")], "done"]

@@ -74,7 +74,7 @@ def calls(engine: Engine, session_id: str) -> list[ToolPart]:
     return [part for message in messages for part in message.parts if isinstance(part, ToolPart)]
 
 
-async def test_a_hook_reads_the_call_in_claude_codes_words_and_denies_it(place: Path):
+async def test_a_hook_reads_the_call_in_the_format_of_claude_code_and_denies_it(place: Path):
     seen = place / "seen.json"
     command = f"cat > {seen}; echo 'no secrets' >&2; exit 2"
     configure(place, [call("read", path="a.txt"), "Done."], PreToolUse=("Read|Write", command))
@@ -158,7 +158,7 @@ async def test_a_hook_that_hangs_or_fails_breaks_no_turn(place: Path, command: s
         assert any("PreToolUse hook" in error for error in errors)
 
 
-async def test_a_process_that_a_hook_leaves_behind_does_not_delay_the_turn(place: Path):
+async def test_a_process_that_outlives_its_hook_does_not_delay_the_turn(place: Path):
     stop, ended = place / "stop", place / "ended"
     waiting = f"(while [ ! -e {stop} ]; do sleep 0.05; done; touch {ended}) & echo started"
     configure(place, ["Done."], UserPromptSubmit=("", waiting))
@@ -297,8 +297,8 @@ async def test_a_hook_that_floods_or_cannot_start_is_stopped_and_reported(place:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: processes that left their parent are found by /proc")
-async def test_a_hook_that_does_not_end_leaves_no_process_behind(place: Path):
-    """Also none that is in a session of its own, or that has lost its parent."""
+async def test_a_hook_that_does_not_end_leaves_no_process(place: Path):
+    """Also none that is in a separate session, or that has lost its parent."""
     start = "setsid sh -c 'echo $$ > {}; exec sleep 300' </dev/null"
     own, lost = place / "own", place / "lost"
     command = f"{start.format(own)} & ({start.format(lost)} &); while ! [ -s {own} -a -s {lost} ]; do :; done; sleep 60"

@@ -53,15 +53,15 @@ async def test_an_overflow_is_compacted_once_and_the_turn_continues():
     assert result.termination_reason == "completed"
     assert overflowed == [13]
     assert result.output == "7: Summary of the conversation so far; the "
-    (told,) = story.heard(ContextCompactionEvent)
-    assert told.tokens_after < told.tokens_before
+    (event,) = story.events_of(ContextCompactionEvent)
+    assert event.tokens_after < event.tokens_before
     compactions = [part for message in result.session.messages for part in message.get_parts_by_type(CompactionPart)]
     assert [part.overflow for part in compactions] == [True]
     assert len(result.session.messages) >= 14
     assert any("answer 0" in message.get_text_content() for message in result.session.messages)
 
 
-async def test_a_context_that_still_overflows_ends_the_run_with_the_providers_words():
+async def test_a_context_that_still_overflows_ends_the_run_with_the_providers_message():
     session = Session()
     session.add_user_message("question")
     session.add_assistant_message(f"answer {LONG}")
@@ -90,7 +90,7 @@ async def test_after_a_compaction_calls_and_results_still_belong_together():
     assert len([p for m in result.session.messages for p in m.get_parts_by_type(ToolPart)]) == 4
 
 
-async def test_in_the_middle_of_one_long_turn_the_users_words_stay_as_they_were():
+async def test_in_the_middle_of_one_long_turn_the_users_input_is_unchanged():
     asked = "look around, and never write with tabs"
 
     def answer(request):
@@ -107,7 +107,7 @@ async def test_in_the_middle_of_one_long_turn_the_users_words_stay_as_they_were(
     assert result.output == "kept"
 
 
-async def test_a_second_compaction_stands_for_the_first_one_too():
+async def test_a_second_compaction_covers_the_first_one_too():
     summaries: list[str] = []
 
     def answer(request):
@@ -127,7 +127,7 @@ async def test_a_second_compaction_stands_for_the_first_one_too():
     assert len(summaries) >= 2
 
 
-async def test_what_a_summary_cost_counts_in_the_session():
+async def test_the_cost_of_a_summary_is_added_to_the_session():
     def answer(request):
         if wants_summary(request):
             return ["a summary", Tokens(1_000, 50)]
@@ -165,7 +165,7 @@ DECISIONS = [f"We decided to keep module orders_{n} because of ticket SHOP-{400 
 FINDINGS = [f"max_connections of database shard{n} is {1_000 + 37 * n}" for n in range(15)]
 
 
-async def test_a_long_session_keeps_rules_and_open_items_and_finds_the_rest():
+async def test_a_long_session_preserves_rules_and_open_items_and_finds_the_rest():
     """The summaries of this model are useless, so that only carried text and the search tool can preserve facts."""
     prompts: list[list[str]] = []
 
@@ -177,20 +177,20 @@ async def test_a_long_session_keeps_rules_and_open_items_and_finds_the_rest():
         if turn % 100 == 99 and turn not in overflowed:
             overflowed.add(turn)
             return ContextOverflowError("too long", status=400)
-        told = list(DECISIONS[turn // 20 :][:1]) if turn % 20 == 5 else []
-        told += OPEN_ITEMS[turn // 50 :][:1] if turn % 50 == 10 else []
-        return " ".join([f"Step {turn} is complete, the suite passes and I looked at the diff again.", *told])
+        notes = list(DECISIONS[turn // 20 :][:1]) if turn % 20 == 5 else []
+        notes += OPEN_ITEMS[turn // 50 :][:1] if turn % 50 == 10 else []
+        return " ".join([f"Step {turn} is complete, the suite passes and I looked at the diff again.", *notes])
 
     overflowed: set[int] = set()
     async with Engine([agent()], [scripted(answer)]) as engine:
         session_id = await engine.create()
         for turn in range(300):
-            said = f"Carry out step {turn} of the list and report what changed in the files of that step."
+            text = f"Carry out step {turn} of the list and report what changed in the files of that step."
             if turn % 25 == 3 and turn // 25 < len(RULES):
-                said = f"{said} {RULES[turn // 25]}"
+                text = f"{text} {RULES[turn // 25]}"
             if turn % 20 == 7:
-                said = f"Inspection {turn}: {'x ' * 3_000} {FINDINGS[turn // 20]} {'y ' * 500}"
-            await engine.prompt(session_id, said)
+                text = f"Inspection {turn}: {'x ' * 3_000} {FINDINGS[turn // 20]} {'y ' * 500}"
+            await engine.prompt(session_id, text)
         session = await engine.open(session_id)
     compactions = [p for m in session.messages for p in m.get_parts_by_type(CompactionPart) if p.summary]
     assert len(compactions) == 3
@@ -250,8 +250,8 @@ async def test_rules_in_long_messages_and_early_open_items_survive_three_compact
     async with Engine([agent()], [scripted(answer)], [Tool(inspect, read_only=True)]) as engine:
         session_id = await engine.create()
         for turn in range(110):
-            said = f"{FILLER * 30}{by_user[turn]} {FILLER * 30}" if turn in by_user else FILLER
-            await engine.prompt(session_id, f"Turn number {turn}: {said}")
+            text = f"{FILLER * 30}{by_user[turn]} {FILLER * 30}" if turn in by_user else FILLER
+            await engine.prompt(session_id, f"Turn number {turn}: {text}")
         session = await engine.open(session_id)
     assert overflows == set()
     assert [rule for rule in PLAIN_RULES if rule not in prompts[-1]] == []

@@ -18,7 +18,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, StepFinishPart
 
 KINDS: list[ApiKind] = ["anthropic", "openai", "openai-responses", "google"]
-WORDS = ["plain", "Grüße", "emoji 🙂", 'quoted "text"', "back\\slash", "line\nbreak", "tab\t", "\u2028", "x" * 500]
+TEXTS = ["plain", "Grüße", "emoji 🙂", 'quoted "text"', "back\\slash", "line\nbreak", "tab\t", "\u2028", "x" * 500]
 
 
 @Tool
@@ -43,15 +43,15 @@ class RandomAnswers:
     def __call__(self, request: SimulatedRequest) -> list[object]:
         pieces: list[object] = []
         if self._random.random() < 0.3:
-            pieces.append(SimulatedReasoning(self._random.choice(WORDS)))
-        pieces.append(f"I say {self._random.choice(WORDS)}.")
+            pieces.append(SimulatedReasoning(self._random.choice(TEXTS)))
+        pieces.append(f"I say {self._random.choice(TEXTS)}.")
         for _ in range(self._random.choice([0, 1, 1, 2, 20])):
             self._calls += 1
             if self._random.random() < 0.5:
                 pieces.append(call("add", f"c{self._calls}", a=self._random.randint(0, 9), b=2))
             else:
                 times = self._random.choice([1, 3, 400])
-                pieces.append(call("look_up", f"c{self._calls}", name=self._random.choice(WORDS), times=times))
+                pieces.append(call("look_up", f"c{self._calls}", name=self._random.choice(TEXTS), times=times))
         return pieces
 
 
@@ -66,7 +66,7 @@ async def run_session(store: SqliteStore, server: Simulator, kind: ApiKind, turn
     async with Engine([agent], [server.provider(kind)], [look_up, add], store=store, **options) as engine:  # type: ignore[arg-type]
         session = await engine.create()
         for turn in range(turns):
-            await engine.prompt(session, f"Question {turn}: {WORDS[turn % len(WORDS)]}")
+            await engine.prompt(session, f"Question {turn}: {TEXTS[turn % len(TEXTS)]}")
     return session
 
 
@@ -156,7 +156,7 @@ async def test_a_fork_has_the_requests_of_its_origin_and_its_own(kind: ApiKind, 
         assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
 
 
-async def test_a_session_without_records_says_so(tmp_path: Path):
+async def test_a_session_without_records_reports_it(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(["an answer"]) as server:
         session = await run_session(store, server, "anthropic", turns=1)
         messages = (await store.load(session)).messages

@@ -45,7 +45,7 @@ async def run_calls(calls, workspace: Path, tmp_path: Path, sandbox, *, permissi
         return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
 
 
-def said(part: ToolPart) -> str:
+def result_text(part: ToolPart) -> str:
     state = part.state
     assert isinstance(state, ToolCompleted | ToolError)
     return state.output if isinstance(state, ToolCompleted) else state.error
@@ -75,7 +75,7 @@ def said(part: ToolPart) -> str:
 )
 async def test_no_tool_shows_what_a_rule_hides(made, workspace, tmp_path, sandbox):
     (part,) = await run_calls([made], workspace, tmp_path, sandbox, rules=Rules(deny=DENY))
-    assert "treasure" not in said(part)
+    assert "treasure" not in result_text(part)
     assert (workspace / "private/plan.txt").read_text() == SECRET + "\n"
 
 
@@ -91,8 +91,8 @@ SEARCHES = [
 async def test_the_rules_of_an_agent_hide_paths_from_searches_of_parent_folders(workspace, tmp_path, sandbox):
     parts = await run_calls(SEARCHES, workspace, tmp_path, sandbox, permissions={"deny": DENY})
     for part in parts:
-        assert "treasure is" not in said(part)
-        assert "plan.txt" not in said(part)
+        assert "treasure is" not in result_text(part)
+        assert "plan.txt" not in result_text(part)
 
 
 async def test_the_rules_of_an_agent_do_not_hold_for_its_caller(workspace, tmp_path, sandbox):
@@ -111,7 +111,7 @@ async def test_the_rules_of_an_agent_do_not_hold_for_its_caller(workspace, tmp_p
         ]
         loaded = [await held.store.load(name) for name in sessions]
     found = [
-        said(part)
+        result_text(part)
         for transcript in loaded
         for message in transcript.messages
         for part in message.get_parts_by_type(ToolPart)
@@ -124,16 +124,16 @@ async def test_names_are_left_out_of_lists(workspace, tmp_path, sandbox):
     calls = [call("glob", pattern="**/*"), call("list", path=".", depth=3), call("glob", pattern="private/*")]
     parts = await run_calls(calls, workspace, tmp_path, sandbox, rules=Rules(deny=DENY))
     for part in parts:
-        assert "plan.txt" not in said(part)
-        assert "a.secret" not in said(part)
-    assert "open.txt" in said(parts[0])
-    assert "open.txt" in said(parts[1])
+        assert "plan.txt" not in result_text(part)
+        assert "a.secret" not in result_text(part)
+    assert "open.txt" in result_text(parts[0])
+    assert "open.txt" in result_text(parts[1])
 
 
 async def test_everything_else_can_be_read(workspace, tmp_path, sandbox):
     calls = [call("read", file_path="open.txt"), call("shell", command="cat open.txt; ls notes")]
     parts = await run_calls(calls, workspace, tmp_path, sandbox, rules=Rules(deny=DENY))
-    assert all("oak tree" in said(part) for part in parts)
+    assert all("oak tree" in result_text(part) for part in parts)
 
 
 def test_a_denied_file_cannot_be_attached(workspace):

@@ -77,11 +77,11 @@ async def test_only_one_engine_owns_a_session_and_another_may_take_it_over():
         assert (await second.prompt(session, "y")).output == "b"
 
 
-async def test_queued_input_waits_for_its_turn_and_steering_is_taken_at_the_next_step():
-    go_on = asyncio.Event()
+async def test_queued_input_waits_for_its_turn_and_steering_is_consumed_at_the_next_step():
+    release = asyncio.Event()
 
     async def slow() -> str:
-        await go_on.wait()
+        await release.wait()
         return "done"
 
     def second(request):
@@ -97,13 +97,13 @@ async def test_queued_input_waits_for_its_turn_and_steering_is_taken_at_the_next
         steered = asyncio.ensure_future(held.prompt(session, "be quick", delivery="steer"))
         while len(await held.store.inbox(session)) < 2:
             await asyncio.sleep(0.001)
-        go_on.set()
+        release.set()
         assert (await first).output == "be quick"
         assert (await steered).output == "be quick"
         assert (await queued).output == "the queued one"
 
 
-async def test_the_same_input_put_twice_is_taken_once():
+async def test_the_same_input_put_twice_is_consumed_once():
     async with engine(["one", "two"]) as held:
         session = await held.create()
         await held.prompt(session, "x", input_id="01a00000-0000-7000-8000-000000000001")
@@ -111,7 +111,7 @@ async def test_the_same_input_put_twice_is_taken_once():
         assert [message.role for message in loaded.messages] == ["user", "assistant"]
 
 
-async def test_an_approval_waits_and_is_answered_from_elsewhere():
+async def test_an_approval_waits_and_is_answered_by_another_process():
     ran: list[str] = []
     risky = Tool(lambda name: str(ran.append(name)), name="risky", policy="ask")
     async with engine([[call("risky", name="a")], "done"], risky) as held:
@@ -128,7 +128,7 @@ async def test_an_approval_waits_and_is_answered_from_elsewhere():
         assert not await held.approvals(session)
 
 
-async def test_of_two_front_ends_that_answer_the_first_counts():
+async def test_of_two_front_ends_that_answer_the_first_applies():
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     async with engine([[call("risky")], "done"], risky) as held:
         session = await held.create()
@@ -155,7 +155,7 @@ async def test_an_answer_for_the_session_is_not_asked_again():
         assert len(await held.store.approvals(session)) == 1
 
 
-async def test_with_nobody_there_ask_means_no():
+async def test_in_unattended_mode_ask_means_deny():
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     async with engine([[call("risky")], "went on"], risky, attended=False) as held:
         session = await held.create()
@@ -226,7 +226,7 @@ async def test_the_mode_of_a_session_can_be_changed_and_holds_from_the_next_turn
         assert (await held.prompt(session, "5")).output == "look,touch"  # sent as before, for the provider's cache
 
 
-async def test_after_a_compaction_the_system_prompt_says_the_current_mode():
+async def test_after_a_compaction_the_system_prompt_names_the_current_mode():
     systems: list[bool] = []
 
     def answer(request):
@@ -276,20 +276,20 @@ async def test_several_sessions_work_at_once():
         assert [end.output for end in ends] == [f"N{number}" for number in range(10)]
 
 
-async def test_listeners_hear_only_the_session_they_ask_for():
+async def test_listeners_receive_only_the_session_they_ask_for():
     async with engine(lambda _: "hello") as held:
         one, two = await held.create(), await held.create()
         async with held.events(one) as events:
             await held.prompt(two, "x")
             await held.prompt(one, "y")
             held.bus.clear()
-            heard = [event async for event in events]
-        assert {event.session_id for event in heard} == {one}
-        assert any(isinstance(event, PartDeltaEvent) for event in heard)
-        assert any(isinstance(event, TurnStartedEvent) for event in heard)
+            received = [event async for event in events]
+        assert {event.session_id for event in received} == {one}
+        assert any(isinstance(event, PartDeltaEvent) for event in received)
+        assert any(isinstance(event, TurnStartedEvent) for event in received)
 
 
-def test_an_engine_says_what_it_lacks():
+def test_an_engine_reports_what_it_lacks():
     with pytest.raises(ConfigurationError, match="at least one agent"):
         Engine([], [])
     with pytest.raises(ConfigurationError, match="has no option colour"):
@@ -318,7 +318,7 @@ async def test_a_question_survives_the_end_of_its_engine_and_is_asked_again_once
     assert ran == [1]
 
 
-async def test_after_an_abort_nobody_is_asked_any_more():
+async def test_after_an_abort_no_question_is_asked():
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     async with engine([[call("risky")], "fresh"], risky) as held:
         session = await held.create()
@@ -327,8 +327,8 @@ async def test_after_an_abort_nobody_is_asked_any_more():
             question = await asked(events)
             await asyncio.wait_for(held.abort(session), 30)
             assert (await prompting).reason == "aborted"
-            told = await anext(event async for event in events if isinstance(event, ToolApprovalResultEvent))
-        assert (told.approval_id, told.approved) == (question.approval_id, False)
+            result = await anext(event async for event in events if isinstance(event, ToolApprovalResultEvent))
+        assert (result.approval_id, result.approved) == (question.approval_id, False)
         assert not await held.approvals(session)
         late = await held.answer(question.approval_id, allow=True)
         assert late.answer == "revoked"
@@ -352,18 +352,18 @@ async def test_a_defect_ends_the_turn_as_an_error_and_the_session_continues(capl
     def broken(_):
         raise KeyError("a defect")
 
-    told: list[ErrorEvent] = []
+    errors: list[ErrorEvent] = []
     async with engine([broken, "all is well"]) as held:
-        held.bus.subscribe(ErrorEvent, told.append)
+        held.bus.subscribe(ErrorEvent, errors.append)
         session = await held.create()
         end = await held.prompt(session, "go")
         assert (end.reason, end.error is not None and "a defect" in end.error.message) == ("error", True)
-        assert [(event.session_id, "a defect" in event.message) for event in told] == [(session, True)]
+        assert [(event.session_id, "a defect" in event.message) for event in errors] == [(session, True)]
         assert (await held.prompt(session, "again")).output == "all is well"
     assert "a defect" in caplog.text
 
 
-async def test_an_engine_that_is_not_open_says_so():
+async def test_an_engine_that_is_not_open_reports_it():
     held = engine(["never"])
     with pytest.raises(ConfigurationError, match="async with"):
         await held.create()
@@ -411,7 +411,7 @@ async def test_sf_040_calls_that_a_full_disk_stopped_have_ended_and_never_run(th
         assert isinstance(ended.error, StorageFullError)
         store.full = False
         assert (await asyncio.wait_for(held.prompt(session_id, "again"), 30)).output == "well"
-        kept = calls_in(await store.load(session_id))
-        assert kept == calls_in(await held.open(session_id))
-        assert [part.state.reason for part in kept] == ["canceled"] * 2
+        stored = calls_in(await store.load(session_id))
+        assert stored == calls_in(await held.open(session_id))
+        assert [part.state.reason for part in stored] == ["canceled"] * 2
         assert ran == []

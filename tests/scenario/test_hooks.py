@@ -20,7 +20,7 @@ async def test_what_a_hook_makes_of_the_input_is_what_is_decided_on_shown_and_ru
     decided: list[dict] = []
     risky = Tool(lambda path: f"read {path}", name="risky", policy="ask")
 
-    def elsewhere(seen: HookedCall):
+    def redirect_call(seen: HookedCall):
         return {"path": f"safe/{seen.input['path']}"}
 
     def approve(request):
@@ -28,7 +28,7 @@ async def test_what_a_hook_makes_of_the_input_is_what_is_decided_on_shown_and_ru
         return True
 
     story = Story([[call("risky", path="a")], "done"])
-    result = await story.run(tools=[risky], hooks=Hooks(before_call=elsewhere), approve=approve)
+    result = await story.run(tools=[risky], hooks=Hooks(before_call=redirect_call), approve=approve)
     (part,) = calls_of(result.session)
     assert decided == [{"path": "safe/a"}]
     assert part.state.input == {"path": "safe/a"}
@@ -55,7 +55,7 @@ async def test_a_changed_input_is_prepared_like_any_other():
     assert calls_of(result.session)[0].state.output == "b"  # pyright: ignore
 
 
-async def test_a_hook_refuses_a_call_with_words_and_the_turn_continues():
+async def test_a_hook_denies_a_call_with_a_message_and_the_turn_continues():
     ran: list[str] = []
     tool = Tool(lambda text: str(ran.append(text)), name="echo")
 
@@ -70,10 +70,10 @@ async def test_a_hook_refuses_a_call_with_words_and_the_turn_continues():
     assert calls_of(result.session)[0].state.reason == "denied"  # pyright: ignore
 
 
-@pytest.mark.parametrize("said", [7, ["a"], False])
-async def test_what_cannot_be_an_input_refuses_the_call(said):
+@pytest.mark.parametrize("value", [7, ["a"], False])
+async def test_what_cannot_be_an_input_refuses_the_call(value):
     story = Story([[call("echo", text="a")], "done"])
-    result = await story.run(tools=[ECHO], hooks=Hooks(before_call=lambda _: said))
+    result = await story.run(tools=[ECHO], hooks=Hooks(before_call=lambda _: value))
     assert isinstance(calls_of(result.session)[0].state, ToolError)
 
 
@@ -87,7 +87,7 @@ async def test_a_hook_that_raises_before_a_call_refuses_it_and_is_reported():
     assert isinstance(part.state, ToolError)
     assert "no such policy" in part.state.error
     assert result.output == "done"
-    assert [event.error_type for event in story.heard(ErrorEvent)] == ["HookFailed"]
+    assert [event.error_type for event in story.events_of(ErrorEvent)] == ["HookFailed"]
 
 
 async def test_what_a_hook_makes_of_a_result_is_preserved_and_read():
@@ -104,7 +104,7 @@ async def test_what_a_hook_makes_of_a_result_is_preserved_and_read():
     assert [(one.tool, one.call_id, one.output, one.is_error) for one in seen] == [("echo", "c1", "said secret", False)]
 
 
-async def test_a_hook_sees_failures_too_and_may_say_them_in_other_words():
+async def test_a_hook_sees_failures_too_and_may_replace_their_text():
     def boom() -> str:
         raise ValueError("at /home/me")
 
@@ -125,11 +125,11 @@ async def test_a_hook_that_raises_after_a_call_leaves_the_result_as_it_is():
     story = Story([[call("echo", text="a")], "done"])
     result = await story.run(tools=[ECHO], hooks=Hooks(after_call=fail))
     assert isinstance(calls_of(result.session)[0].state, ToolCompleted)
-    assert "oops" in story.heard(ErrorEvent)[0].message
-    assert story.heard(LoopCompletedEvent)[0].termination_reason == "completed"
+    assert "oops" in story.events_of(ErrorEvent)[0].message
+    assert story.events_of(LoopCompletedEvent)[0].termination_reason == "completed"
 
 
-async def test_a_hook_cannot_change_a_call_behind_the_back_of_the_session():
+async def test_a_hook_cannot_change_a_call_without_the_session_recording_it():
     def spoil(seen: HookedCall):
         seen.input["text"] = "changed"
 
@@ -150,7 +150,7 @@ async def test_every_message_is_seen_once_and_whole():
     assert seen == [("user", "go", 0), ("assistant", "thinking", 1), ("assistant", "done", 0)]
 
 
-async def test_an_agent_that_is_done_is_sent_on_with_words():
+async def test_a_finished_agent_continues_with_the_text_of_a_hook():
     stops: list[HookedStop] = []
 
     def test_first(stop: HookedStop):
@@ -161,7 +161,7 @@ async def test_an_agent_that_is_done_is_sent_on_with_words():
     result = await story.run(hooks=Hooks(on_stop=test_first))
     assert result.output == "ran them because: Run the tests first."
     assert [stop.reason for stop in stops] == ["completed", "completed"]
-    assert len(story.heard(LoopCompletedEvent)) == 1
+    assert len(story.events_of(LoopCompletedEvent)) == 1
 
 
 async def test_an_agent_that_finished_is_sent_on_too():
@@ -185,12 +185,12 @@ async def test_a_hook_that_never_lets_go_meets_the_limit_of_turns():
 async def test_an_early_end_is_reported_and_cannot_be_undone():
     reasons: list[str] = []
 
-    def told(stop: HookedStop):
+    def stop_hook(stop: HookedStop):
         reasons.append(stop.reason)
         return "go on"
 
     story = Story(lambda _: [call("echo", text="a")])
-    result = await story.run(tools=[ECHO], hooks=Hooks(on_stop=told), limits=Limits(repeats=3))
+    result = await story.run(tools=[ECHO], hooks=Hooks(on_stop=stop_hook), limits=Limits(repeats=3))
     assert (result.termination_reason, reasons) == ("repetition", ["repetition"])
 
 

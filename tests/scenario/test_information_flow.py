@@ -138,7 +138,7 @@ async def test_a_secret_in_a_result_marks_it(tmp_path: Path):
 
 
 @pytest.mark.slow
-async def test_a_session_with_answers_that_are_not_in_memory_counts_as_one_that_read_everything(tmp_path: Path):
+async def test_a_session_with_answers_that_are_not_in_memory_is_treated_as_one_that_read_everything(tmp_path: Path):
     asked: list[object] = []
 
     def approve(request: object) -> bool:

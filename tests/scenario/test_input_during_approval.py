@@ -32,8 +32,8 @@ async def test_a_call_that_was_approved_while_the_session_was_closed_runs_before
         await engine.close(session_id)
         await asyncio.wait_for(asyncio.wait([turn]), SECONDS)
     await store.answer(asked[0].id, "allowed", by="somebody")
-    words = Message("user", [TextPart("look again")])
-    await store.put_inbox(InboxItem(session_id=session_id, message=words, delivery="steer"))
+    user_message = Message("user", [TextPart("look again")])
+    await store.put_inbox(InboxItem(session_id=session_id, message=user_message, delivery="steer"))
     async with opened("All is done.") as engine:
         end = await asyncio.wait_for(engine.go_on(session_id, take_over=True), SECONDS)
     messages = (await store.load(session_id)).messages

@@ -12,11 +12,11 @@ from tests.fault.processes import ROOT
 from tests.scenario.scripted_runs import agent, scripted
 
 
-def heard(request: Any) -> str:
+def received_text(request: Any) -> str:
     return request.prompt[-1].content[0].content
 
 
-async def test_a_no_with_words_from_another_process_reaches_the_model_that_waits(tmp_path: Path):
+async def test_a_denial_with_a_message_from_another_process_reaches_the_waiting_model(tmp_path: Path):
     path = tmp_path / "sessions.db"
     command = [sys.executable, "-m", "tests.scenario.waiting_engine", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
@@ -32,7 +32,7 @@ async def test_a_no_with_words_from_another_process_reaches_the_model_that_waits
     assert "use pnpm" in part.state.error
 
 
-async def test_a_no_with_words_that_was_given_while_nobody_ran_reaches_the_model_later(tmp_path: Path):
+async def test_a_denial_with_a_message_while_no_engine_runs_reaches_the_model_later(tmp_path: Path):
     path = tmp_path / "sessions.db"
     command = [sys.executable, "-m", "tests.scenario.waiting_engine", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
@@ -42,7 +42,7 @@ async def test_a_no_with_words_that_was_given_while_nobody_ran_reaches_the_model
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     async with SqliteStore(path) as store:
         await store.answer(approval_id, "denied", words="not on a Friday")
-        async with Engine([agent()], [scripted([heard])], [risky], store=store) as held:
+        async with Engine([agent()], [scripted([received_text])], [risky], store=store) as held:
             assert "not on a Friday" in (await held.go_on(session_id)).output
 
 

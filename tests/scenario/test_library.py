@@ -52,7 +52,7 @@ def scripted(*answers: Any, **options: Any) -> list[Provider]:
     return [Provider("demo", kind="scripted", options={"script": list(answers), **options})]
 
 
-async def test_a_run_without_the_requested_value_says_why_and_never_returns_a_text():
+async def test_a_run_without_the_requested_value_reports_why_and_never_returns_a_text():
     result = await async_run(
         helper(), "x", tools=[Tool(lambda: "", name="look")], providers=scripted([call("look")]), output_type=City,
         limits=Limits(turns=1),
@@ -68,7 +68,7 @@ async def test_a_run_without_the_requested_value_says_why_and_never_returns_a_te
     assert plain.output == ""
 
 
-async def test_a_result_can_be_pickled_and_keeps_its_value_and_trace():
+async def test_a_result_can_be_pickled_with_its_value_and_trace():
     result = await async_run(helper(), "x", providers=scripted(ULM), output_type=City)
     again = pickle.loads(pickle.dumps(result))
     assert (again.output, again.text, again.reason) == (City("Ulm", 126000), ULM, "completed")

@@ -44,8 +44,8 @@ async def test_the_model_searches_the_whole_of_what_a_function_gave_back(tmp_pat
         dumped, searched = [part.state for part in calls]
         assert LINES[10_000] not in dumped.output
         assert LINES[10_000] in searched.output
-        kept = Path(dumped.metadata["truncated"]["path"])
-        assert kept.read_text() == "\n".join(LINES)
+        stored = Path(dumped.metadata["truncated"]["path"])
+        assert stored.read_text() == "\n".join(LINES)
 
 
 async def test_where_no_tool_could_read_a_file_it_is_reported_that_the_rest_is_not_preserved():
@@ -67,15 +67,15 @@ async def test_outputs_are_deleted_with_their_session(tmp_path: Path):
                 await engine.prompt(session, "go")
         assert sorted(path.name for path in outputs.iterdir()) == sorted((first, second, third))
         (outputs / "output.7.txt").write_text("a file of version 0.1")
-        elsewhere = outputs / new_id()  # of a session in another store
-        elsewhere.mkdir()
+        other_folder = outputs / new_id()  # of a session in another store
+        other_folder.mkdir()
         archive = SessionArchive(store, data)
         await archive.delete(first)
-        expected = {second, third, elsewhere.name, "output.7.txt"}
+        expected = {second, third, other_folder.name, "output.7.txt"}
         assert {path.name for path in outputs.iterdir()} == expected
         await archive.delete_all()
-        assert [path.name for path in outputs.iterdir()] == [elsewhere.name]
+        assert [path.name for path in outputs.iterdir()] == [other_folder.name]
     assert await delete_unused_outputs(data / "sessions.db") == 0
-    os.utime(elsewhere, (0, 0))
+    os.utime(other_folder, (0, 0))
     assert await delete_unused_outputs(data / "sessions.db") == 1
     assert not list(outputs.iterdir())

@@ -55,8 +55,8 @@ async def test_an_agent_calls_another_and_continues_with_its_answer():
     )
     result = await story.run(entry=player("boss"), agents=[player("clerk")])
     assert result.output == "The clerk said: 1, 2."
-    said = [(message.type, message.sender, message.receiver, message.content) for message in result.messages]
-    assert said == [
+    messages = [(message.type, message.sender, message.receiver, message.content) for message in result.messages]
+    assert messages == [
         ("forward", "user", "boss", "go"),
         ("forward", "boss", "clerk", "Count to 2."),
         ("return", "clerk", "boss", "1, 2."),
@@ -209,21 +209,21 @@ async def test_events_name_the_agent_and_the_call_that_brought_it():
         )
     )
     result = await story.run(entry=player("boss"), agents=[player("clerk")])
-    (called,) = story.heard(AgentCalledEvent)
-    (returned,) = story.heard(AgentReturnedEvent)
+    (called,) = story.events_of(AgentCalledEvent)
+    (returned,) = story.events_of(AgentReturnedEvent)
     assert (called.agent_name, called.callee, called.call_id) == ("boss", "clerk", "c1")
     assert (returned.callee, returned.output, returned.success) == ("clerk", "ok", True)
-    started = {event.agent_name: event for event in story.heard(LoopStartedEvent)}
+    started = {event.agent_name: event for event in story.events_of(LoopStartedEvent)}
     assert started["boss"].parent_call_id == ""
     assert started["clerk"].parent_call_id == "c1"
     assert started["clerk"].session_id == called.child_session_id != result.session.id
-    assert {event.session_id for event in story.heard(MessageAddedEvent)} == {
+    assert {event.session_id for event in story.events_of(MessageAddedEvent)} == {
         result.session.id,
         called.child_session_id,
     }
 
 
-async def test_the_trace_shows_who_called_whom():
+async def test_the_trace_shows_which_agent_called_which():
     story = Story(
         cast(
             boss=[["hm", call("call_agent", agent_name="clerk", message="x")], "done"],
@@ -258,7 +258,7 @@ async def test_agents_may_use_different_providers():
 
 
 @pytest.mark.parametrize(
-    ("agents", "tools", "words"),
+    ("agents", "tools", "message"),
     [
         ([player("a"), player("a")], [], "two agents are called 'a'"),
         ([player("a", tools=("gone",))], [], "needs the tool 'gone'"),
@@ -267,8 +267,8 @@ async def test_agents_may_use_different_providers():
         ([player("a")], [Tool(lambda: "", name="x"), Tool(lambda: "", name="x")], "two tools are called 'x'"),
     ],
 )
-async def test_names_that_cannot_be_distinguished_are_refused_before_anything_runs(agents, tools, words):
-    with pytest.raises(ConfigurationError, match=words):
+async def test_names_that_cannot_be_distinguished_are_refused_before_anything_runs(agents, tools, message):
+    with pytest.raises(ConfigurationError, match=message):
         await async_run(agents[0], "go", agents, tools, [scripted(["never"])])
 
 

@@ -89,7 +89,7 @@ async def test_everything_that_is_preserved_is_valid_and_an_answer_carries_what_
 async def test_events_come_in_the_right_order_with_the_right_names():
     story = Story([[call("add", a=1, b=2)], "3"])
     result = await story.run(tools=[add])
-    told = [
+    texts = [
         event.event_type
         for event in story.events
         if isinstance(
@@ -104,7 +104,7 @@ async def test_events_come_in_the_right_order_with_the_right_names():
             | LoopCompletedEvent,
         )
     ]
-    assert told == [
+    assert texts == [
         "LoopStartedEvent",
         "TurnStartedEvent",
         "LLMRequestEvent",
@@ -118,18 +118,18 @@ async def test_events_come_in_the_right_order_with_the_right_names():
         "TurnCompletedEvent",
         "LoopCompletedEvent",
     ]
-    states = [event.new_state for event in story.heard(StateChangedEvent)]
+    states = [event.new_state for event in story.events_of(StateChangedEvent)]
     assert states == ["calling_model", "running_tools", "calling_model", "done"]
-    assert {event.agent_name for event in story.heard(LLMRequestEvent)} == {"writer"}
+    assert {event.agent_name for event in story.events_of(LLMRequestEvent)} == {"writer"}
     assert {event.session_id for event in story.events} == {result.session.id}
-    (completed,) = story.heard(LoopCompletedEvent)
+    (completed,) = story.events_of(LoopCompletedEvent)
     assert (completed.total_turns, completed.output) == (2, "3")
 
 
 async def test_text_is_shown_as_it_arrives():
     story = Story(["a long answer that comes in pieces"])
     result = await story.run()
-    deltas = [event.delta for event in story.heard(PartDeltaEvent)]
+    deltas = [event.delta for event in story.events_of(PartDeltaEvent)]
     assert len(deltas) > 1
     assert "".join(deltas) == result.output
 
@@ -165,7 +165,7 @@ async def test_a_tool_that_wants_to_be_alone_is():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         (call("add", a=1), "`b` is missing"),
         (call("add", a="one", b=2), "`a`: expected `int`"),
@@ -175,13 +175,13 @@ async def test_a_tool_that_wants_to_be_alone_is():
         (call("call_agent", agent_name="nobody", message="x"), "There is no agent called 'nobody'"),
     ],
 )
-async def test_what_the_model_does_wrong_comes_back_as_a_result_and_the_turn_continues(wrong, words):
+async def test_what_the_model_does_wrong_comes_back_as_a_result_and_the_turn_continues(wrong, message):
     story = Story([[wrong], "I see."])
     result = await story.run(tools=[add])
     assert result.output == "I see."
     (part,) = calls_of(result.session)
     assert isinstance(part.state, ToolError)
-    assert words in part.state.error
+    assert message in part.state.error
 
 
 async def test_a_tool_that_raises_is_an_error_that_the_model_reads():
@@ -200,7 +200,7 @@ async def test_finish_ends_the_turn_with_its_message():
     assert (result.output, result.termination_reason) == ("All done.", "completed")
 
 
-async def test_a_provider_that_refuses_ends_the_run_with_its_own_words_and_everything_preserved():
+async def test_a_provider_that_refuses_ends_the_run_with_its_message_and_everything_stored():
     story = Story([[call("add", a=1, b=2)], InvalidRequestError("no such model", status=404)])
     with pytest.raises(OutriderError, match="no such model") as caught:
         await story.run(tools=[add])
@@ -209,10 +209,10 @@ async def test_a_provider_that_refuses_ends_the_run_with_its_own_words_and_every
     assert isinstance(calls_of(result.session)[0].state, ToolCompleted)
     last = result.session.messages[-1]
     assert (last.error.type, last.error.message) == ("InvalidRequestError", "no such model")
-    assert story.heard(ErrorEvent)[0].message == "no such model"
+    assert story.events_of(ErrorEvent)[0].message == "no such model"
 
 
-async def test_an_answer_that_breaks_off_keeps_what_was_shown_and_runs_no_call():
+async def test_an_answer_that_breaks_off_preserves_what_was_shown_and_runs_no_call():
     ran: list[int] = []
     story = Story([["so far ", call("touch"), "and", NetworkError("connection lost")]])
     with pytest.raises(NetworkError) as caught:
@@ -230,7 +230,7 @@ async def test_turns_are_limited_and_what_was_done_is_preserved():
     result = await story.run(tools=[add], limits=Limits(turns=3))
     assert (result.termination_reason, result.output) == ("limit", "again")
     assert len(calls_of(result.session)) == 3
-    assert story.heard(BudgetExceededEvent)[0].limit == "turns"
+    assert story.events_of(BudgetExceededEvent)[0].limit == "turns"
 
 
 async def test_time_is_limited_also_in_the_middle_of_a_call():
@@ -304,7 +304,7 @@ async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_info
     assert "may not be whole" in calls_of(result.session)[0].state.error  # pyright: ignore
 
 
-async def test_an_answer_that_was_cut_says_so():
+async def test_an_answer_that_was_cut_is_marked():
     result = await Story([["a long answ", Finish("length", "max_tokens")]]).run()
     assert (result.termination_reason, result.output) == ("length", "a long answ")
 
@@ -313,12 +313,12 @@ async def test_a_retry_is_reported_and_preserved():
     story = Story([[Retry(1, 5, "overloaded", 4), "at last"]])
     result = await story.run()
     assert result.output == "at last"
-    (told,) = story.heard(RetryScheduledEvent)
-    assert (told.attempt, told.delay_ms, told.max_attempts) == (1, 5, 4)
+    (retry,) = story.events_of(RetryScheduledEvent)
+    assert (retry.attempt, retry.delay_ms, retry.max_attempts) == (1, 5, 4)
     assert result.session.messages[-1].get_parts_by_type(RetryPart)[0].error == "overloaded"
 
 
-async def test_cancelling_a_run_ends_its_calls_and_keeps_them():
+async def test_cancelling_a_run_ends_its_calls_and_stores_them():
     started = asyncio.Event()
 
     @Tool
@@ -335,15 +335,17 @@ async def test_cancelling_a_run_ends_its_calls_and_keeps_them():
         with pytest.raises(asyncio.CancelledError):
             await task
     assert [part.state.reason for part in calls_of(session)] == ["canceled", "canceled"]  # pyright: ignore
-    assert story.heard(LoopCompletedEvent)[0].termination_reason == "aborted"
+    assert story.events_of(LoopCompletedEvent)[0].termination_reason == "aborted"
 
 
-async def test_cancelling_while_the_model_speaks_keeps_what_it_reported():
+async def test_cancelling_during_an_answer_preserves_what_arrived():
     never = asyncio.Event()
     story = Story([["half an ", "answer", never, "and more"]], chunk=4)
     session = Session()
     task = asyncio.ensure_future(story.run(session=session))
-    while not story.heard(PartDeltaEvent) or "answer" not in "".join(e.delta for e in story.heard(PartDeltaEvent)):
+    while not story.events_of(PartDeltaEvent) or "answer" not in "".join(
+        e.delta for e in story.events_of(PartDeltaEvent)
+    ):
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -383,14 +385,14 @@ async def test_chat_mode_has_no_tools_and_plan_mode_only_those_that_read():
 
 
 @pytest.mark.parametrize(
-    ("approve", "reason", "words"),
+    ("approve", "reason", "message"),
     [
         (None, "denied", "nobody is there"),
         (lambda request: False, "rejected", "The user said no."),
         (lambda request: "use another way", "rejected", "The user said no: use another way"),
     ],
 )
-async def test_a_declined_call_ends_in_error_and_the_turn_continues(approve, reason, words):
+async def test_a_declined_call_ends_in_error_and_the_turn_continues(approve, reason, message):
     ran: list[int] = []
     risky = Tool(lambda: ran.append(1), name="risky", policy="ask")
     story = Story([[call("risky")], "fine"])
@@ -399,7 +401,7 @@ async def test_a_declined_call_ends_in_error_and_the_turn_continues(approve, rea
     (part,) = calls_of(result.session)
     assert isinstance(part.state, ToolError)
     assert part.state.reason == reason
-    assert words in part.state.error
+    assert message in part.state.error
     assert ran == []
 
 
@@ -422,7 +424,7 @@ async def test_an_approved_call_runs_and_what_was_shown_is_what_ran():
     await story.run(tools=[risky], approve=approve)
     assert shown == [{"path": "a.txt"}]
     assert ran == ["a.txt"]
-    assert story.heard(ToolApprovalRequestedEvent)[0].tool_input == {"path": "a.txt"}
+    assert story.events_of(ToolApprovalRequestedEvent)[0].tool_input == {"path": "a.txt"}
 
 
 async def test_a_call_that_waits_for_approval_does_not_hold_the_others():
@@ -480,11 +482,11 @@ async def test_a_strict_tool_is_offered_as_such():
     assert (await Story(answer).run(tools=[strict, add])).output == "[True, False]"
 
 
-async def test_a_turn_says_that_it_waits_for_an_answer_and_then_that_tools_run():
+async def test_a_turn_reports_that_it_waits_for_an_answer_and_then_that_tools_run():
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     story = Story([[call("risky"), call("risky")], "fine"])
     await story.run(tools=[risky], approve=lambda _: True)
-    assert [event.new_state for event in story.heard(StateChangedEvent)] == [
+    assert [event.new_state for event in story.events_of(StateChangedEvent)] == [
         "calling_model",
         "running_tools",
         "awaiting_approval",
@@ -569,19 +571,19 @@ async def test_tokens_are_limited_and_an_answer_is_asked_for_no_longer_than_what
     assert all(room is not None for room in rooms)
 
 
-async def test_a_turn_that_fails_or_is_aborted_ends_in_a_state_that_says_so():
+async def test_a_turn_that_fails_or_is_aborted_ends_in_a_state_that_names_it():
     story = Story([ServerError("no", status=500)])
     with pytest.raises(ServerError):
         await story.run()
-    assert story.heard(StateChangedEvent)[-1].new_state == "failed"
+    assert story.events_of(StateChangedEvent)[-1].new_state == "failed"
     never = asyncio.Event()
     story = Story([[never, "x"]])
     task = asyncio.ensure_future(story.run())
-    while not story.heard(LLMRequestEvent):
+    while not story.events_of(LLMRequestEvent):
         await asyncio.sleep(0.001)
     task.cancel()
     await asyncio.wait([task])
-    assert story.heard(StateChangedEvent)[-1].new_state == "aborted"
+    assert story.events_of(StateChangedEvent)[-1].new_state == "aborted"
 
 
 async def test_invalid_arguments_are_reported_as_such_and_no_one_is_asked():

@@ -95,9 +95,9 @@ async def test_a_failed_call_is_an_error_with_its_reason():
 async def test_content_is_recorded_on_request_only(content: bool):
     collector = Collector(content=content)
     await run_with(collector, call("look_up", word="owl"), SECRET)
-    told = json.dumps([dict(span.attributes or {}) for span in collector.spans.values()])
-    assert (SECRET in told) is content
-    assert ("owl" in told) is content
+    attributes = json.dumps([dict(span.attributes or {}) for span in collector.spans.values()])
+    assert (SECRET in attributes) is content
+    assert ("owl" in attributes) is content
 
 
 async def test_tokens_durations_and_the_first_chunk_are_measured():
@@ -113,7 +113,7 @@ async def test_tokens_durations_and_the_first_chunk_are_measured():
     assert collector.metrics["gen_ai.invoke_agent.duration"][0].count == 1
 
 
-async def test_what_is_open_when_nobody_listens_any_more_is_ended():
+async def test_open_spans_are_ended_when_the_listener_is_removed():
     collector = Collector()
 
     @Tool

@@ -95,7 +95,7 @@ def shell(*commands: str):
     return [[call("shell", command=command)] for command in commands] + ["done"]
 
 
-async def test_a_command_without_changes_asks_nobody(workspace, tmp_path, sandbox):
+async def test_a_command_without_changes_asks_no_question(workspace, tmp_path, sandbox):
     script = shell("python3 -c 'print(6*7)'", "cat notes.txt", "ls -la > /dev/null; true")
     harness = Harness(script, tmp_path, sandbox)
     async with harness.engine:
@@ -168,7 +168,7 @@ async def test_a_dropped_outcome_ends_as_rejected_and_informs_the_model(workspac
     assert not list((tmp_path / "data" / "overlays").rglob("upper"))
 
 
-async def test_with_nobody_to_ask_nothing_changes(workspace, tmp_path, sandbox):
+async def test_in_unattended_mode_nothing_changes(workspace, tmp_path, sandbox):
     outside = tmp_path / "outside.txt"
     harness = Harness(shell(f"rm -rf *; echo x > {outside}; echo y > ~/z"), tmp_path, sandbox, attended=False)
     async with harness.engine:
@@ -369,16 +369,16 @@ async def test_without_overlays_a_command_that_wants_to_write_is_asked_about_and
 
 
 @pytest.mark.parametrize(
-    ("fields", "kept"),
+    ("fields", "expected"),
     [({"mode": "plan"}, False), ({}, False), ({"mode": "background"}, True), ({"approval": "edits"}, True)],
 )
-async def test_without_overlays_the_mode_and_the_level_decide(fields, kept, workspace, tmp_path, sandbox):
+async def test_without_overlays_the_mode_and_the_level_decide(fields, expected, workspace, tmp_path, sandbox):
     outside = tmp_path / "outside.txt"
     script = shell(f"echo x > made.txt; echo x > AGENTS.md; echo x > {outside}")
     harness = Harness(script, tmp_path, WithoutOverlays(sandbox), attended=False)
     async with harness.engine:
         (part,) = await harness.work(workspace, **fields)
-    assert (workspace / "made.txt").exists() is kept
+    assert (workspace / "made.txt").exists() is expected
     assert not (workspace / "AGENTS.md").exists()
     assert not outside.exists()
     if not fields:

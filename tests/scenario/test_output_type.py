@@ -118,8 +118,8 @@ async def test_an_answer_that_does_not_fit_is_repaired():
 
 
 async def test_an_answer_that_never_fits_is_an_error_with_everything_preserved():
-    words = "agent 'writer' gave no answer that is a value of City in 3 attempts: it is not JSON"
-    with pytest.raises(OutputMismatch, match=words) as caught:
+    message = "agent 'writer' gave no answer that is a value of City in 3 attempts: it is not JSON"
+    with pytest.raises(OutputMismatch, match=message) as caught:
         await Story(lambda _: "never").run("which city?", output_type=City)
     assert caught.value.details["result"].session.messages[-1].get_text_content() == "never"
 
@@ -144,7 +144,7 @@ ORDER = {
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         ('{"number": "x", "lines": ["tea"]}', "`number` must be integer, not string"),
         ('{"number": 0, "lines": ["tea"]}', "`number` must be at least 1"),
@@ -155,8 +155,8 @@ ORDER = {
         ("[]", "must be object, not array"),
     ],
 )
-async def test_an_answer_is_checked_by_a_json_schema(answer: str, words: str):
-    with pytest.raises(OutputMismatch, match=words):
+async def test_an_answer_is_checked_by_a_json_schema(answer: str, message: str):
+    with pytest.raises(OutputMismatch, match=message):
         await Story([answer]).run("what?", output_type=ORDER, output_attempts=1)
     good = '{"number": 1.0, "lines": ["tea", {"size": null}], "note": null}'
     result = await Story([good]).run("what?", output_type=ORDER)

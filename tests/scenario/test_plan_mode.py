@@ -31,15 +31,15 @@ async def planned(held: Engine) -> str:
     return session
 
 
-async def test_a_turn_in_plan_mode_ends_in_a_plan_and_says_so():
-    bus, told = EventBus(), []
-    bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes.get("plan")))
+async def test_a_turn_in_plan_mode_ends_in_a_plan_and_reports_it():
+    bus, events = EventBus(), []
+    bus.subscribe(SessionUpdatedEvent, lambda event: events.append(event.changes.get("plan")))
     async with engine([[call("look")], "1. touch it"], bus=bus) as held:
         session = await planned(held)
         plan = await held.plan(session)
     assert plan is not None
     assert (plan.text, plan.agent) == ("1. touch it", "writer")
-    assert [one for one in told if one] == [{"id": plan.id, "text": "1. touch it", "agent": "writer"}]
+    assert [one for one in events if one] == [{"id": plan.id, "text": "1. touch it", "agent": "writer"}]
 
 
 async def test_the_model_is_informed_what_plan_mode_expects_and_no_longer_once_it_is_over():
@@ -79,7 +79,7 @@ async def test_a_changed_plan_is_the_users_text_and_the_model_reads_it():
         assert [(part.text, part.synthetic) for part in changed.parts][-1] == ("1. look only", False)
 
 
-async def test_refusing_with_words_stays_in_plan_mode_and_the_model_plans_anew():
+async def test_rejecting_with_a_message_stays_in_plan_mode_and_the_model_plans_again():
     async with engine(["1. touch it", lambda request: f"2. better, since: {last_input(request)}"]) as held:
         session = await planned(held)
         end = await held.refuse_plan(session, "too risky")
@@ -157,7 +157,7 @@ async def test_saying_something_else_continues_planning():
         assert plan.text == "2. with a test"
 
 
-async def test_what_finish_says_is_the_plan_too():
+async def test_the_text_of_finish_is_the_plan_too():
     async with engine([[call("finish", message="1. touch it")]]) as held:
         plan = await held.plan(await planned(held))
         assert plan is not None

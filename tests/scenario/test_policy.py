@@ -1,4 +1,4 @@
-"""What the policy does to calls in an engine: for how long a yes holds, what is refused, what is hidden from whom."""
+"""Calls under the policy of an engine: how long an approval lasts, what is denied, and what is redacted."""
 
 from pathlib import Path
 
@@ -25,14 +25,14 @@ def workspace(tmp_path: Path) -> Path:
 
 
 class Asked:
-    """Says yes to every question, for as long as it was told to, and remembers them."""
+    """Approves every question with the given scope, and records them."""
 
     def __init__(self, engine: Engine, scope: str) -> None:
         self.questions: list[ToolApprovalRequestedEvent] = []
         self._engine, self._scope = engine, scope
-        engine.bus.subscribe_all(self.hear)
+        engine.bus.subscribe_all(self.receive)
 
-    async def hear(self, event: Event) -> None:
+    async def receive(self, event: Event) -> None:
         if isinstance(event, ToolApprovalRequestedEvent):
             self.questions.append(event)
             await self._engine.answer(event.approval_id, allow=True, scope=self._scope)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ async def calls_of(held: Engine, workspace: Path, *, prompts: int = 1, **fields)
 
 
 @pytest.mark.parametrize("mode", ["plan", "background"])
-async def test_where_nobody_is_asked_no_command_runs_without_a_sandbox(mode, workspace: Path, tmp_path: Path):
+async def test_in_unattended_mode_no_command_runs_without_a_sandbox(mode, workspace: Path, tmp_path: Path):
     async with engine([[call("shell", command="ls")], "done"], tmp_path) as held:
         (part,) = await calls_of(held, workspace, mode=mode)
     assert isinstance(part.state, ToolError)
@@ -71,7 +71,7 @@ async def test_a_yes_for_longer_is_not_asked_for_again(scope: str, questions: in
     assert asked.questions[0].offers == ("shell(touch new.txt)",)
 
 
-async def test_a_yes_that_was_taken_back_is_asked_for_again(workspace: Path, tmp_path: Path):
+async def test_a_revoked_approval_is_asked_for_again(workspace: Path, tmp_path: Path):
     script = [[call("shell", command="touch new.txt")], "done", [call("shell", command="touch new.txt")], "done"]
     async with engine(script, tmp_path) as held:
         asked = Asked(held, "always")
@@ -91,7 +91,7 @@ async def test_what_cannot_be_named_by_a_rule_is_asked_for_each_time(workspace: 
     assert [(question.offers, question.can_last) for question in asked.questions] == [((), False)] * 2
 
 
-async def test_a_tool_gets_what_the_model_wrote_and_nobody_else_reads_it(workspace: Path, tmp_path: Path):
+async def test_a_tool_gets_what_the_model_wrote_and_nothing_else_reads_it(workspace: Path, tmp_path: Path):
     given: list[str] = []
 
     @Tool
@@ -101,14 +101,14 @@ async def test_a_tool_gets_what_the_model_wrote_and_nobody_else_reads_it(workspa
         return f"logged in with {key}"
 
     async with engine([[call("login", key=SECRET)], f"I used {SECRET}"], tmp_path, tools=[login]) as held:
-        heard: list[Event] = []
-        held.bus.subscribe_all(heard.append)
+        received: list[Event] = []
+        held.bus.subscribe_all(received.append)
         session = await held.create(workspace=workspace)
         end = await held.prompt(session, "go")
         loaded = await held.store.load(session)
     assert given == [SECRET]
     assert end.output == f"I used {HIDDEN_SECRET}"
-    assert SECRET not in str([event.to_dict() for event in heard])
+    assert SECRET not in str([event.to_dict() for event in received])
     assert SECRET not in str([message.to_dict() for message in loaded.messages])
 
 
@@ -152,7 +152,7 @@ async def test_processes_can_be_looked_after_unasked(workspace: Path, tmp_path: 
     assert isinstance(part.state, ToolCompleted)
 
 
-async def test_what_the_user_says_reaches_the_model_and_no_secret_of_it_is_preserved(workspace: Path, tmp_path: Path):
+async def test_user_input_reaches_the_model_and_no_secret_of_it_is_stored(workspace: Path, tmp_path: Path):
     asked: list[str] = []
 
     def answer(request):
@@ -163,6 +163,6 @@ async def test_what_the_user_says_reaches_the_model_and_no_secret_of_it_is_prese
         session = await held.create(workspace=workspace)
         await held.prompt(session, f"use {SECRET}")
         loaded = await held.store.load(session)
-    assert any(f"use {SECRET}" in said for said in asked)
+    assert any(f"use {SECRET}" in question for question in asked)
     assert SECRET not in str([message.to_dict() for message in loaded.messages])
     assert SECRET not in loaded.session.title

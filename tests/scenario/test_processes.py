@@ -23,7 +23,7 @@ def answers(request: Any) -> Any:
     return steps[sum(message.role == "assistant" for message in request.prompt)]
 
 
-async def test_a_process_is_looked_after_unasked_and_given_input_only_when_somebody_agrees(tmp_path: Path):
+async def test_a_process_is_inspected_without_approval_and_given_input_only_with_approval(tmp_path: Path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     async with engine(answers, tmp_path) as held:

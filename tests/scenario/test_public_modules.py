@@ -163,7 +163,7 @@ async def test_a_workspace_has_tools_a_sandbox_undo_processes_and_plan_mode(tmp_
         assert len(workspace.engine.live[session_id].session.messages) > 4
 
 
-async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(
+async def test_a_workspace_without_approve_denies_and_leaves_no_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
     temporary = tmp_path_factory.mktemp("temporary")
@@ -180,7 +180,7 @@ async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(
 
 
 class Parrot:
-    """A provider of the program: it repeats what the user says, calls a tool first, and fails as it is told."""
+    """A provider of the program: it repeats the user input, calls a tool first, and fails on request."""
 
     name = "parrot"
 
@@ -198,8 +198,8 @@ class Parrot:
             return
         yield PartStart(0, "text")
         yield TextDelta(0, f"{request.model}: ")
-        said = request.prompt[-1].content[-1]
-        yield TextDelta(0, said.text if isinstance(said, TextPart) else "?")
+        part = request.prompt[-1].content[-1]
+        yield TextDelta(0, part.text if isinstance(part, TextPart) else "?")
         yield PartEnd(0)
         yield UsageReport(Tokens(input=1_000_000, output=1_000_000))
         yield Finish("stop")
@@ -225,7 +225,7 @@ async def test_a_provider_of_the_program_answers_with_prices_retries_and_fallbac
 
 async def test_a_provider_of_the_program_that_fails_ends_the_run_with_a_typed_error():
     agent = Agent("helper", "You help.", model="grey", provider="parrot")
-    for failure, words in [
+    for failure, message in [
         (KeyError("x"), "KeyError"),
         ("text", "yielded str"),
         (PartStart(0, "text"), "without Finish"),
@@ -235,7 +235,7 @@ async def test_a_provider_of_the_program_that_fails_ends_the_run_with_a_typed_er
             session_id = await engine.create()
             end = await engine.prompt(session_id, "Hello")
             assert isinstance(end.error, ProviderError)
-            assert words in end.error.message
+            assert message in end.error.message
             assert (await engine.prompt(session_id, "Again")).output == "grey: Again"
     for wrong in (object(), Parrot, "parrot"):
         with pytest.raises(ConfigurationError, match="Provider"):
@@ -272,9 +272,13 @@ async def test_a_function_for_the_key_that_fails_is_a_typed_error():
         raise RuntimeError("no token server")
 
     agent = Agent("helper", "You help.", model="claude-opus-4-6", provider="p")
-    for function, words in ((broken, "no token server"), (lambda: None, "NoneType"), (lambda: " ", "returned no key")):
+    for function, message in (
+        (broken, "no token server"),
+        (lambda: None, "NoneType"),
+        (lambda: " ", "returned no key"),
+    ):
         provider = Provider("p", "anthropic", function, "http://127.0.0.1:9")  # type: ignore[arg-type]
-        with pytest.raises(AuthenticationError, match=words):
+        with pytest.raises(AuthenticationError, match=message):
             await async_run(agent, "Hello", providers=[provider])
 
 
@@ -483,8 +487,8 @@ async def test_the_contract_suite_of_providers_accepts_good_ones_and_finds_broke
 
     with pytest.raises(AssertionError) as caught:
         await check_provider(BrokenParrot(), "grey")
-    words = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "no JSON object", "closing")
-    assert [word for word in words if word not in str(caught.value)] == []
+    problems = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "no JSON object", "closing")
+    assert [word for word in problems if word not in str(caught.value)] == []
 
 
 async def test_a_function_is_judged_by_its_declaration_and_never_by_its_name(tmp_path: Path):

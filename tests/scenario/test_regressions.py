@@ -14,21 +14,21 @@ WRITER, CLERK = agent("writer", "You write."), agent("clerk", "You help.")
 
 async def test_a_stream_does_not_end_at_a_sub_agents_finish():
     script = [[call("call_agent", agent_name="clerk", message="help")], [call("finish", message="helped")], "all done"]
-    heard = [event async for event in async_run_stream(WRITER, "go", [WRITER, CLERK], [], [scripted(script)])]
-    finishes = [(event.agent_name, event.data["output"]) for event in heard if event.type == "finish"]
+    events = [event async for event in async_run_stream(WRITER, "go", [WRITER, CLERK], [], [scripted(script)])]
+    finishes = [(event.agent_name, event.data["output"]) for event in events if event.type == "finish"]
     assert finishes == [("clerk", "helped"), ("writer", "all done")]
-    assert heard[-1].type == "finish"
+    assert events[-1].type == "finish"
 
 
-async def test_a_result_stays_reachable_after_whoever_waited_for_it_has_left():
-    go_on = asyncio.Event()
-    async with Engine([WRITER], [scripted([[go_on, "the result"]])]) as held:
+async def test_a_result_stays_reachable_after_its_waiter_has_left():
+    release = asyncio.Event()
+    async with Engine([WRITER], [scripted([[release, "the result"]])]) as held:
         session = await held.create()
         waiting = asyncio.ensure_future(held.prompt(session, "go", input_id="work-1"))
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait([waiting])
-        go_on.set()
+        release.set()
         end = await asyncio.wait_for(held.prompt(session, "go", input_id="work-1"), 30)
         assert (end.reason, end.output) == ("completed", "the result")
         assert (await held.prompt(session, "go", input_id="work-1")).output == "the result"
@@ -44,30 +44,30 @@ def test_background_work_does_not_die_with_the_callers_event_loop(tmp_path: Path
         await asyncio.sleep(100)
         return "never"
 
-    async def begin() -> str:
+    async def start_session() -> str:
         async with SqliteStore(tmp_path / "sessions.db") as store:
             script = scripted([[call("look")], [call("slow")]])
             engine = await Engine([WRITER], [script], [look, Tool(slow)], store=store).__aenter__()
             session = await engine.create()
-            asyncio.ensure_future(engine.prompt(session, "go"))  # noqa: RUF006  nobody looks after it: that is the point
+            asyncio.ensure_future(engine.prompt(session, "go"))  # noqa: RUF006  the test is about a task without an owner
             await asyncio.wait_for(started.wait(), 30)
             return session
 
-    async def go_on(session: str) -> str:
+    async def resume(session: str) -> str:
         async with SqliteStore(tmp_path / "sessions.db") as store:
             script = scripted([lambda request: f"went on after {len(request.prompt)} messages"])
             async with Engine([WRITER], [script], [look, Tool(slow)], store=store) as engine:
                 return (await engine.go_on(session, take_over=True)).output
 
-    session = asyncio.run(begin())
-    assert asyncio.run(go_on(session)) == "went on after 5 messages"
+    session = asyncio.run(start_session())
+    assert asyncio.run(resume(session)) == "went on after 5 messages"
 
 
 async def test_empty_model_turns_do_not_loop_for_ever():
     story = Story(lambda _: [Finish("stop", "stop")])
     result = await story.run(limits=Limits(turns=None))
     assert result.termination_reason == "empty_answers"
-    assert len(story.heard()) < 50
+    assert len(story.events_of()) < 50
 
 
 async def test_empty_turns_of_an_agent_that_was_called_do_not_loop_for_ever_either():

@@ -43,8 +43,8 @@ async def recorded(folder: Path, script, *inputs: str, **options) -> tuple[Engin
     held = engine(script, cassettes=folder, **options)
     async with held:
         session = await held.create()
-        for words in inputs or ("go",):
-            await held.prompt(session, words)
+        for text in inputs or ("go",):
+            await held.prompt(session, text)
     return held, session
 
 
@@ -149,10 +149,10 @@ async def test_what_was_asked_about_is_not_asked_again(tmp_path: Path, answer):
 
 
 async def test_steering_comes_in_the_middle_of_the_turn_again(tmp_path: Path):
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def slow() -> str:
-        await go_on.wait()
+        await release.wait()
         return "done"
 
     script = [[call("slow", "c1")], lambda request: request.prompt[-1].content[-1].text]
@@ -165,7 +165,7 @@ async def test_steering_comes_in_the_middle_of_the_turn_again(tmp_path: Path):
         steered = asyncio.ensure_future(held.prompt(session, "be quick", delivery="steer"))
         while not await held.store.inbox(session):
             await asyncio.sleep(0.001)
-        go_on.set()
+        release.set()
         await asyncio.gather(first, steered)
     again = await replay(held, session)
     assert again.same, again.text()
@@ -216,7 +216,7 @@ async def test_an_aborted_answer_ends_where_it_was_let_go(tmp_path: Path):
     assert again.same, again.text()
 
 
-async def test_a_session_without_a_cassette_says_so(tmp_path: Path):
+async def test_a_session_without_a_cassette_reports_it(tmp_path: Path):
     held = engine(["hello"])
     async with held:
         session = await held.create()
@@ -235,7 +235,7 @@ async def test_a_long_conversation_is_written_once(tmp_path: Path):
     assert again.same, again.text()
 
 
-async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path):
+async def test_a_requested_compaction_is_made_again(tmp_path: Path):
     def answer(request):
         last = request.prompt[-1].content[-1].text
         return (
@@ -245,8 +245,8 @@ async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path
     held = engine(answer, cassettes=tmp_path)
     async with held:
         session = await held.create()
-        for words in ("one", "two", "three"):
-            await held.prompt(session, words)
+        for text in ("one", "two", "three"):
+            await held.prompt(session, text)
         assert await held.compact(session, "focus on the API") is not None
         assert not (await held.prompt(session, "four")).output.startswith("7 messages")
     again = await replay(held, session)
@@ -254,7 +254,7 @@ async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path
     assert again.unplayed == 0
 
 
-async def test_an_input_that_nobody_answered_asks_for_nothing(tmp_path: Path):
+async def test_an_unanswered_input_requests_nothing(tmp_path: Path):
     held, session = await recorded(tmp_path, ["hello"])
     await held.store.append(session, [Message("user", [TextPart("and?")], session_id=session, time=MessageTime(1))])
     again = await replay(held, session)

@@ -79,7 +79,7 @@ async def test_a_resumed_turn_checks_its_value_with_the_validators_of_its_prompt
     assert end.output == 4
 
 
-async def test_whoever_only_opens_the_session_repeats_nothing(both: Both):
+async def test_opening_the_session_repeats_nothing(both: Both):
     async with both.engine("never said") as engine:
         await engine.open(both.copy)
     assert sorted(both.add_execution) == ["change", "look"]

@@ -78,7 +78,7 @@ def truncated(frames: Sequence[Any]) -> Played:
     return Broken(frames, None)
 
 
-class Told:
+class RetriedRun:
     """One run of an agent: its messages, how often its tool ran, and what was published."""
 
     def __init__(self) -> None:
@@ -97,32 +97,32 @@ class Told:
         return [event for event in self.events if isinstance(event, RetryScheduledEvent)]
 
 
-async def tell(vendor: SimulatedApi, answers: Answers, tool: str = "look") -> Told:
-    told, bus = Told(), EventBus()
-    bus.subscribe_all(told.events.append)
+async def run_with_retries(vendor: SimulatedApi, answers: Answers, tool: str = "look") -> RetriedRun:
+    run, bus = RetriedRun(), EventBus()
+    bus.subscribe_all(run.events.append)
     provider = Provider("p", vendor.kind, "k", "http://vendor", options={"cassette": answers})  # type: ignore[arg-type]
     answering = Agent("writer", "You write.", vendor.model, "p", reasoning=True, retry=QUICK)
-    async with Engine([answering], [provider], [Tool(told.look, name=tool)], bus=bus) as engine:
+    async with Engine([answering], [provider], [Tool(run.look, name=tool)], bus=bus) as engine:
         session_id = await engine.create()
-        told.reason = (await engine.prompt(session_id, "go")).reason
+        run.reason = (await engine.prompt(session_id, "go")).reason
         session = engine.live[session_id].session
-        told.messages, told.tokens = session.messages, session.usage.tokens.total
-    return told
+        run.messages, run.tokens = session.messages, session.usage.tokens.total
+    return run
 
 
 def summary(messages: list[Message]) -> list[Any]:
     """A transcript without what is new in every run, and without withdrawn and retry parts."""
     return [
-        (message.role, message.finish, message.error, [said(part) for part in message.parts if counts(part)])
+        (message.role, message.finish, message.error, [content_of(part) for part in message.parts if is_visible(part)])
         for message in messages
     ]
 
 
-def counts(part: Any) -> bool:
+def is_visible(part: Any) -> bool:
     return not is_withdrawn(part) and not isinstance(part, RetryPart)
 
 
-def said(part: Any) -> Any:
+def content_of(part: Any) -> Any:
     match part:
         case TextPart() | ReasoningPart():
             return part.type, part.text, part.metadata, getattr(part, "provider_state", None)
@@ -144,29 +144,29 @@ async def test_a_break_at_any_event_gives_the_same_transcript(kind: str, broken:
     def later(request: Any) -> Played:
         return whole(ending if vendor.rules.results(request) else frames)
 
-    expected = await tell(vendor, Answers([], later))
+    expected = await run_with_retries(vendor, Answers([], later))
     assert (expected.reason, expected.ran) == ("completed", ["a.txt"])
     for position in range(len(frames)):
         answers = Answers([broken(frames[:position])], later)
-        told = await tell(vendor, answers)
-        assert told.retries or position >= len(frames) - 3  # only the usage and the end mark were missing
-        assert summary(told.messages) == summary(expected.messages), position
-        assert told.ran == ["a.txt"]
-        check_withdrawn(told)
-        if told.retries:
+        run = await run_with_retries(vendor, answers)
+        assert run.retries or position >= len(frames) - 3  # only the usage and the end mark were missing
+        assert summary(run.messages) == summary(expected.messages), position
+        assert run.ran == ["a.txt"]
+        check_withdrawn(run)
+        if run.retries:
             assert answers.requests[1] == answers.requests[0]
 
 
-def check_withdrawn(told: Told) -> None:
+def check_withdrawn(run: RetriedRun) -> None:
     """Shown parts of a failed attempt are stored, marked, ended and counted."""
-    shown = {part_id for event in told.retries for part_id in event.withdrawn}
-    parts = {part.id: part for message in told.messages for part in message.parts if is_withdrawn(part)}
+    shown = {part_id for event in run.retries for part_id in event.withdrawn}
+    parts = {part.id: part for message in run.messages for part in message.parts if is_withdrawn(part)}
     assert set(parts) == shown
     for part in parts.values():
         assert not isinstance(part, TextPart) or part.ignored
         assert not isinstance(part, ToolPart) or part.ended
-    retries = [part for message in told.messages for part in message.get_parts_by_type(RetryPart)]
-    assert len(retries) == len(told.retries)
+    retries = [part for message in run.messages for part in message.get_parts_by_type(RetryPart)]
+    assert len(retries) == len(run.retries)
     assert all(retry.tokens for retry in retries if parts)
 
 
@@ -211,11 +211,11 @@ async def test_a_break_at_any_event_of_a_recorded_answer_gives_the_same_transcri
         def later(request: Any, frames: list[bytes] = frames) -> Played:
             return whole(ending if vendor.rules.results(request) else frames)
 
-        expected = await tell(vendor, Answers([], later))
+        expected = await run_with_retries(vendor, Answers([], later))
         for position in range(len(frames)):
-            told = await tell(vendor, Answers([reset(frames[:position])], later))
-            assert summary(told.messages) == summary(expected.messages), (name, position)
-            check_withdrawn(told)
+            run = await run_with_retries(vendor, Answers([reset(frames[:position])], later))
+            assert summary(run.messages) == summary(expected.messages), (name, position)
+            check_withdrawn(run)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -381,7 +381,7 @@ async def test_a_summary_request_that_is_answered_with_a_call_does_not_block_the
         assert (await engine.prompt(session_id, "and now?")).output == "fine"
 
 
-async def test_a_stream_of_a_run_says_what_is_withdrawn():
+async def test_a_stream_of_a_run_reports_what_is_withdrawn():
     vendor = SIMULATED_APIS["anthropic"]
     frames = list(vendor.stream(["Hello there."]))
     answers = Answers([reset(frames[:5]), whole(frames)])

@@ -78,11 +78,11 @@ async def test_one_hunk_is_undone_and_the_model_reads_of_it(workspace, tmp_path)
         assert (workspace / "long.txt").read_text() == text([*LINES[:29], "thirtieth", *LINES[30:]])
         (left,) = (await review_changes(held, session_id)).files
         assert [hunk.id for hunk in left.hunks] == [file.hunks[1].id]
-        told = [part.text for part in await parts(held, session_id, TextPart) if part.synthetic]
-        assert any("undone a part of the changes in these files: long.txt" in text for text in told)
+        notes = [part.text for part in await parts(held, session_id, TextPart) if part.synthetic]
+        assert any("undone a part of the changes in these files: long.txt" in text for text in notes)
         again = await undo_part(held, session_id, "long.txt", hunk=file.hunks[0].id)
         assert again.conflicts == ("long.txt",) and "out of date" in again.off
-        # The whole turn can still be undone and redone: what was undone by hand stays undone then.
+        # The whole turn can still be undone and redone: what was undone manually stays undone then.
         assert (await held.file_changes(session_id).undo()).changed == ("long.txt",)
         assert (workspace / "long.txt").read_text() == text(LINES)
         assert (await held.file_changes(session_id).redo()).changed == ("long.txt",)

@@ -91,7 +91,7 @@ async def test_a_wide_answer_never_covers_protected_files(workspace, tmp_path, s
     assert [event.tool_input["file_path"] for event in held.asked] == ["a.txt", "AGENTS.md"]
 
 
-async def test_each_width_says_what_it_would_have_answered(workspace, tmp_path, sandbox):
+async def test_each_width_reports_what_it_would_have_answered(workspace, tmp_path, sandbox):
     store = SqliteStore(tmp_path / "sessions.db")
     held = Answers(tmp_path, sandbox, [make("a"), make("b")], store=store)
     async with store:

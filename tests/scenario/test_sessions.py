@@ -18,12 +18,12 @@ class Slow:
     """A tool that runs until it is let go."""
 
     def __init__(self) -> None:
-        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+        self.started, self.release = asyncio.Event(), asyncio.Event()
         self.tool = Tool(self._wait, name="slow")
 
     async def _wait(self) -> str:
         self.started.set()
-        await self.go_on.wait()
+        await self.release.wait()
         return "done"
 
 
@@ -33,11 +33,11 @@ async def queued(held: Engine, session: str, count: int) -> list[str]:
     return [item.id for item in items]
 
 
-async def test_what_waits_can_be_seen_and_taken_back():
+async def test_queued_input_can_be_listed_and_withdrawn():
     slow = Slow()
-    told: list[dict] = []
+    events: list[dict] = []
     async with engine([[call("slow")], "first", "third"], slow.tool) as held:
-        held.bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes))
+        held.bus.subscribe(SessionUpdatedEvent, lambda event: events.append(event.changes))
         session = await held.create()
         first = asyncio.ensure_future(held.prompt(session, "one"))
         await slow.started.wait()
@@ -47,15 +47,15 @@ async def test_what_waits_can_be_seen_and_taken_back():
         assert await queued(held, session, 2) == ["b", "c"]
         assert await held.withdraw(session, "b")
         assert (await second).reason == "aborted"
-        slow.go_on.set()
+        slow.release.set()
         assert [(await first).output, (await third).output] == ["first", "third"]
         users = [
             message.get_text_content() for message in (await held.open(session)).messages if message.role == "user"
         ]
         assert users == ["one", "three"]
         assert not await held.queued(session)
-    assert [change for change in told if {"queued", "taken", "withdrawn"} & change.keys()][1:] == [
-        {"taken": told[0]["queued"]},
+    assert [change for change in events if {"queued", "taken", "withdrawn"} & change.keys()][1:] == [
+        {"taken": events[0]["queued"]},
         {"queued": "b"},
         {"queued": "c"},
         {"withdrawn": "b"},
@@ -63,7 +63,7 @@ async def test_what_waits_can_be_seen_and_taken_back():
     ]
 
 
-async def test_what_was_taken_cannot_be_taken_back():
+async def test_consumed_input_cannot_be_withdrawn():
     async with engine(["one"]) as held:
         session = await held.create()
         await held.prompt(session, "x", input_id="a")
@@ -71,7 +71,7 @@ async def test_what_was_taken_cannot_be_taken_back():
         assert not await held.withdraw(session, "never there")
 
 
-async def test_the_same_input_put_again_later_is_not_taken_again_and_nobody_waits_for_ever():
+async def test_the_same_input_put_again_later_is_not_consumed_again_and_no_waiter_hangs():
     async with engine(["one"]) as held:
         session = await held.create()
         await held.prompt(session, "x", input_id="a")
@@ -133,14 +133,14 @@ async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
         await slow.started.wait()
         compacting = asyncio.ensure_future(held.compact(session))
         await asyncio.sleep(0.01)
-        slow.go_on.set()
+        slow.release.set()
         assert (await prompting).output == "one"
         part = await compacting
         assert part is not None
         assert part.summary.startswith("## Goal\nto talk\n")
 
 
-async def test_a_compaction_that_fails_says_why_and_the_session_continues():
+async def test_a_compaction_that_fails_reports_why_and_the_session_continues():
     script = ["one", "two", ProviderError("no capacity"), "three"]
     async with engine(script) as held:
         session = await held.create()
@@ -151,7 +151,7 @@ async def test_a_compaction_that_fails_says_why_and_the_session_continues():
         assert (await held.prompt(session, "c")).output == "three"
 
 
-async def test_aborting_a_compaction_states_whoever_asked_for_it():
+async def test_aborting_a_compaction_informs_its_caller():
     asked, never = asyncio.Event(), asyncio.Event()
 
     def summary(_):
@@ -214,8 +214,8 @@ async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
         await second.answer(question.id, allow=True)
         part = await compacting
         assert part is not None
-        said = [message.get_text_content() for message in (await second.open(session)).messages]
-    assert "done" in said
+        texts = [message.get_text_content() for message in (await second.open(session)).messages]
+    assert "done" in texts
 
 
 async def test_instructions_for_a_compaction_reach_the_model_and_are_stored():

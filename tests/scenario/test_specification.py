@@ -193,7 +193,7 @@ async def test_steps_name_the_last_change_of_files_and_an_undo_its_snapshot(tmp_
     assert undo.get_parts_by_type(SnapshotPart)[0].snapshot == undo.get_parts_by_type(PatchPart)[0].hash
 
 
-async def test_a_reached_limit_says_what_was_reached():
+async def test_a_reached_limit_is_named():
     bus, found = EventBus(), list[BudgetExceededEvent]()
     bus.subscribe(BudgetExceededEvent, found.append)
     look = Tool(lambda: "", name="look")
@@ -316,7 +316,7 @@ def polling(times: int) -> list[Any]:
     ("answers", "reason", "asked"),
     [([True, True], "completed", 2), ([False], "repetition", 1), ([True, "no"], "repetition", 2)],
 )
-async def test_a_repetition_is_a_question_where_someone_can_be_asked(answers: list[Any], reason: str, asked: int):
+async def test_a_repetition_is_a_question_in_attended_mode(answers: list[Any], reason: str, asked: int):
     questions: list[ApprovalRequest] = []
 
     def approve(request: ApprovalRequest) -> Any:

@@ -28,9 +28,9 @@ async def events(*args, **options) -> list[StreamEvent]:
     return [event async for event in async_run_stream(*args, **options)]
 
 
-async def test_a_stream_states_what_was_reported_called_and_answered_and_by_whom():
-    heard = await events(WRITER, "go", [WRITER, CLERK], [LOOK], [scripted(script(), chunk=100)])
-    assert [(event.type, event.agent_name, event.data) for event in heard] == [
+async def test_a_stream_has_texts_calls_and_answers_with_their_agents():
+    received = await events(WRITER, "go", [WRITER, CLERK], [LOOK], [scripted(script(), chunk=100)])
+    assert [(event.type, event.agent_name, event.data) for event in received] == [
         ("token", "writer", {"text": "thinking "}),
         ("tool_call", "writer", {"call_id": "c1", "tool": "look", "input": {}}),
         ("tool_result", "writer", {"call_id": "c1", "tool": "look", "output": "seen", "is_error": False}),
@@ -45,15 +45,15 @@ async def test_a_stream_states_what_was_reported_called_and_answered_and_by_whom
 
 
 async def test_a_stream_does_not_end_at_a_sub_agents_finish():
-    heard = await events(WRITER, "go", [WRITER, CLERK], [LOOK], [scripted(script())])
-    finishes = [event.agent_name for event in heard if event.type == "finish"]
+    received = await events(WRITER, "go", [WRITER, CLERK], [LOOK], [scripted(script())])
+    finishes = [event.agent_name for event in received if event.type == "finish"]
     assert finishes == ["clerk", "writer"]
-    assert heard[-1].agent_name == "writer"
+    assert received[-1].agent_name == "writer"
 
 
 async def test_a_stream_of_a_failed_run_ends_with_its_error():
-    heard = await events(WRITER, "go", [WRITER], [], [scripted([NotFoundError("no such model", status=404)])])
-    assert heard[-1] == StreamEvent("error", "writer", {"type": "NotFoundError", "message": "no such model"})
+    received = await events(WRITER, "go", [WRITER], [], [scripted([NotFoundError("no such model", status=404)])])
+    assert received[-1] == StreamEvent("error", "writer", {"type": "NotFoundError", "message": "no such model"})
 
 
 async def test_what_cannot_even_start_is_raised():

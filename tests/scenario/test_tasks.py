@@ -18,7 +18,7 @@ from tests.scenario.scripted_runs import agent, call, scripted
 
 
 class WatchedSandbox:
-    """Confines as the sandbox of this machine does, and remembers what it was told to confine and how."""
+    """Confines as the sandbox of this machine does, and records what it confined and how."""
 
     name, confines, gaps, overlays, accepted, protects_files = "watched", True, (), True, False, True
 
@@ -65,7 +65,7 @@ async def child_of(held: Engine, session: str):
     return stored
 
 
-async def test_a_task_is_done_by_a_fresh_copy_of_the_agent_in_a_session_of_its_own(engine, workspace):
+async def test_a_task_is_done_by_a_fresh_copy_of_the_agent_in_a_separate_session(engine, workspace):
     def child(request):
         assert [message.role for message in request.prompt] == ["user"]
         assert request.prompt[0].content[0].text == "count the lines"
@@ -227,11 +227,11 @@ async def test_a_mode_that_is_tightened_holds_at_once_for_the_agents_that_were_c
         "looked",
         "done",
     ]
-    waiting, go_on = asyncio.Event(), asyncio.Event()
+    waiting, release = asyncio.Event(), asyncio.Event()
 
     async def wait() -> str:
         waiting.set()
-        await go_on.wait()
+        await release.wait()
         return "went on"
 
     rules = Rules(allow=("shell(touch *)",))
@@ -241,7 +241,7 @@ async def test_a_mode_that_is_tightened_holds_at_once_for_the_agents_that_were_c
         prompting = asyncio.ensure_future(held.prompt(session, "go"))
         await asyncio.wait_for(waiting.wait(), 30)
         await held.set_mode(session, "plan")
-        go_on.set()
+        release.set()
         await prompting
     assert sorted(sandbox.confined) == [("cat notes.txt", "read-only"), ("touch made.txt", "copy")]
     assert not (workspace / "made.txt").exists()
@@ -251,12 +251,12 @@ TODOS = [{"content": "look", "status": "completed"}, {"content": "write", "statu
 
 
 async def test_a_list_of_todos_survives_the_engine_and_is_reported(engine, workspace):
-    store, told = MemoryStore(), []
+    store, events = MemoryStore(), []
     async with engine([[call("todo", todos=TODOS)], "noted"], store=store) as first:
-        first.bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes.get("todos")))
+        first.bus.subscribe(SessionUpdatedEvent, lambda event: events.append(event.changes.get("todos")))
         session = await first.create(workspace=workspace)
         await first.prompt(session, "go")
-    assert [one for one in told if one] == [TODOS]
+    assert [one for one in events if one] == [TODOS]
     async with engine([[call("todo")], lambda request: request.prompt[-1].content[0].content], store=store) as second:
         assert (await second.prompt(session, "what is left?")).output == "[x] look\n[ ] write"
         assert [todo.content for todo in await second.todos(session)] == ["look", "write"]

@@ -68,17 +68,17 @@ async def test_nothing_waits_for_a_title_not_even_the_end_of_the_engine():
 
 
 async def test_a_name_that_the_user_gave_meanwhile_stays():
-    go_on = asyncio.Event()
-    async with engine([[go_on, "The sky"]]) as held:
+    release = asyncio.Event()
+    async with engine([[release, "The sky"]]) as held:
         session = await held.create()
         await held.prompt(session, "why is the sky blue?")
         await held.rename(session, "My question")
-        go_on.set()
+        release.set()
         await settled()
         assert (await held.store.get(session)).title == "My question"
 
 
-async def test_a_session_that_was_given_a_name_keeps_it_and_no_model_is_asked():
+async def test_a_session_that_was_given_a_name_retains_it_and_no_model_is_asked():
     def title(request):
         raise AssertionError("nobody wants a title")
 
@@ -89,9 +89,9 @@ async def test_a_session_that_was_given_a_name_keeps_it_and_no_model_is_asked():
         assert (await held.store.get(session)).title == "Sky"
 
 
-@pytest.mark.parametrize("said", [ServerError("no"), "", " \n", ["half", Finish("length", "max_tokens")]])
-async def test_without_a_usable_title_the_first_line_stays(said):
-    async with engine([said]) as held:
+@pytest.mark.parametrize("answer", [ServerError("no"), "", " \n", ["half", Finish("length", "max_tokens")]])
+async def test_without_a_usable_title_the_first_line_stays(answer):
+    async with engine([answer]) as held:
         session = await held.create()
         await held.prompt(session, "why is the sky blue?\nI wonder.")
         await settled()

@@ -1,5 +1,5 @@
 """What agents did to files is undone and redone: by tools and by commands, turn by turn, after restarts, and never at
-the cost of somebody else's work."""
+the cost of changes of others."""
 
 import asyncio
 import sqlite3
@@ -119,7 +119,7 @@ async def test_a_turn_of_tools_and_commands_is_undone_and_redone_exactly(workspa
         assert (await changes.redo()).off == "there is nothing to redo"
 
 
-async def test_the_patch_stands_in_the_message_of_its_call_and_a_command_that_reads_leaves_none(workspace, tmp_path):
+async def test_the_patch_is_in_the_message_of_its_call_and_a_command_that_reads_leaves_none(workspace, tmp_path):
     script = [[shell("cat notes.txt"), shell("printf x > made.txt")], "done"]
     async with engine(script, tmp_path) as held:
         session_id = await held.create(workspace=workspace)
@@ -135,8 +135,8 @@ async def test_undo_adds_to_the_transcript_and_the_model_reads_of_it(workspace, 
         return " | ".join(part.text for part in request.prompt[-1].content)
 
     async with engine([[call("write", file_path="b.txt", content="b")], "done", last], tmp_path) as held:
-        heard: list[FilesRestoredEvent] = []
-        held.bus.subscribe(FilesRestoredEvent, heard.append)
+        events: list[FilesRestoredEvent] = []
+        held.bus.subscribe(FilesRestoredEvent, events.append)
         session_id = await held.create(workspace=workspace)
         await held.prompt(session_id, "go")
         before = (await held.store.load(session_id)).messages
@@ -147,14 +147,14 @@ async def test_undo_adds_to_the_transcript_and_the_model_reads_of_it(workspace, 
         (text,) = after[-1].get_parts_by_type(TextPart)
         assert text.synthetic
         assert "b.txt" in text.text
-        assert [(event.direction, event.files, event.session_id) for event in heard] == [
+        assert [(event.direction, event.files, event.session_id) for event in events] == [
             ("undo", ("b.txt",), session_id)
         ]
-        await held.go_on(session_id)  # nobody waits for an answer to it
+        await held.go_on(session_id)  # no caller waits for an answer to it
         assert len((await held.store.load(session_id)).messages) == len(after)
-        said = (await held.prompt(session_id, "and now?")).output
-        assert "undone" in said
-        assert "and now?" in said
+        output = (await held.prompt(session_id, "and now?")).output
+        assert "undone" in output
+        assert "and now?" in output
 
 
 async def test_turns_are_undone_one_after_the_other_and_new_changes_end_what_can_be_redone(workspace, tmp_path):
@@ -207,15 +207,15 @@ async def test_everything_from_a_message_or_a_call_on_is_undone(workspace, tmp_p
             await changes.undo("nowhere")
 
 
-async def test_a_file_that_somebody_else_changed_since_is_reported_and_left_alone(workspace, tmp_path):
+async def test_a_file_that_another_process_changed_since_is_reported_and_left_alone(workspace, tmp_path):
     async with engine([[shell("printf x > notes.txt; printf y > made.txt")], "done"], tmp_path) as held:
-        heard: list[FilesRestoredEvent] = []
-        held.bus.subscribe(FilesRestoredEvent, heard.append)
+        events: list[FilesRestoredEvent] = []
+        held.bus.subscribe(FilesRestoredEvent, events.append)
         session_id = await held.create(workspace=workspace)
         await held.prompt(session_id, "go")
         (workspace / "notes.txt").write_text("by hand\n")
         undone = await held.file_changes(session_id).undo()
-        assert undone.conflicts == heard[0].left_alone == ("notes.txt",)
+        assert undone.conflicts == events[0].left_alone == ("notes.txt",)
         assert undone.changed == ("made.txt",)
         assert (workspace / "notes.txt").read_text() == "by hand\n"
         assert "left as they are: notes.txt" in (await held.store.load(session_id)).messages[-1].get_text_content()
@@ -238,9 +238,9 @@ async def test_another_program_undoes_what_the_first_one_did(workspace, tmp_path
 
 async def test_what_a_called_agent_changed_belongs_to_the_turn_of_who_called_it(workspace, tmp_path):
     def answers(request: Any) -> Any:
-        said = str(request.prompt[0].content[0].text)
+        output = str(request.prompt[0].content[0].text)
         rounds = sum(message.role == "assistant" for message in request.prompt)
-        match said, rounds:
+        match output, rounds:
             case "go", 0:
                 return [call("call_agent", agent_name="helper", message="make it")]
             case "make it", 0:
@@ -354,7 +354,7 @@ async def test_background_mode_runs_unasked_with_an_undo_preserved(workspace, tm
         assert (await held.file_changes(session_id).undo()).changed == ("notes.txt.new",)
 
 
-async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_says_why(tmp_path, monkeypatch):
+async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_reports_why(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -367,7 +367,7 @@ async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_says_why(
         assert (home / "made.txt").exists()
 
 
-async def test_an_engine_without_built_in_tools_says_that_there_is_no_undo():
+async def test_an_engine_without_built_in_tools_reports_that_there_is_no_undo():
     async with Engine([agent()], [scripted(["hi"])]) as held:
         session_id = await held.create()
         assert "records no file changes" in (await held.file_changes(session_id).undo()).off
@@ -388,11 +388,11 @@ async def test_what_a_deleted_session_had_preserved_goes_with_it(workspace, tmp_
         await held.prompt(first, "go")
         second = await held.create(workspace=workspace)
         await held.prompt(second, "go")
-    (kept,) = (tmp_path / "data" / "undo").glob("*/snapshots.db")
+    (database,) = (tmp_path / "data" / "undo").glob("*/snapshots.db")
     async with open_archive(tmp_path / "data" / "sessions.db") as archive:
         await archive.delete(first)
-    assert tracked_sessions(kept.parent) == {second}
-    with closing(sqlite3.connect(kept)) as db:
+    assert tracked_sessions(database.parent) == {second}
+    with closing(sqlite3.connect(database)) as db:
         assert db.execute("SELECT count(*) FROM objects").fetchone() == (1,)
     async with engine(["fine"], tmp_path) as held:
         assert (await held.file_changes(second).undo()).changed == ("other.txt",)
@@ -443,10 +443,10 @@ async def test_a_session_deleted_from_an_open_engine_takes_what_was_preserved_fo
         session = await held.create(workspace=workspace)
         await held.prompt(session, "go")
         await held.close(session)
-        (kept,) = (tmp_path / "data" / "undo").iterdir()
-        assert tracked_sessions(kept) == {session}
+        (folder,) = (tmp_path / "data" / "undo").iterdir()
+        assert tracked_sessions(folder) == {session}
         await archive_of(held).delete(session)
-    assert not kept.exists() or tracked_sessions(kept) == set()
+    assert not folder.exists() or tracked_sessions(folder) == set()
 
 
 async def test_long_sessions_are_read_page_by_page():

@@ -74,7 +74,7 @@ async def converse(engine: Engine, *inputs: Any) -> tuple[list[Any], list[str]]:
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("error", [*ERRORS, KeyboardInterrupt()], ids=repr)
-async def test_whatever_a_tool_raises_is_a_failed_call(error: BaseException, is_async: bool):
+async def test_any_exception_that_a_tool_raises_is_a_failed_call(error: BaseException, is_async: bool):
     if is_async and isinstance(error, KeyboardInterrupt):
         pytest.skip("in the event loop it is Ctrl-C")
     fail = raising(error, is_async=is_async)
@@ -189,7 +189,7 @@ async def test_a_listener_that_hangs_does_not_keep_an_engine_open():
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-async def test_whatever_a_listener_raises_does_not_reach_the_turn(error: BaseException, is_async: bool):
+async def test_any_exception_that_a_listener_raises_does_not_reach_the_turn(error: BaseException, is_async: bool):
     bus, seen = EventBus(), list[Any]()
     bus.subscribe_all(raising(error, is_async=is_async))
     bus.subscribe(LoopStartedEvent, seen.append)
@@ -227,7 +227,7 @@ class Custom:
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 @pytest.mark.parametrize("position", [0, 2])
-async def test_whatever_a_provider_raises_is_a_provider_error(error: BaseException, position: int):
+async def test_any_exception_that_a_provider_raises_is_a_provider_error(error: BaseException, position: int):
     deltas = [*answer("half")[:position], error]
     ends, _ = await converse(Engine([helper()], [Custom(lambda: deltas)]))
     assert (ends[0].reason, type(ends[0].error), ends[0].text) == ("error", ProviderError, "half" if position else "")
@@ -249,7 +249,7 @@ NONSENSE: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("problem", NONSENSE)
-async def test_whatever_a_provider_yields_is_an_answer_or_names_the_mistake(problem: str):
+async def test_any_value_that_a_provider_yields_is_an_answer_or_names_the_mistake(problem: str):
     provider = Custom(lambda: NONSENSE[problem])
     if problem == "not an async iterable":
         good, provider.stream = provider.stream, lambda _: setattr(provider, "stream", good)  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ async def test_a_page_of_this_machine_is_fetched_after_a_yes(host, port, workspa
     ("rules", "reached"),
     [((), False), (("web_fetch",), False), (("web_fetch(domain:localhost)",), True)],
 )
-async def test_only_a_rule_that_names_this_machine_counts_as_a_yes(rules, reached, port, workspace, tmp_path, sandbox):
+async def test_only_a_rule_that_names_this_machine_is_an_approval(rules, reached, port, workspace, tmp_path, sandbox):
     script = [[call("web_fetch", url=f"http://localhost:{port}/")], "done"]
     harness = Harness(script, tmp_path, sandbox, attended=False, rules=Rules(allow=rules))
     async with harness.engine:
@@ -49,7 +49,7 @@ async def test_only_a_rule_that_names_this_machine_counts_as_a_yes(rules, reache
     assert isinstance(part.state, ToolCompleted if reached else ToolError)
 
 
-async def test_a_yes_to_another_host_does_not_lead_to_this_machine(port, workspace, tmp_path, sandbox):
+async def test_an_approval_of_another_host_does_not_allow_this_machine(port, workspace, tmp_path, sandbox):
     # A public name whose address is 127.0.0.1 would do the same; without a resolver the literal forms show it.
     for url in (f"http://0.0.0.0:{port}/", f"http://[::ffff:127.0.0.1]:{port}/", f"http://2130706433:{port}/"):
         harness = Harness([[call("web_fetch", url=url)], "done"], tmp_path, sandbox)

@@ -41,7 +41,7 @@ def dig(place: str) -> str:
 
 
 def treasure(request):
-    """Looks into the cellar; digs if it is not empty; the hasty model and those told to hurry do not look at all."""
+    """Looks into the cellar; digs if it is not empty; the hasty model and instructions to hurry skip it."""
     given = [part.content for message in request.prompt for part in message.content if part.type == "tool_result"]
     if request.model == "hasty" or request.system.startswith("Hurry"):
         return "I give up."
@@ -58,12 +58,12 @@ def engine(store=None, *, agents: list[Agent] | None = None, **options) -> Engin
 
 async def ended(held: Engine, *inputs: str) -> str:
     session = await held.create()
-    for words in inputs or ("find the treasure",):
-        await held.prompt(session, words)
+    for text in inputs or ("find the treasure",):
+        await held.prompt(session, text)
     return session
 
 
-async def test_an_edited_result_leads_elsewhere_and_the_original_stays():
+async def test_an_edited_result_changes_the_fork_and_the_original_stays():
     async with engine() as held:
         session = await ended(held)
         before = await held.store.load(session)
@@ -77,15 +77,15 @@ async def test_an_edited_result_leads_elsewhere_and_the_original_stays():
         assert [m.to_dict() for m in after.messages] == [m.to_dict() for m in before.messages]
 
 
-async def test_the_fork_is_a_session_of_the_store_and_says_what_was_edited(tmp_path: Path):
+async def test_the_fork_is_a_session_of_the_store_and_records_what_was_edited(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store, engine(store) as held:
         session = await ended(held)
         found = await what_if(held, session, results={"c1": "gold!"})
         stored = await store.get(found.session.id)
         assert stored.forked_from is not None and stored.forked_from.session_id == session
         assert stored.title == "find the treasure (what if)"
-        kept = (await store.load(found.session.id)).messages
-        (look_call,) = kept[1].get_parts_by_type(ToolPart)
+        messages = (await store.load(found.session.id)).messages
+        (look_call,) = messages[1].get_parts_by_type(ToolPart)
         assert look_call.state.output == "gold!"  # pyright: ignore
         assert look_call.metadata["edited"] == "cellar is empty"
         assert (await held.prompt(found.session.id, "and now?")).output == "Found: nothing"
@@ -105,8 +105,8 @@ async def test_other_instructions_and_another_agent_count_from_the_fork_on():
     cast = [agent(), agent("other", "Hurry.")]
     async with engine(agents=cast) as held:
         session = await ended(held)
-        told = await what_if(held, session, at_step=0, instructions="Hurry up.")
-        assert told.end.output == "I give up."
+        what_if_result = await what_if(held, session, at_step=0, instructions="Hurry up.")
+        assert what_if_result.end.output == "I give up."
         named = await what_if(held, session, at_step=1, agent="other")
         assert (named.end.output, named.session.agent) == ("I give up.", "other")
         given = await what_if(held, session, at_step=1, agent=agent("stranger", "Hurry!"))
@@ -135,7 +135,7 @@ async def test_a_later_turn_is_forked_with_the_input_that_began_it():
         assert first.comparison.a.steps == 1
 
 
-async def test_what_cannot_be_forked_is_refused_and_leaves_nothing_behind():
+async def test_what_cannot_be_forked_is_refused_and_leaves_no_files():
     async with engine() as held:
         session = await ended(held)
         for wrong in (
@@ -162,7 +162,7 @@ async def test_a_fork_has_a_cassette_and_can_be_replayed_from_where_it_branched_
     assert (again.given, [step.number for step in again.steps]) == (1, [2, 3])
 
 
-def told(*answers: tuple[str, str, int, str | None], ids: bool = False) -> Session:
+def recorded_session(*answers: tuple[str, str, int, str | None], ids: bool = False) -> Session:
     """A session with an answer for every input: text, model, tokens and cost."""
     session = Session()
     for n, (text, model, tokens, cost) in enumerate(answers):
@@ -182,7 +182,9 @@ def told(*answers: tuple[str, str, int, str | None], ids: bool = False) -> Sessi
 
 
 def test_a_comparison_is_a_table_and_data():
-    compared = compare(told(("long " * 100, "big", 100, "0.5")), told(("short", "small", 50, "0.1")))
+    compared = compare(
+        recorded_session(("long " * 100, "big", 100, "0.5")), recorded_session(("short", "small", 50, "0.1"))
+    )
     rows = {row.name: (row.a, row.b, row.difference) for row in compared.rows()}
     assert rows["cost"] == ("$0.5000", "$0.1000", "0.20x")
     assert rows["input tokens"] == ("100", "50", "-50")
@@ -197,11 +199,11 @@ def test_a_comparison_is_a_table_and_data():
 
 
 def test_a_price_that_is_not_known_stays_unknown():
-    compared = compare(told(("a", "m", 1, None)), told(("a", "m", 1, "0.1")))
+    compared = compare(recorded_session(("a", "m", 1, None)), recorded_session(("a", "m", 1, "0.1")))
     assert {row.name: (row.a, row.b, row.difference) for row in compared.rows()}["cost"] == ("unknown", "$0.1000", "")
     assert compared.same
 
 
 def test_inputs_that_only_one_of_them_got_are_left_out():
-    compared = compare(told(("a", "m", 1, "1"), ("b", "m", 1, "1")), told(("a", "m", 1, "1")))
+    compared = compare(recorded_session(("a", "m", 1, "1"), ("b", "m", 1, "1")), recorded_session(("a", "m", 1, "1")))
     assert (compared.a.steps, compared.b.steps) == (1, 1)

@@ -18,11 +18,11 @@ async def main(path: str) -> None:
     ):
         session = await engine.create()
 
-        def tell(event: ToolApprovalRequestedEvent) -> None:
+        def publish(event: ToolApprovalRequestedEvent) -> None:
             sys.stdout.write(f"{session} {event.approval_id}\n")
             sys.stdout.flush()
 
-        engine.bus.subscribe(ToolApprovalRequestedEvent, tell)
+        engine.bus.subscribe(ToolApprovalRequestedEvent, publish)
         await engine.prompt(session, "go")
 
 

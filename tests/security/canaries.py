@@ -66,7 +66,7 @@ def canaries(count: int, seed: int) -> list[str]:
 
 
 def plain_secrets(count: int, seed: int) -> list[str]:
-    """Secrets that look like nothing: only somebody who was told of them can know."""
+    """Secrets without a known format: only a redactor that received them can find them."""
     dice = random.Random(seed)
     words = ["amber", "birch", "cedar", "delta", "ember", "flint", "grove", "haven", "inlet", "jetty"]
     return [" ".join(dice.sample(words, 3)) + f' "{number}" \\ ü' for number in range(count)]

@@ -37,7 +37,7 @@ def hooks(ground: Ground) -> None:
 
 
 @trap(control=("git", "update-index", "--refresh"))
-def hooks_elsewhere(ground: Ground) -> None:
+def hooks_in_another_folder(ground: Ground) -> None:
     ground.repository()
     ground.put("hooks/post-index-change", runs=True)
     ground.put(".husky/pre-commit", runs=True)
@@ -112,8 +112,8 @@ def a_workspace_that_is_a_bare_repository(ground: Ground) -> None:
 
 
 @trap(control=STATUS)
-def a_git_file_that_leads_elsewhere(ground: Ground) -> None:
-    other = ground.elsewhere / "repository"
+def a_git_file_that_names_another_folder(ground: Ground) -> None:
+    other = ground.outside / "repository"
     ground.repository(other)
     ground.configure("core.fsmonitor", str(ground.canary), cwd=other)
     ground.put(".git", f"gitdir: {other / '.git'}\n")
@@ -122,7 +122,7 @@ def a_git_file_that_leads_elsewhere(ground: Ground) -> None:
 
 @trap(control=STATUS)
 def a_git_folder_behind_a_link(ground: Ground) -> None:
-    other = ground.elsewhere / "repository"
+    other = ground.outside / "repository"
     ground.repository(other)
     ground.configure("core.fsmonitor", str(ground.canary), cwd=other)
     ground.link(".git", other / ".git")
@@ -130,8 +130,8 @@ def a_git_folder_behind_a_link(ground: Ground) -> None:
 
 
 @trap(control=STATUS)
-def a_git_folder_with_a_common_one_elsewhere(ground: Ground) -> None:
-    other = ground.elsewhere / "repository"
+def a_git_folder_with_a_common_one_outside(ground: Ground) -> None:
+    other = ground.outside / "repository"
     ground.repository(other)
     ground.repository()
     ground.configure("core.fsmonitor", str(ground.canary), cwd=other)
@@ -178,7 +178,7 @@ def objects_that_are_fetched_when_they_are_read(ground: Ground) -> None:
     control=("git", "submodule", "update", "--init"), commands=("git submodule status", "git submodule update --init")
 )
 def submodules(ground: Ground) -> None:
-    source = ground.elsewhere / "module"
+    source = ground.outside / "module"
     ground.repository(source)
     ground.repository()
     ground.git("submodule", "add", "-q", str(source), "module")

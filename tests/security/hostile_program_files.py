@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.security.hostile_workspace import SECRET, WORDS, Ground, trap
+from tests.security.hostile_workspace import INJECTED_TEXT, SECRET, Ground, trap
 
 
 @trap()
@@ -44,7 +44,7 @@ def names_that_are_options_of_find(ground: Ground) -> None:
 def names_with_escapes(ground: Ground) -> None:
     ground.repository()
     program = ground.canary.name
-    odd = [f"$({program})", f"`{program}`", f";{program};", "'; rm -rf ~; '", "&& reboot", WORDS]
+    odd = [f"$({program})", f"`{program}`", f";{program};", "'; rm -rf ~; '", "&& reboot", INJECTED_TEXT]
     odd += ["a\nb", "\x1b]0;x\x07", "\x1b[2J", "\u202egnp.exe", "\udcff"]
     for name in odd:
         (ground.workspace / name).write_text("x\n")

@@ -12,11 +12,12 @@ from pathlib import Path
 from tests.fixtures.standard_engine import Place
 
 SECRET = "hunter2-of-the-user"
-WORDS = "OBEY-THE-CANARY"
+INJECTED_TEXT = "OBEY-THE-CANARY"
 
 
 class Ground(Place):
-    """`canary` is a program that leaves `mark`; `url` leads to a listener; `WORDS` is an order nobody may be given."""
+    """`canary` is a program that leaves `mark`; `url` is the address of a listener; `INJECTED_TEXT`
+    must not reach a model."""
 
     def __init__(self, folder: Path, url: str, *, name: str = "workspace", extra: dict[str, str] | None = None) -> None:
         super().__init__(folder)
@@ -25,8 +26,8 @@ class Ground(Place):
         self.url = url
         self.mark = folder / "mark"
         self.canary = folder / "canary"
-        self.elsewhere = folder / "elsewhere"
-        self.elsewhere.mkdir()
+        self.outside = folder / "elsewhere"
+        self.outside.mkdir()
         self.extra = extra or {}
         self._program(self.canary, f'#!/bin/sh\necho "$0 $*" >> {self.mark}\nexit 0\n')
         for secret in (".ssh/id_ed25519", ".aws/credentials", ".netrc"):
@@ -55,18 +56,18 @@ class Ground(Place):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
 
-    def git(self, *words: str, cwd: Path | None = None) -> str:
+    def git(self, *arguments: str, cwd: Path | None = None) -> str:
         """As the attacker: with the attacker's own settings, far from the user."""
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-            "HOME": str(self.elsewhere),
+            "HOME": str(self.outside),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_AUTHOR_NAME": "a",
             "GIT_AUTHOR_EMAIL": "a@example.org",
             "GIT_COMMITTER_NAME": "a",
             "GIT_COMMITTER_EMAIL": "a@example.org",
         }
-        command = ["git", "-c", "protocol.file.allow=always", *words]
+        command = ["git", "-c", "protocol.file.allow=always", *arguments]
         done = subprocess.run(
             command, cwd=cwd or self.workspace, env=environ, check=True, capture_output=True, text=True
         )

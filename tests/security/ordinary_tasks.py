@@ -134,9 +134,9 @@ class OrdinaryModel:
         return [self._make_call(*steps[number].split(" ", 1))]
 
     def _parse(self, line: str) -> tuple[str, list[str]]:
-        words, *steps = (re.sub(r"\{(docs|remote)\}", lambda found: self._values[found[1]], one.strip())
+        prompt, *steps = (re.sub(r"\{(docs|remote)\}", lambda found: self._values[found[1]], one.strip())
                          for one in line.split(" | "))  # fmt: skip
-        return words, steps
+        return prompt, steps
 
     def _make_call(self, kind: str, rest: str) -> Any:
         match kind:

@@ -177,9 +177,9 @@ _LOOP = (
 def drive(traces: Path) -> None:
     """Inside the sandbox: one command after the other; each process has its own trace file."""
     commands: list[str] = json.loads((traces / "commands.json").read_text())
-    words = ["strace", "-ff", "-qq", "-s", "400", "--seccomp-bpf", "-e", f"trace={TRACED}", "-e", "signal=none"]
+    arguments = ["strace", "-ff", "-qq", "-s", "400", "--seccomp-bpf", "-e", f"trace={TRACED}", "-e", "signal=none"]
     subprocess.run(
-        [*words, "-o", str(traces / "trace"), "bash", "--norc", "--noprofile", "-c", _LOOP],
+        [*arguments, "-o", str(traces / "trace"), "bash", "--norc", "--noprofile", "-c", _LOOP],
         check=False,
         input="".join(f"{command}\0" for command in commands).encode("utf-8", "surrogateescape"),
         stdout=subprocess.DEVNULL,

@@ -55,11 +55,11 @@ class Smuggled:
     def all(self) -> list[str]:
         return [secret for found in self.by_way.values() for secret in found]
 
-    def said(self, way: str) -> str:
+    def text_for(self, way: str) -> str:
         return "\n".join(f"witness of {way}: {secret} and so on" for secret in self.by_way[way])
 
 
-class Heard:
+class ReceivedEvents:
     """Everything that listeners get to know, as it would be written down."""
 
     def __init__(self, bus: EventBus) -> None:
@@ -71,7 +71,7 @@ class Heard:
         EventLogger(self.terminal).attach(bus)
         bus.subscribe_all(self.events.append)
 
-    def told(self) -> Iterator[tuple[str, str]]:
+    def outputs(self) -> Iterator[tuple[str, str]]:
         yield "events", "\n".join(json.dumps(event.to_dict(), ensure_ascii=False) for event in self.events)
         yield "deltas, put together", "".join(getattr(event, "delta", "") for event in self.events)
         yield "verbose log", self.plain.getvalue()
@@ -86,7 +86,7 @@ def own_tools(smuggled: Smuggled) -> list[Tool]:
     @Tool
     def fetch(given: str) -> str:
         """Returns and is given secrets."""
-        return smuggled.said("output")
+        return smuggled.text_for("output")
 
     @Tool
     def fail(way: str) -> str:
@@ -95,7 +95,7 @@ def own_tools(smuggled: Smuggled) -> list[Tool]:
             raise ValueError("\n".join(f"no answer: https://u:{s}@x.example/a?b={s}" for s in smuggled.by_way[way]))
         if way == "header":
             raise ValueError("\n".join(f"refused: Authorization: Bearer {s}" for s in smuggled.by_way[way]))
-        raise ValueError(smuggled.said(way))
+        raise ValueError(smuggled.text_for(way))
 
     return [fetch, fail]
 
@@ -105,11 +105,15 @@ def script(smuggled: Smuggled) -> list[object]:
         return call("fetch", given=f"witness of argument: {secret}")
 
     return [
-        [ReasoningPart(smuggled.said("reasoning")), smuggled.said("text"), *map(argument, smuggled.by_way["argument"])],
+        [
+            ReasoningPart(smuggled.text_for("reasoning")),
+            smuggled.text_for("text"),
+            *map(argument, smuggled.by_way["argument"]),
+        ],
         [call("fail", way=way) for way in ("error", "address", "header")],
         [call("list", path="."), call("read", file_path="inside.txt"), call("shell", command="cat long.txt; ls -la")],
         [call("shell", command=f"echo 'witness of command' {secret!r}") for secret in smuggled.by_way["command"]],
-        "done: " + smuggled.said("text"),
+        "done: " + smuggled.text_for("text"),
     ]
 
 
@@ -117,9 +121,9 @@ def filled(workspace: Path, smuggled: Smuggled) -> None:
     workspace.mkdir()
     for secret in smuggled.by_way["file name"]:
         (workspace / f"witness-{secret.replace('/', '')}.txt").write_text("empty\n")
-    (workspace / "inside.txt").write_text(smuggled.said("file"))
+    (workspace / "inside.txt").write_text(smuggled.text_for("file"))
     filler = "nothing of interest here\n" * 12_000
-    (workspace / "long.txt").write_text(filler + smuggled.said("long output") + "\n" + filler + filler)
+    (workspace / "long.txt").write_text(filler + smuggled.text_for("long output") + "\n" + filler + filler)
 
 
 async def exported(engine: Engine, session: str) -> list[tuple[str, str]]:
@@ -147,11 +151,11 @@ def smuggled(monkeypatch: pytest.MonkeyPatch) -> Smuggled:
     return found
 
 
-async def everything_told(smuggled: Smuggled, tmp_path: Path) -> list[tuple[str, str]]:
+async def all_outputs(smuggled: Smuggled, tmp_path: Path) -> list[tuple[str, str]]:
     """Every text that has left an engine in one conversation, by the name of the way out."""
     data, workspace, bus = tmp_path / "data", tmp_path / "workspace", EventBus()
     filled(workspace, smuggled)
-    heard = Heard(bus)
+    received = ReceivedEvents(bus)
     around = ToolEnvironment(sandbox=NoSandbox("none", ""), data=data, home=tmp_path, bus=bus)
     provider = Provider("scripted", "scripted", options={"script": script(smuggled), "chunk": 5})
     async with SqliteStore(data / "store.db") as store:
@@ -167,9 +171,9 @@ async def everything_told(smuggled: Smuggled, tmp_path: Path) -> list[tuple[str,
         async with engine:
             bus.subscribe_all(answering(engine))
             session = await engine.create(workspace=workspace)
-            end = await engine.prompt(session, smuggled.said("user"))
-            told = [("last words", end.output), *on_disk(data), *await exported(engine, session)]
-    return [*told, *on_disk(data), *heard.told()]
+            end = await engine.prompt(session, smuggled.text_for("user"))
+            outputs = [("last words", end.output), *on_disk(data), *await exported(engine, session)]
+    return [*outputs, *on_disk(data), *received.outputs()]
 
 
 def answering(engine: Engine):
@@ -182,10 +186,10 @@ def answering(engine: Engine):
 
 async def test_none_of_two_hundred_secrets_is_found_at_any_way_out(smuggled: Smuggled, tmp_path: Path):
     assert len(set(smuggled.all)) >= 200
-    told = await everything_told(smuggled, tmp_path)
+    outputs = await all_outputs(smuggled, tmp_path)
     leaks = [
         (name, way, secret)
-        for name, text in told
+        for name, text in outputs
         for way, secrets in smuggled.by_way.items()
         for secret in secrets
         if any(
@@ -195,15 +199,15 @@ async def test_none_of_two_hundred_secrets_is_found_at_any_way_out(smuggled: Smu
     assert not leaks, f"{len(leaks)} leaks, the first: {leaks[:5]}"
 
 
-async def test_what_stands_around_the_secrets_is_reported(smuggled: Smuggled, tmp_path: Path):
-    """So that nothing found means something: the way in leads to the way out."""
-    told = dict(await everything_told(smuggled, tmp_path))
+async def test_text_around_the_secrets_is_published(smuggled: Smuggled, tmp_path: Path):
+    """Proves that the check can fail: an unprotected secret is found in the output."""
+    outputs = dict(await all_outputs(smuggled, tmp_path))
     for name in ("events", "export", "share", "verbose log", "event log"):
-        assert HIDDEN_SECRET in told[name], name
+        assert HIDDEN_SECRET in outputs[name], name
         for way in ("user", "text", "argument", "output", "error", "file", "command"):
-            assert f"witness of {way}" in told[name] or (name, way) in NOT_TOLD, (name, way)
-    assert any(name.startswith("outputs") and "nothing of interest" in text for name, text in told.items())
-    assert any(name.startswith("cassettes") and "witness of text" in text for name, text in told.items())
+            assert f"witness of {way}" in outputs[name] or (name, way) in NOT_PUBLISHED, (name, way)
+    assert any(name.startswith("outputs") and "nothing of interest" in text for name, text in outputs.items())
+    assert any(name.startswith("cassettes") and "witness of text" in text for name, text in outputs.items())
 
 
-NOT_TOLD: set[tuple[str, str]] = set()
+NOT_PUBLISHED: set[tuple[str, str]] = set()

@@ -158,13 +158,13 @@ def settings_of_the_worktree(ground: HostileRepository) -> str:
 
 
 @trap
-def a_work_tree_elsewhere(ground: HostileRepository) -> str:
+def a_work_tree_in_another_folder(ground: HostileRepository) -> str:
     ground.configure(f"[core]\n\tworktree = {ground.workspace}/src\n\tfsmonitor = {ground.evil}\n")
     return "git status"
 
 
 @trap
-def a_git_file_that_leads_to_a_planted_repository(ground: HostileRepository) -> str:
+def a_git_file_that_names_a_planted_repository(ground: HostileRepository) -> str:
     (ground.workspace / ".git").rename(ground.workspace / "planted")
     (ground.workspace / ".git").write_text("gitdir: planted\n")
     ground.watch_files("planted")
@@ -198,15 +198,15 @@ def a_submodule_with_a_command_as_its_address(ground: HostileRepository) -> str:
 
 def spring(ground: HostileRepository, command: str, tmp_path: Path) -> None:
     """A careless program runs into the trap."""
-    kept = tmp_path / "kept"
-    shutil.copytree(ground.workspace, kept, symlinks=True)
+    quarantine = tmp_path / "kept"
+    shutil.copytree(ground.workspace, quarantine, symlinks=True)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     bash = ["bash", "-c", command]
     subprocess.run(bash, cwd=ground.workspace, env=environ, capture_output=True, stdin=subprocess.DEVNULL, check=False)
     assert ground.mark.exists(), f"it is no trap: {command}"
     ground.mark.unlink()
     shutil.rmtree(ground.workspace)
-    kept.rename(ground.workspace)
+    quarantine.rename(ground.workspace)
 
 
 @pytest.mark.parametrize("name", TRAPS)
@@ -219,8 +219,8 @@ async def test_a_hostile_repository_runs_nothing(name: str, tmp_path: Path, sand
         harness = Harness(shell(view), tmp_path, sandbox, attended=False)
         async with harness.engine:
             (part,) = await harness.work(ground.workspace, mode=mode)
-        told = part.state.output if isinstance(part.state, ToolCompleted) else part.state.error
-        assert "IT RAN" not in told
+        text = part.state.output if isinstance(part.state, ToolCompleted) else part.state.error
+        assert "IT RAN" not in text
         assert not ground.mark.exists()
         assert not (ground.workspace / "ran").exists()
 
@@ -231,7 +231,7 @@ def drivers_of_the_repository(ground: HostileRepository, names: str) -> None:
         run_git(ground.workspace, "config", key, str(ground.evil))
 
 
-async def test_drivers_with_names_of_their_own_run_inside_the_sandbox_only(tmp_path: Path, sandbox):
+async def test_drivers_with_custom_names_run_inside_the_sandbox_only(tmp_path: Path, sandbox):
     ground = HostileRepository(tmp_path)
     drivers_of_the_repository(ground, "filter=evil diff=evil merge=evil")
     run_git(ground.workspace, "config", "alias.st", f"!{ground.evil}")
@@ -257,7 +257,7 @@ def test_git_commands_of_the_engine_run_no_driver_of_the_repository(
     drivers_of_the_repository(ground, filters)
     home = tmp_path / "home"
     home.mkdir()
-    # The filter stands for git-lfs, which runs the programs of `lfs.extension` from its clean and smudge filters.
+    # The filter represents git-lfs, which runs the programs of `lfs.extension` from its clean and smudge filters.
     (home / ".gitconfig").write_text(
         f'[filter "lfs"]\n\tclean = {ground.evil}\n\tsmudge = {ground.evil}\n\trequired = true\n'
     )

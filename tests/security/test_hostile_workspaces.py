@@ -23,7 +23,7 @@ from outrider.sessions.records import SessionTranscript
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart
 from tests.security import hostile_config_files, hostile_git_metadata, hostile_program_files
-from tests.security.hostile_workspace import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
+from tests.security.hostile_workspace import INJECTED_TEXT, SECRET, TRAPS, Ground, Trap, as_toml
 
 LISTED = (hostile_config_files, hostile_git_metadata, hostile_program_files)  # each lists its traps when it is loaded
 GIT_COMMANDS = (
@@ -37,16 +37,16 @@ IDLE_SECONDS = 0.05
 
 @pytest.fixture
 async def hits() -> AsyncIterator[tuple[str, list[str]]]:
-    """A listener on loopback, and what it heard."""
-    heard: list[str] = []
+    """A listener on loopback, and the requests that it received."""
+    received: list[str] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            heard.append((await reader.read(10_000)).decode("utf-8", "replace"))
+            received.append((await reader.read(10_000)).decode("utf-8", "replace"))
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
 
 
 def calls_for(ground: Ground, trap: Trap, commands: Sequence[str]) -> list[list[dict[str, Any]]]:
@@ -71,7 +71,7 @@ async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
 
 
 async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
-    """Runs the program in a process of its own, started in the workspace."""
+    """Runs the program in a separate process, started in the workspace."""
     script = json.dumps([*calls_for(ground, trap, FEW_COMMANDS), "done"])
     (ground.own / "config.toml").write_text(
         f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {as_toml(script)} }}"
@@ -113,18 +113,18 @@ def spring(trap: Trap, ground: Ground) -> None:
     shutil.rmtree(copy)
 
 
-def assert_unharmed(ground: Ground, heard: list[str], stage: str) -> None:
+def assert_unharmed(ground: Ground, received: list[str], stage: str) -> None:
     assert not ground.mark.exists(), f"{stage}: something ran: {ground.mark.read_text()}"
-    assert not heard, f"{stage}: something was sent: {heard}"
+    assert not received, f"{stage}: something was sent: {received}"
     for request in ground.requests:
-        told = f"{request.system} {[tool.description for tool in request.tools]}"
-        assert WORDS not in told, f"{stage}: an order was passed on: {told}"
-        assert SECRET not in told, f"{stage}: a secret was passed on"
+        text = f"{request.system} {[tool.description for tool in request.tools]}"
+        assert INJECTED_TEXT not in text, f"{stage}: an order was passed on: {text}"
+        assert SECRET not in text, f"{stage}: a secret was passed on"
 
 
-def assert_nothing_counts(ground: Ground) -> None:
+def assert_nothing_applies(ground: Ground) -> None:
     """The settings are those of an empty folder."""
-    empty = ground.elsewhere / "empty"
+    empty = ground.outside / "empty"
     empty.mkdir()
     plain, found = ground.settings(empty), ground.settings()
     for field in plain.__struct_fields__:
@@ -140,7 +140,7 @@ def test_there_are_enough_of_them():
 @pytest.mark.slow
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_path: Path, hits, monkeypatch):
-    url, heard = hits
+    url, received = hits
     ground = Ground(tmp_path, url, name=trap.folder)
     trap.build(ground)
     ground.extra = trap.environ(ground)
@@ -149,11 +149,11 @@ async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_pat
     for name, value in ground.extra.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(ground.workspace)
-    assert_nothing_counts(ground)
-    assert_unharmed(ground, heard, "settings")
+    assert_nothing_applies(ground)
+    assert_unharmed(ground, received, "settings")
     for stage in ("plan", "background", "headless"):
         parts = await (headless(ground, trap) if stage == "headless" else session_in(ground, trap, stage))
-        assert_unharmed(ground, heard, stage)
-        told = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
-        assert not told, f"{stage}: a secret was read: {told}"
+        assert_unharmed(ground, received, stage)
+        text = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
+        assert not text, f"{stage}: a secret was read: {text}"
         assert len(parts) >= 9, "the model was not curious"

@@ -68,7 +68,7 @@ def test_nothing_leaves_the_machine_without_a_question(name: str, outcomes):
 def test_what_is_not_a_command_is_asked_about_with_its_reason(outcomes):
     unasked = ("python", "a shell socket", "a script", "a background command", "background mode")
     for scenario in SCENARIOS:
-        if not any(words in scenario.name for words in unasked):
+        if not any(name in scenario.name for name in unasked):
             assert any(event.flow or event.outcome for event in outcomes[scenario.name].asked), scenario.name
 
 

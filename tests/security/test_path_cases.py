@@ -73,7 +73,7 @@ def filled(value: object, place: Path) -> object:
 
 
 @pytest.mark.parametrize("case", DECIDED, ids=[str(case["id"]) for case in DECIDED])
-def test_a_path_leads_where_the_corpus_says(case: Case, place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_path_resolves_as_in_the_corpus(case: Case, place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(place / "home"))
     for step in case["setup"]:  # pyright: ignore
         prepare(place, step)
@@ -90,7 +90,7 @@ def test_a_path_leads_where_the_corpus_says(case: Case, place: Path, monkeypatch
 
 @pytest.mark.parametrize("case", RACES, ids=[str(case["id"]) for case in RACES])
 def test_a_link_planted_after_the_decision_is_never_written_through(case: Case, place: Path):
-    """The swap happens at the worst moment: after the check has said inside."""
+    """The swap happens at the worst moment: after the check has returned "inside"."""
     workspace, request = place / "ws", str(case["request"])
     assert contain(request, root=workspace, cwd=workspace, op="write").kind == "inside"
     first = request.split("/", maxsplit=1)[0]

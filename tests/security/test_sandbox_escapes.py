@@ -1,4 +1,4 @@
-"""Hostile commands against the copy-on-write sandbox, with nobody to ask: nothing outside changes, and files that steer
+"""Hostile commands against the copy-on-write sandbox, in unattended mode: nothing outside changes, and files that steer
 tools stay as they are."""
 
 import asyncio
@@ -218,7 +218,7 @@ async def test_a_sparse_file_takes_no_more_space_after_the_commit(workspace, tmp
         assert file.read() == b"end"
 
 
-async def test_undo_keeps_no_secrets_that_nobody_named(workspace, tmp_path, sandbox):
+async def test_undo_stores_no_secrets_that_were_not_named(workspace, tmp_path, sandbox):
     (workspace / ".env").write_text("KEY=secret-of-the-user\n")
     (workspace / "old.txt").write_text("before")
     script = shell("echo after > old.txt", "echo after > .env")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.tui.terminal import Terminal
 from tests.security import hostile_config_files, hostile_git_metadata, hostile_program_files
-from tests.security.hostile_workspace import WORDS, Ground, as_toml
+from tests.security.hostile_workspace import INJECTED_TEXT, Ground, as_toml
 
 pytest.importorskip("textual", reason="the extra `terminal` is not installed")
 
@@ -41,8 +41,8 @@ def ground(tmp_path: Path) -> Ground:
 
 @pytest.fixture
 def terminal(ground: Ground) -> Iterator[Terminal]:
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "VIRTUAL_ENV", "LANG") if name in os.environ}
-    environ = {**kept, **ground.environ, "TERM": "xterm-256color"}
+    inherited = {name: os.environ[name] for name in ("PYTHONPATH", "VIRTUAL_ENV", "LANG") if name in os.environ}
+    environ = {**inherited, **ground.environ, "TERM": "xterm-256color"}
     opened = Terminal([], cwd=ground.workspace, environ=environ, size=(110, 40))
     yield opened
     opened.close()
@@ -61,7 +61,7 @@ def test_nothing_runs_before_an_answer_nor_after_a_no(ground: Ground, terminal: 
     database = (ground.own / "sessions.db").read_bytes()
     for more in ground.own.glob("sessions.db-*"):
         database += more.read_bytes()
-    assert WORDS.encode() not in database
+    assert INJECTED_TEXT.encode() not in database
 
 
 def test_trust_starts_what_was_shown(ground: Ground, terminal: Terminal):

@@ -46,10 +46,10 @@ def test_an_interrupt_in_a_notebook_ends_the_work():
         assert notebook.stdout.readline() == "begun\n"
         notebook.send_signal(signal.SIGINT)
         try:
-            said, _ = notebook.communicate(timeout=60)
+            output, _ = notebook.communicate(timeout=60)
         finally:
             notebook.kill()
-        assert ("called off" in said, "interrupted" in said, notebook.returncode) == (True, True, 0)
+        assert ("called off" in output, "interrupted" in output, notebook.returncode) == (True, True, 0)
 
 
 def test_what_went_wrong_is_reported_without_how_it_was_called():
@@ -59,7 +59,7 @@ def test_what_went_wrong_is_reported_without_how_it_was_called():
     assert "no running event loop" not in "".join(traceback.format_exception(failed.value))
 
 
-async def test_a_failure_beside_a_running_loop_is_the_callers():
+async def test_a_failure_next_to_a_running_loop_is_raised_in_the_caller():
     with pytest.raises(ZeroDivisionError):
         run_sync(fails)
     assert asyncio.get_running_loop().is_running()

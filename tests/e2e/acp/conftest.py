@@ -8,10 +8,10 @@ pytest.importorskip("acp", reason="the extra `acp` is not installed")
 
 
 @pytest.fixture
-def desk(tmp_path: Path):
-    from tests.e2e.acp.editor import Desk
+def editor_home(tmp_path: Path):
+    from tests.e2e.acp.editor import EditorHome
 
     for folder in ("home", "workspace"):
         (tmp_path / folder).mkdir()
     (tmp_path / "workspace" / "notes.txt").write_text("remember the milk\n")
-    return Desk(tmp_path / "home", tmp_path / "workspace")
+    return EditorHome(tmp_path / "home", tmp_path / "workspace")

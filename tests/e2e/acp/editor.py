@@ -147,16 +147,16 @@ class Editor(acp.Client):
     def of(self, kind: type[Any]) -> list[Any]:
         return [update for update in self.updates if isinstance(update, kind)]
 
-    def said(self, kind: type[Any] = AgentMessageChunk) -> str:
+    def text_of(self, kind: type[Any] = AgentMessageChunk) -> str:
         return "".join(update.content.text for update in self.of(kind))
 
     @property
     def thought(self) -> str:
-        return self.said(AgentThoughtChunk)
+        return self.text_of(AgentThoughtChunk)
 
     @property
-    def heard(self) -> str:
-        return self.said(UserMessageChunk)
+    def user_text(self) -> str:
+        return self.text_of(UserMessageChunk)
 
     def call(self) -> dict[str, Any]:
         """The only call as the editor would show it: what it started as, with every later word about it."""
@@ -175,7 +175,7 @@ def _fields(update: Any) -> dict[str, Any]:
     return {name: value for name in type(update).model_fields if (value := getattr(update, name)) is not None}
 
 
-class Desk:
+class EditorHome:
     """A user with a home and a workspace, who may open one editor after the other."""
 
     def __init__(self, home: Path, workspace: Path) -> None:
@@ -238,8 +238,8 @@ class Desk:
 
     @property
     def environ(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
-        return {**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home), "SIM_KEY": "key"}
+        environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+        return {**environment, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home), "SIM_KEY": "key"}
 
     async def new(self, editor: Editor) -> str:
         return (await editor.agent.new_session(cwd=str(self.workspace), mcp_servers=[])).session_id

@@ -6,20 +6,20 @@ import acp
 import pytest
 from acp.schema import AvailableCommandsUpdate, ToolCallProgress
 
-from tests.e2e.acp.editor import Desk, Editor, call, say
+from tests.e2e.acp.editor import Editor, EditorHome, call, say
 
 FORMS = {"elicitation": {"form": {}}}
 
 
-async def test_questions_with_free_text_and_several_choices_are_forms(desk: Desk):
-    desk.write_script(
+async def test_questions_with_free_text_and_several_choices_are_forms(editor_home: EditorHome):
+    editor_home.write_script(
         [call("question", question="What is it called?")],
         [call("question", question="Which ones?", options=["tea", "milk", "water"], multiple=True)],
         [call("question", question="And then?", options=["go", "stay"])],
         "Noted.",
     )
-    async with desk.editor(able=FORMS) as editor:
-        session_id = await desk.new(editor)
+    async with editor_home.editor(able=FORMS) as editor:
+        session_id = await editor_home.new(editor)
         editor.filled = [{"text": "Outrider"}, {"choice": ["0", "2"], "text": "and juice"}, None]
         assert await say(editor, session_id, "ask me") == "end_turn"
         assert [message for message, _ in editor.forms] == ["What is it called?", "Which ones?", "And then?"]
@@ -40,51 +40,51 @@ def texts_of(editor: Editor, status: str) -> list[str]:
     return [block.content.text for update in ended for block in update.content or () if block.type == "content"]
 
 
-async def test_a_fork_has_the_messages_and_the_original_stays(desk: Desk):
-    desk.write_script("One.", "Two.")
-    async with desk.editor() as editor:
+async def test_a_fork_has_the_messages_and_the_original_stays(editor_home: EditorHome):
+    editor_home.write_script("One.", "Two.")
+    async with editor_home.editor() as editor:
         assert editor.offered.agent_capabilities.session_capabilities.fork is not None
-        session_id = await desk.new(editor)
+        session_id = await editor_home.new(editor)
         await say(editor, session_id, "count")
-        fork = await editor.agent.fork_session(session_id=session_id, cwd=str(desk.workspace), mcp_servers=[])
+        fork = await editor.agent.fork_session(session_id=session_id, cwd=str(editor_home.workspace), mcp_servers=[])
         assert fork.session_id != session_id
         assert fork.modes.current_mode_id == "agent"
         editor.forget()
         await say(editor, fork.session_id, "go on")
-        await desk.load(editor, session_id)
-        assert editor.heard == "count"
+        await editor_home.load(editor, session_id)
+        assert editor.user_text == "count"
         editor.forget()
-        await desk.load(editor, fork.session_id)
-        assert editor.heard == "countgo on"
-        listed = (await editor.agent.list_sessions(cwd=str(desk.workspace))).sessions
+        await editor_home.load(editor, fork.session_id)
+        assert editor.user_text == "countgo on"
+        listed = (await editor.agent.list_sessions(cwd=str(editor_home.workspace))).sessions
         assert {one.session_id for one in listed} == {session_id, fork.session_id}
         with pytest.raises(acp.RequestError, match="works in"):
-            await editor.agent.fork_session(session_id=session_id, cwd=str(desk.home), mcp_servers=[])
+            await editor.agent.fork_session(session_id=session_id, cwd=str(editor_home.home), mcp_servers=[])
 
 
-async def test_a_deleted_session_is_gone_and_deleting_it_again_succeeds(desk: Desk):
-    desk.write_script("One.")
-    async with desk.raw() as (process, ask):
+async def test_a_deleted_session_is_gone_and_deleting_it_again_succeeds(editor_home: EditorHome):
+    editor_home.write_script("One.")
+    async with editor_home.raw() as (process, ask):
         offered = await ask("initialize", protocolVersion=1)
         assert offered["result"]["agentCapabilities"]["sessionCapabilities"]["delete"] == {}
-        opened = await ask("session/new", cwd=str(desk.workspace), mcpServers=[])
+        opened = await ask("session/new", cwd=str(editor_home.workspace), mcpServers=[])
         session_id = opened["result"]["sessionId"]
         await ask("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": "count"}])
-        assert len((await ask("session/list", cwd=str(desk.workspace)))["result"]["sessions"]) == 1
+        assert len((await ask("session/list", cwd=str(editor_home.workspace)))["result"]["sessions"]) == 1
         assert (await ask("session/delete", sessionId=session_id))["result"] == {}
-        assert (await ask("session/list", cwd=str(desk.workspace)))["result"]["sessions"] == []
+        assert (await ask("session/list", cwd=str(editor_home.workspace)))["result"]["sessions"] == []
         assert (await ask("session/delete", sessionId=session_id))["result"] == {}
         assert (await ask("session/delete"))["error"]["code"] == -32602
         assert (await ask("_unknown"))["error"]["code"] == -32601
         process.terminate()
 
 
-async def test_additional_folders_are_read_without_a_question_and_secrets_and_changes_are_not(desk: Desk):
-    more = desk.home.parent / "more (1)"
+async def test_additional_folders_are_read_without_a_question_and_secrets_and_changes_are_not(editor_home: EditorHome):
+    more = editor_home.home.parent / "more (1)"
     more.mkdir()
     (more / "list.txt").write_text("butter\n")
     (more / ".env").write_text("TOKEN=1\n")
-    desk.write_script(
+    editor_home.write_script(
         [call("read", file_path=str(more / "list.txt"))],
         [call("grep", pattern="butter", path=str(more))],
         "Butter.",
@@ -92,12 +92,12 @@ async def test_additional_folders_are_read_without_a_question_and_secrets_and_ch
         "No.",
         [call("edit", file_path=str(more / "list.txt"), old_string="butter", new_string="jam")],
         "No.",
-        [call("read", file_path=str(desk.home / "config.toml"))],
+        [call("read", file_path=str(editor_home.home / "config.toml"))],
         "No.",
     )
-    async with desk.editor() as editor:
+    async with editor_home.editor() as editor:
         opened = await editor.agent.new_session(
-            cwd=str(desk.workspace), additional_directories=[str(more)], mcp_servers=[]
+            cwd=str(editor_home.workspace), additional_directories=[str(more)], mcp_servers=[]
         )
         await say(editor, opened.session_id, "what is on the list?")
         assert not editor.asked
@@ -110,58 +110,60 @@ async def test_additional_folders_are_read_without_a_question_and_secrets_and_ch
             assert editor.asked[-1][0].title.startswith(title)
         assert (more / "list.txt").read_text() == "butter\n"
         with pytest.raises(acp.RequestError, match="absolute"):
-            await editor.agent.new_session(cwd=str(desk.workspace), additional_directories=["more"], mcp_servers=[])
+            await editor.agent.new_session(
+                cwd=str(editor_home.workspace), additional_directories=["more"], mcp_servers=[]
+            )
 
 
-async def test_without_a_key_a_session_asks_for_a_login_and_opens_after_it(desk: Desk):
-    (desk.home / "config.toml").write_text('model = "anthropic/claude-sonnet-4-5"\n')
-    async with desk.editor(able={"auth": {"terminal": True}}) as editor:
+async def test_without_a_key_a_session_asks_for_a_login_and_opens_after_it(editor_home: EditorHome):
+    (editor_home.home / "config.toml").write_text('model = "anthropic/claude-sonnet-4-5"\n')
+    async with editor_home.editor(able={"auth": {"terminal": True}}) as editor:
         login, key = editor.offered.auth_methods
         assert (login.type, login.args, key.id) == ("terminal", ["--login"], "key")
         with pytest.raises(acp.RequestError) as refused:
-            await desk.new(editor)
+            await editor_home.new(editor)
         assert refused.value.code == -32000
         assert "outrider login" in str(refused.value)
         with pytest.raises(acp.RequestError) as again:
             await editor.agent.authenticate(method_id="key")
         assert again.value.code == -32000
-        desk.write_script("Hello.")
+        editor_home.write_script("Hello.")
         await editor.agent.authenticate(method_id="key")
-        assert await say(editor, await desk.new(editor), "hello") == "end_turn"
-    async with desk.editor() as editor:
+        assert await say(editor, await editor_home.new(editor), "hello") == "end_turn"
+    async with editor_home.editor() as editor:
         assert [method.id for method in editor.offered.auth_methods] == ["key"]
 
 
-async def test_commands_from_files_are_offered_and_expanded(desk: Desk):
-    commands = desk.home / ".claude" / "commands"
+async def test_commands_from_files_are_offered_and_expanded(editor_home: EditorHome):
+    commands = editor_home.home / ".claude" / "commands"
     commands.mkdir(parents=True)
     (commands / "greet.md").write_text("---\ndescription: say hello\nargument-hint: NAME\n---\nGreet $1 warmly.\n")
-    desk.write_script("Hello.")
-    async with desk.editor() as editor:
-        session_id = await desk.new(editor)
+    editor_home.write_script("Hello.")
+    async with editor_home.editor() as editor:
+        session_id = await editor_home.new(editor)
         await editor.until(lambda: editor.of(AvailableCommandsUpdate))
         offered = editor.of(AvailableCommandsUpdate)[0].available_commands
         greet = next(command for command in offered if command.name == "greet")
         assert (greet.description, greet.input.root.hint) == ("say hello", "NAME")
         await say(editor, session_id, "/greet Ann")
-        await desk.load(editor, session_id)
-        assert "Greet Ann warmly." in editor.heard
+        await editor_home.load(editor, session_id)
+        assert "Greet Ann warmly." in editor.user_text
 
 
 BUFFERS = {"fs": {"readTextFile": True, "writeTextFile": True}}
 
 
-async def test_unsaved_text_is_read_and_changed_in_the_editor_and_undone_there(desk: Desk):
-    notes = desk.workspace / "notes.txt"
-    desk.write_script(
+async def test_unsaved_text_is_read_and_changed_in_the_editor_and_undone_there(editor_home: EditorHome):
+    notes = editor_home.workspace / "notes.txt"
+    editor_home.write_script(
         [call("read", file_path="notes.txt")],
         [call("shell", command="cat notes.txt")],
         [call("edit", file_path="notes.txt", old_string="the bread", new_string="the jam")],
         [call("write", file_path="new/list.txt", content="eggs\n")],
         "Done.",
     )
-    async with desk.editor("--approval", "edits", able=BUFFERS) as editor:
-        session_id = await desk.new(editor)
+    async with editor_home.editor("--approval", "edits", able=BUFFERS) as editor:
+        session_id = await editor_home.new(editor)
         editor.buffers[str(notes)] = "remember the bread\n"
         assert await say(editor, session_id, "jam, please") == "end_turn"
         read, shell, *_ = texts_of(editor, "completed")
@@ -170,28 +172,28 @@ async def test_unsaved_text_is_read_and_changed_in_the_editor_and_undone_there(d
         assert "remember the milk" in shell
         assert "not saved in the user's editor, so commands see the saved text: notes.txt" in shell
         # The user's own text is saved before the change, so that undo restores it.
-        assert editor.written == [str(notes), str(notes), str(desk.workspace / "new" / "list.txt")]
+        assert editor.written == [str(notes), str(notes), str(editor_home.workspace / "new" / "list.txt")]
         assert notes.read_text() == "remember the jam\n"
-        assert (desk.workspace / "new" / "list.txt").read_text() == "eggs\n"
+        assert (editor_home.workspace / "new" / "list.txt").read_text() == "eggs\n"
         await say(editor, session_id, "/undo")
         assert notes.read_text() == "remember the bread\n"
-        assert not (desk.workspace / "new" / "list.txt").exists()
+        assert not (editor_home.workspace / "new" / "list.txt").exists()
         editor.buffers[str(notes)] = "something else\n"
         await say(editor, session_id, "/redo")
-        assert "unsaved" in editor.said()
+        assert "unsaved" in editor.text_of()
         assert notes.read_text() == "remember the bread\n"
 
 
-async def test_nothing_is_written_behind_the_back_of_an_editor_that_refuses(desk: Desk):
-    notes = desk.workspace / "notes.txt"
-    desk.write_script(
+async def test_nothing_is_written_to_disk_if_the_editor_refuses_the_write(editor_home: EditorHome):
+    notes = editor_home.workspace / "notes.txt"
+    editor_home.write_script(
         [call("read", file_path="notes.txt")],
         [call("edit", file_path="notes.txt", old_string="milk", new_string="jam")],
         [call("apply_patch", patch="*** Begin Patch\n*** Delete File: notes.txt\n*** End Patch")],
         "Not done.",
     )
-    async with desk.editor("--approval", "edits", able=BUFFERS) as editor:
-        session_id = await desk.new(editor)
+    async with editor_home.editor("--approval", "edits", able=BUFFERS) as editor:
+        session_id = await editor_home.new(editor)
         editor.refuses_writes = True
         editor.buffers[str(notes)] = "remember the milk and bread\n"
         assert await say(editor, session_id, "jam, please") == "end_turn"
@@ -201,20 +203,20 @@ async def test_nothing_is_written_behind_the_back_of_an_editor_that_refuses(desk
         assert notes.read_text() == "remember the milk\n"
 
 
-async def test_an_editor_that_only_reads_has_its_unsaved_files_left_alone(desk: Desk):
-    notes, other = desk.workspace / "notes.txt", desk.workspace / "other.txt"
+async def test_an_editor_that_only_reads_has_its_unsaved_files_left_alone(editor_home: EditorHome):
+    notes, other = editor_home.workspace / "notes.txt", editor_home.workspace / "other.txt"
     other.write_bytes(b"a\r\nb\r\n")
-    desk.write_script(
+    editor_home.write_script(
         [call("read", file_path="notes.txt"), call("read", file_path="other.txt"), call("read", file_path="new.txt")],
         [call("edit", file_path="notes.txt", old_string="milk", new_string="jam")],
         [call("edit", file_path="other.txt", old_string="a", new_string="c")],
         "Half done.",
     )
-    async with desk.editor("--approval", "edits", able={"fs": {"readTextFile": True}}) as editor:
-        session_id = await desk.new(editor)
+    async with editor_home.editor("--approval", "edits", able={"fs": {"readTextFile": True}}) as editor:
+        session_id = await editor_home.new(editor)
         editor.buffers[str(notes)] = "remember the milk and bread\n"
         editor.buffers[str(other)] = "a\nb\n"  # an editor that normalizes line endings
-        editor.buffers[str(desk.workspace / "new.txt")] = "never saved\n"
+        editor.buffers[str(editor_home.workspace / "new.txt")] = "never saved\n"
         assert await say(editor, session_id, "jam, please") == "end_turn"
         outputs = texts_of(editor, "completed")
         assert any("never saved" in output for output in outputs)
@@ -225,11 +227,11 @@ async def test_an_editor_that_only_reads_has_its_unsaved_files_left_alone(desk: 
         assert not editor.written
 
 
-async def test_a_command_or_an_agent_leaves_unsaved_text_alone(desk: Desk):
-    notes, old = desk.workspace / "notes.txt", desk.workspace / "old" / "list.txt"
+async def test_a_command_or_an_agent_leaves_unsaved_text_alone(editor_home: EditorHome):
+    notes, old = editor_home.workspace / "notes.txt", editor_home.workspace / "old" / "list.txt"
     old.parent.mkdir()
     old.write_text("eggs\n")
-    desk.write_script(
+    editor_home.write_script(
         [call("shell", command="sed -i s/milk/jam/ notes.txt; rm -r old; echo tea > other.txt")],
         "Done.",
         [call("shell", command="sed -i s/milk/jam/ notes.txt")],
@@ -239,8 +241,8 @@ async def test_a_command_or_an_agent_leaves_unsaved_text_alone(desk: Desk):
         "Jam.",
         "Done.",
     )
-    async with desk.editor(able=BUFFERS) as editor:
-        session_id = await desk.new(editor)
+    async with editor_home.editor(able=BUFFERS) as editor:
+        session_id = await editor_home.new(editor)
         editor.buffers |= {str(notes): "remember the bread\n", str(old): "eggs and bacon\n"}
         editor.answers = ["keep"]
         await say(editor, session_id, "jam, please")
@@ -250,7 +252,7 @@ async def test_a_command_or_an_agent_leaves_unsaved_text_alone(desk: Desk):
         (output,) = texts_of(editor, "completed")
         assert "unsaved text in the user's editor and are left as they are: notes.txt, old/list.txt" in output
         assert (notes.read_text(), old.read_text()) == ("remember the milk\n", "eggs\n")
-        assert (desk.workspace / "other.txt").read_text() == "tea\n"
+        assert (editor_home.workspace / "other.txt").read_text() == "tea\n"
         assert not editor.written
         editor.forget()
         await editor.agent.set_config_option(config_id="approval", session_id=session_id, value="edits")
@@ -261,10 +263,10 @@ async def test_a_command_or_an_agent_leaves_unsaved_text_alone(desk: Desk):
         assert editor.written == [str(notes), str(notes)]
 
 
-async def test_a_write_that_the_editor_does_not_answer_ends_with_the_turn(desk: Desk):
-    desk.write_script([call("write", file_path="new.txt", content="tea\n")], "Done.")
-    async with desk.editor("--approval", "edits", able=BUFFERS) as editor:
-        session_id = await desk.new(editor)
+async def test_a_write_that_the_editor_does_not_answer_ends_with_the_turn(editor_home: EditorHome):
+    editor_home.write_script([call("write", file_path="new.txt", content="tea\n")], "Done.")
+    async with editor_home.editor("--approval", "edits", able=BUFFERS) as editor:
+        session_id = await editor_home.new(editor)
         editor.hangs_on_writes = True
         turn = asyncio.create_task(say(editor, session_id, "tea, please"))
         await editor.until(lambda: editor.written)
@@ -272,10 +274,10 @@ async def test_a_write_that_the_editor_does_not_answer_ends_with_the_turn(desk: 
         assert await turn == "cancelled"
 
 
-async def test_output_of_a_sandboxed_command_is_printed_in_a_terminal_of_the_editor(desk: Desk):
-    desk.write_script([call("shell", command="echo one; sleep 1; echo two; exit 3")], "Done.")
-    async with desk.editor(able={"terminal": True}) as editor:
-        session_id = await desk.new(editor)
+async def test_output_of_a_sandboxed_command_is_printed_in_a_terminal_of_the_editor(editor_home: EditorHome):
+    editor_home.write_script([call("shell", command="echo one; sleep 1; echo two; exit 3")], "Done.")
+    async with editor_home.editor(able={"terminal": True}) as editor:
+        session_id = await editor_home.new(editor)
         turn = asyncio.create_task(say(editor, session_id, "run it"))
         await editor.until(lambda: "one" in "".join(editor.printed.values()))
         assert not turn.done()
@@ -288,19 +290,19 @@ async def test_output_of_a_sandboxed_command_is_printed_in_a_terminal_of_the_edi
         assert ended.raw_output == {"exit_code": 3}
 
 
-async def test_an_editor_that_cannot_open_a_terminal_shows_the_output_as_text(desk: Desk):
-    desk.write_script([call("shell", command="echo one")], "Done.")
-    async with desk.editor(able={"terminal": True}) as editor:
-        session_id = await desk.new(editor)
+async def test_an_editor_that_cannot_open_a_terminal_shows_the_output_as_text(editor_home: EditorHome):
+    editor_home.write_script([call("shell", command="echo one")], "Done.")
+    async with editor_home.editor(able={"terminal": True}) as editor:
+        session_id = await editor_home.new(editor)
         editor.refuses_terminals = True
         assert await say(editor, session_id, "run it") == "end_turn"
         assert "one" in texts_of(editor, "completed")[0]
 
 
-async def test_a_terminal_on_another_machine_is_replaced_by_the_text(desk: Desk):
-    desk.write_script([call("shell", command="echo one")], "Done.")
-    async with desk.editor(able={"terminal": True}) as editor:
-        session_id = await desk.new(editor)
+async def test_a_terminal_on_another_machine_is_replaced_by_the_text(editor_home: EditorHome):
+    editor_home.write_script([call("shell", command="echo one")], "Done.")
+    async with editor_home.editor(able={"terminal": True}) as editor:
+        session_id = await editor_home.new(editor)
         editor.has_remote_terminals = True
         assert await say(editor, session_id, "run it") == "end_turn"
         await editor.until(lambda: editor.released)
@@ -308,14 +310,14 @@ async def test_a_terminal_on_another_machine_is_replaced_by_the_text(desk: Desk)
         assert "one" in editor.of(ToolCallProgress)[-1].content[0].content.text
 
 
-async def test_an_editor_that_shows_output_messages_gets_them_with_the_call(desk: Desk):
-    desk.write_script([call("shell", command="echo one; sleep 1; echo two")], "Done.")
-    async with desk.editor(able={"terminal": True, "_meta": {"terminal_output": True}}) as editor:
-        session_id = await desk.new(editor)
+async def test_an_editor_that_shows_output_messages_gets_them_with_the_call(editor_home: EditorHome):
+    editor_home.write_script([call("shell", command="echo one; sleep 1; echo two")], "Done.")
+    async with editor_home.editor(able={"terminal": True, "_meta": {"terminal_output": True}}) as editor:
+        session_id = await editor_home.new(editor)
         assert await say(editor, session_id, "run it") == "end_turn"
         metas = [update.field_meta for update in editor.of(ToolCallProgress) if update.field_meta]
         assert metas[0]["terminal_info"] == {"terminal_id": metas[0]["terminal_output"]["terminal_id"]} | {
-            "cwd": str(desk.workspace)
+            "cwd": str(editor_home.workspace)
         }
         assert "".join(meta["terminal_output"]["data"] for meta in metas if "terminal_output" in meta) == "one\ntwo\n"
         assert metas[-1]["terminal_exit"]["exit_code"] == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.acp.editor import COMMAND, Desk, call
+from tests.e2e.acp.editor import COMMAND, EditorHome, call
 
 CACHE = Path(__file__).parents[3] / ".cache" / "acp-clients"
 SDK, ACPX = "@agentclientprotocol/sdk@2.4.0", "acpx@0.1.15"
@@ -39,20 +39,22 @@ def install(package: str) -> Path:
     return folder / "node_modules"
 
 
-def run_node(desk: Desk, *argv: str) -> list[str]:
-    ended = subprocess.run(["node", *argv], env=desk.environ, capture_output=True, text=True, timeout=90, check=False)
+def run_node(editor_home: EditorHome, *argv: str) -> list[str]:
+    ended = subprocess.run(
+        ["node", *argv], env=editor_home.environ, capture_output=True, text=True, timeout=90, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
 
 
-def test_the_typescript_sdk_has_its_buffers_terminal_question_and_fork_used(desk: Desk):
+def test_the_typescript_sdk_has_its_buffers_terminal_question_and_fork_used(editor_home: EditorHome):
     sdk = install(SDK) / "@agentclientprotocol" / "sdk" / "dist" / "v1" / "unstable" / "acp.js"
-    desk.write_script(*STEPS)
+    editor_home.write_script(*STEPS)
     script = Path(__file__).with_name("sdk_client.mjs")
-    report = json.loads(run_node(desk, str(script), str(sdk), str(desk.workspace), *COMMAND)[-1])
+    report = json.loads(run_node(editor_home, str(script), str(sdk), str(editor_home.workspace), *COMMAND)[-1])
     # The unsaved text is saved first, then changed; both by the client.
     assert report["written"] == [["notes.txt", "remember the bread\n"], ["notes.txt", "remember the jam\n"]]
-    assert (desk.workspace / "notes.txt").read_text() == "remember the jam\n"
+    assert (editor_home.workspace / "notes.txt").read_text() == "remember the jam\n"
     assert (report["printed"], report["exitCode"]) == ("remember the milk\n", 2)
     assert ["tool_call_update", "terminal"] in report["updates"]
     assert (report["forms"], report["asked"], report["auth"]) == (["Which ones?"], 1, ["login", "key"])
@@ -64,15 +66,15 @@ def test_the_typescript_sdk_has_its_buffers_terminal_question_and_fork_used(desk
     )
 
 
-def test_acpx_reads_and_writes_files_and_runs_a_terminal(desk: Desk):
+def test_acpx_reads_and_writes_files_and_runs_a_terminal(editor_home: EditorHome):
     program = install(ACPX) / ".bin" / "acpx"
-    (desk.workspace / "notes.txt").write_text("remember the bread\n")
-    desk.write_script(*STEPS)
-    flags = ("--cwd", str(desk.workspace), "--approve-all", "--format", "json")
-    lines = run_node(desk, str(program), "--agent", " ".join(COMMAND), *flags, "exec", "do it")
+    (editor_home.workspace / "notes.txt").write_text("remember the bread\n")
+    editor_home.write_script(*STEPS)
+    flags = ("--cwd", str(editor_home.workspace), "--approve-all", "--format", "json")
+    lines = run_node(editor_home, str(program), "--agent", " ".join(COMMAND), *flags, "exec", "do it")
     messages = [json.loads(line) for line in lines]
     methods = {message.get("method") for message in messages}
     assert {"fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/release"} <= methods
     assert {"exitCode": 2, "signal": None} in [message.get("result") for message in messages]
     assert messages[-1]["result"]["stopReason"] == "end_turn"
-    assert (desk.workspace / "notes.txt").read_text() == "remember the jam\n"
+    assert (editor_home.workspace / "notes.txt").read_text() == "remember the jam\n"

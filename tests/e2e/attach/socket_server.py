@@ -53,7 +53,7 @@ class Serving:
         return line
 
     async def kill(self) -> None:
-        """As a crash would: no word to anybody."""
+        """Ends as in a crash, without a message to any client."""
         assert self._server is not None
         self._server.kill()
         await self._server.wait()

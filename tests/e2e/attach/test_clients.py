@@ -28,44 +28,44 @@ OTHER = "import outrider; outrider.__version__ = '99.0.0'; from outrider.cli.mai
 CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
 
 
-def kept(events: list[Event]) -> list[tuple[str, object]]:
+def stored_changes(events: list[Event]) -> list[tuple[str, object]]:
     """What of it every client must have seen, in its order."""
-    told: list[tuple[str, object]] = []
+    found: list[tuple[str, object]] = []
     for event in events:
         match event:
             case PartUpdatedEvent(seq=int()):
-                told.append((event.part.id, event.part))
+                found.append((event.part.id, event.part))
             case MessageAddedEvent():
-                told.append((event.message_id, event.role))
+                found.append((event.message_id, event.role))
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
-                told.append((event.approval_id, type(event)))
+                found.append((event.approval_id, type(event)))
             case _:
                 pass
-    return sorted(told, key=lambda one: one[0])
+    return sorted(found, key=lambda one: one[0])
 
 
-def words(events: list[Event]) -> str:
+def texts(events: list[Event]) -> str:
     return "".join(event.delta for event in events if isinstance(event, PartDeltaEvent))
 
 
-async def test_two_clients_of_a_session_hear_the_same_and_either_may_answer(serving: Serving):
+async def test_two_clients_of_a_session_receive_the_same_and_either_may_answer(serving: Serving):
     serving.script("First of all.", call("shell", command="touch made"), "Made.", delay=0.01)
     await serving.begin()
     async with serving.client() as one, serving.client() as other:
-        heard: tuple[list[Event], list[Event]] = ([], [])
+        received: tuple[list[Event], list[Event]] = ([], [])
         session_id = await one.create()
         await other.open(session_id)
-        for engine, events in zip((one, other), heard, strict=True):
+        for engine, events in zip((one, other), received, strict=True):
             engine.bus.subscribe_all(events.append)
         assert (await one.prompt(session_id, "begin")).output == "First of all."
         working = asyncio.create_task(one.prompt(session_id, "make it"))
-        await until(lambda: any(isinstance(event, ToolApprovalRequestedEvent) for event in heard[1]))
+        await until(lambda: any(isinstance(event, ToolApprovalRequestedEvent) for event in received[1]))
         (asked,) = await other.approvals(session_id)
         await other.answer(asked.id, allow=True)
         assert (await working).output == "Made."
-        await until(lambda: len(kept(heard[0])) == len(kept(heard[1])))
-        assert kept(heard[0]) == kept(heard[1])
-        assert words(heard[0]) == words(heard[1]) == "First of all.Made."
+        await until(lambda: len(stored_changes(received[0])) == len(stored_changes(received[1])))
+        assert stored_changes(received[0]) == stored_changes(received[1])
+        assert texts(received[0]) == texts(received[1]) == "First of all.Made."
         assert [len(engine.live[session_id].session.messages) for engine in (one, other)] == [5, 5]
     assert (serving.workspace / "made").exists()
 
@@ -97,7 +97,7 @@ async def test_a_turn_continues_after_a_crash_of_the_server_and_nothing_is_repor
         session_id = await engine.create()
         engine.bus.subscribe_all(events.append)
         prompted = asyncio.create_task(engine.prompt(session_id, "tell me"))
-        await until(lambda: len(words(events)) > 250)
+        await until(lambda: len(texts(events)) > 250)
         await serving.kill()
         serving.script("It goes on.")
         await serving.begin()
@@ -107,8 +107,8 @@ async def test_a_turn_continues_after_a_crash_of_the_server_and_nothing_is_repor
         assert [message.role for message in there] == ["user", "assistant", "user", "assistant"]
         numbers = [event.seq for event in events if isinstance(event, PartUpdatedEvent) and event.seq is not None]
         assert all(before < after for before, after in pairwise(numbers))
-        cut = words(events).removesuffix("It goes on.")
-        assert words(events) == f"{cut}It goes on."
+        cut = texts(events).removesuffix("It goes on.")
+        assert texts(events) == f"{cut}It goes on."
         assert LONG.startswith(cut)
         assert cut.startswith(there[1].get_text_content())
 
@@ -137,7 +137,7 @@ async def test_who_joins_in_the_middle_of_an_answer_gets_all_of_it_once(serving:
         session_id = await one.create()
         one.bus.subscribe_all(events.append)
         prompted = asyncio.create_task(one.prompt(session_id, "tell me"))
-        await until(lambda: len(words(events)) > 40)
+        await until(lambda: len(texts(events)) > 40)
         later: list[Event] = []
         session = await late.open(session_id)
         late.bus.subscribe_all(later.append)
@@ -145,7 +145,7 @@ async def test_who_joins_in_the_middle_of_an_answer_gets_all_of_it_once(serving:
         assert late.live[session_id].in_turn
         assert (await prompted).output == LONG
         await until(lambda: not late.live[session_id].in_turn)
-        assert known + words(later) == LONG
+        assert known + texts(later) == LONG
 
 
 async def test_what_is_wrong_is_reported_with_its_remedy(serving: Serving):
@@ -157,8 +157,8 @@ async def test_what_is_wrong_is_reported_with_its_remedy(serving: Serving):
         True,
         True,
     )
-    nobody = await serving.run("--attach", f"{serving.url}.not", "hi")
-    assert (nobody.code, "outrider serve" in nobody.err) == (1, True)
+    refused = await serving.run("--attach", f"{serving.url}.not", "hi")
+    assert (refused.code, "outrider serve" in refused.err) == (1, True)
     token = (serving.home / "server" / "token").read_text()
     serving.extra = {"OUTRIDER_SERVER_TOKEN": token, "OUTRIDER_HOME": str(serving.workspace)}
     assert (await serving.run("--attach", serving.url, "hi")).out == "hello\n"
@@ -185,7 +185,7 @@ async def test_what_is_no_server_of_ours_is_distinguished(tmp_path):
                 pass
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused_and_one_that_is_pointed_to_is_not(serving: Serving):
+async def test_an_unknown_certificate_is_refused_and_a_configured_one_is_accepted(serving: Serving):
     serving.script("hello over TLS")
     pem = str(CERTIFICATE)
     line = await serving.begin("--tls-cert", pem, "--tls-key", pem)
@@ -193,8 +193,8 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_one_that_is_
     refused = await serving.run("--attach", url, "hi")
     assert (refused.code, "SSL_CERT_FILE" in refused.err) == (2, True), refused.err
     serving.extra = {"SSL_CERT_FILE": pem}
-    taken = await serving.run("--attach", url, "hi")
-    assert (taken.code, taken.out) == (0, "hello over TLS\n"), taken.err
+    occupied = await serving.run("--attach", url, "hi")
+    assert (occupied.code, occupied.out) == (0, "hello over TLS\n"), occupied.err
 
 
 async def test_a_server_that_stays_away_is_waited_for_only_so_long(serving: Serving):

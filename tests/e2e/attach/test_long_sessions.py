@@ -58,7 +58,7 @@ async def test_the_end_is_enough_to_continue_and_what_changes_before_it_is_left_
         assert session.messages[-1].get_text_content() == "It goes on."
 
 
-async def test_the_screen_counts_and_forks_all_of_it(serving: Serving, screens: list[Screen]):
+async def test_the_screen_sums_up_and_forks_all_of_it(serving: Serving, screens: list[Screen]):
     pytest.importorskip("textual", reason="the extra `terminal` is not installed")
     session_id = await keep_long_session(serving)
     serving.script("unused")

@@ -15,7 +15,7 @@ from tests.e2e.attach.test_tui_over_server import Screen, screens
 __all__ = ["screens"]
 
 
-def told(events: list[Event], word: str) -> list[object]:
+def parts_of(events: list[Event], word: str) -> list[object]:
     return [event.changes[word] for event in events if isinstance(event, SessionUpdatedEvent) and word in event.changes]
 
 
@@ -29,12 +29,12 @@ async def test_a_question_is_answered_on_one_screen_and_goes_from_the_others(ser
         client.bus.subscribe_all(events.append)
         session_id = await client.create()
         painting = asyncio.create_task(client.prompt(session_id, "paint it"))
-        await until(lambda: told(events, "question"))
+        await until(lambda: parts_of(events, "question"))
         screen = Screen(serving, "--session", session_id[-8:])
         screens.append(screen)
         await screen.shows("A question", "Which colour?", "blue")
         await screen.answer("2")
-        await until(lambda: len(told(events, "question")) == 2)
+        await until(lambda: len(parts_of(events, "question")) == 2)
         await screen.shows("Which size?", "large")
         (asked,) = await client.client.get("/api/questions", session_id=session_id)
         await client.client.send_request(
@@ -42,7 +42,7 @@ async def test_a_question_is_answered_on_one_screen_and_goes_from_the_others(ser
         )
         assert (await painting).output == "Painted."
         await screen.shows("Painted.", without="A question")
-        said = [part.state.output for message in client.live[session_id].session.messages for part in message.parts
+        outputs = [part.state.output for message in client.live[session_id].session.messages for part in message.parts
                 if part.type == "tool"]  # fmt: skip
-        assert said == ["The user answered: blue", "The user answered: small; but not tiny"]
+        assert outputs == ["The user answered: blue", "The user answered: small; but not tiny"]
         assert await client.client.get("/api/questions") == []

@@ -10,15 +10,15 @@ from tests.e2e.attach.socket_server import SECONDS, Serving, call, until
 ASKS = call("question", question="Which colour?", options=["red", "blue"])
 
 
-def heard_by(client: RemoteEngine) -> list[dict[str, str]]:
-    """The questions that it is told of, as they come."""
+def questions_of(client: RemoteEngine) -> list[dict[str, str]]:
+    """Collects the questions that the client receives, in order."""
     questions: list[dict[str, str]] = []
 
-    def hear(event: Event) -> None:
+    def receive(event: Event) -> None:
         if isinstance(event, SessionUpdatedEvent) and "question" in event.changes:
             questions.append(event.changes["question"])
 
-    client.bus.subscribe_all(hear)
+    client.bus.subscribe_all(receive)
     return questions
 
 
@@ -38,11 +38,11 @@ def outputs(client: RemoteEngine, session_id: str) -> list[str]:
     return [part.state.output for message in messages for part in message.get_parts_by_type(ToolPart)]
 
 
-async def test_whoever_waits_is_asked_again_by_the_server_that_comes_back(serving: Serving):
+async def test_a_waiting_client_is_asked_again_by_the_restarted_server(serving: Serving):
     serving.script(ASKS)
     await serving.begin()
     async with serving.client() as client:
-        questions = heard_by(client)
+        questions = questions_of(client)
         session_id = await client.create()
         painting = asyncio.create_task(client.prompt(session_id, "paint it"))
         await until(lambda: questions)
@@ -60,7 +60,7 @@ async def test_who_opens_the_session_later_is_asked_and_its_turn_continues(servi
     serving.script(ASKS)
     await serving.begin()
     async with serving.client() as client:
-        questions = heard_by(client)
+        questions = questions_of(client)
         session_id = await client.create()
         await client.client.post(f"/api/sessions/{session_id}/prompt", {"text": "paint it"})
         await until(lambda: questions)

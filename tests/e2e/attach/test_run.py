@@ -28,16 +28,16 @@ async def test_an_answer_streams_and_ends_like_that_of_a_run_here(serving: Servi
 async def test_a_session_continues_and_text_is_printed_as_text(serving: Serving):
     serving.script("One.", "Two.")
     await serving.begin()
-    begun = await serving.run("--attach", serving.url, "-o", "json", "first")
-    session_id = json.loads(begun.out)["session_id"]
+    first = await serving.run("--attach", serving.url, "-o", "json", "first")
+    session_id = json.loads(first.out)["session_id"]
     going_on = await serving.run("--attach", serving.url, "--session", session_id[-8:], "second")
     assert (going_on.code, going_on.out) == (0, "Two.\n"), going_on.err
     async with serving.client() as engine:
-        said = [message.get_text_content() for message in (await engine.open(session_id)).messages]
-    assert said == ["first", "One.", "second", "Two."]
+        texts = [message.get_text_content() for message in (await engine.open(session_id)).messages]
+    assert texts == ["first", "One.", "second", "Two."]
 
 
-async def test_a_call_that_nobody_approves_is_refused_with_its_own_exit_code(serving: Serving):
+async def test_a_call_without_approval_is_refused_with_its_own_exit_code(serving: Serving):
     serving.script(call("shell", command="touch made"), "It was refused.")
     await serving.begin()
     done = await serving.run("--attach", serving.url, "-o", "json", "make it")
@@ -47,7 +47,7 @@ async def test_a_call_that_nobody_approves_is_refused_with_its_own_exit_code(ser
     assert not (serving.workspace / "made").exists()
 
 
-async def test_with_patience_another_front_end_s_answer_counts(serving: Serving):
+async def test_with_wait_for_approval_another_front_end_s_answer_applies(serving: Serving):
     serving.script(call("shell", command="touch made"), "It is made.")
     await serving.begin()
     async with serving.client() as engine:
@@ -74,7 +74,7 @@ async def test_an_interrupt_ends_the_turn_on_the_server(serving: Serving):
     run = await serving.start("run", "--attach", serving.url, "hi")
     async with serving.client() as engine, asyncio.timeout(60):
         archive = RemoteArchive(engine.client)
-        while not (begun := await archive.list_sessions(2)) or len((await engine.open(begun[0].id)).messages) < 2:
+        while not (sessions := await archive.list_sessions(2)) or len((await engine.open(sessions[0].id)).messages) < 2:
             await asyncio.sleep(0.05)
     run.send_signal(signal.SIGINT)
     assert (await ended(run)).code == 130

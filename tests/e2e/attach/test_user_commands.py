@@ -23,28 +23,28 @@ async def test_a_command_runs_in_the_session_s_folder_and_is_received_while_it_r
     await serving.begin()
     async with serving.client() as engine:
         session_id = await engine.create()
-        said: list[str] = []
+        texts: list[str] = []
         command = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo 'wörld' > made; cat made; exit 3"
-        running = asyncio.create_task(run_remote_command(engine.client, session_id, command, said.append))
-        await until(lambda: "begun" in "".join(said))
+        running = asyncio.create_task(run_remote_command(engine.client, session_id, command, texts.append))
+        await until(lambda: "begun" in "".join(texts))
         assert not running.done()
         (serving.workspace / "go").touch()
         assert "3" in await running
-        assert "".join(said) == "begun\nwörld\n"
+        assert "".join(texts) == "begun\nwörld\n"
         assert (serving.workspace / "made").read_text() == "wörld\n"
         assert (await engine.open(session_id)).messages == []
 
 
-async def test_whoever_stops_waiting_ends_the_command_there(serving: Serving):
+async def test_a_client_that_stops_waiting_ends_the_command_on_the_server(serving: Serving):
     serving.script("never asked")
     await serving.begin()
     async with serving.client() as engine:
-        said: list[str] = []
+        texts: list[str] = []
         running = asyncio.create_task(
-            run_remote_command(engine.client, await engine.create(), "echo $$; exec sleep 1000", said.append)
+            run_remote_command(engine.client, await engine.create(), "echo $$; exec sleep 1000", texts.append)
         )
-        await until(lambda: "".join(said).endswith("\n"))
-        pid = "".join(said).strip()
+        await until(lambda: "".join(texts).endswith("\n"))
+        pid = "".join(texts).strip()
         assert lives(pid)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -56,13 +56,13 @@ async def test_all_of_a_flood_that_is_read_arrives(serving: Serving):
     serving.script("never asked")
     await serving.begin()
     async with serving.client() as engine:
-        said: list[str] = []
-        await run_remote_command(engine.client, await engine.create(), "seq 1 20000", said.append)
-        assert "".join(said) == "".join(f"{number}\n" for number in range(1, 20_001))
+        texts: list[str] = []
+        await run_remote_command(engine.client, await engine.create(), "seq 1 20000", texts.append)
+        assert "".join(texts) == "".join(f"{number}\n" for number in range(1, 20_001))
         with pytest.raises(OutriderError, match="session"):
-            await run_remote_command(engine.client, "0198b5a0-0000-7000-8000-000000000000", "ls", said.append)
+            await run_remote_command(engine.client, "0198b5a0-0000-7000-8000-000000000000", "ls", texts.append)
         with pytest.raises(OutriderError, match="length"):
-            await run_remote_command(engine.client, await engine.create(), "", said.append)
+            await run_remote_command(engine.client, await engine.create(), "", texts.append)
 
 
 async def test_what_the_server_s_rules_deny_is_denied_in_every_mode(serving: Serving):

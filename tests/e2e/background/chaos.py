@@ -76,7 +76,7 @@ def can_mount() -> bool:
         return mounted.returncode == 0
 
 
-FULL_DISK = 1  # the machine with a small disk of its own
+FULL_DISK = 1  # the machine with a separate, small disk
 CONFIG = """
 model = "mock/mock"
 [providers.mock]
@@ -141,7 +141,7 @@ class Site:
         return ended.stdout
 
     def submit(self, count: int) -> None:
-        """Submits jobs, several at a time: each is a command of its own, in a folder of its own."""
+        """Submits jobs, several at a time: each is a separate command in a separate folder."""
         names = [f"j{number}" for number in range(count)]
 
         def submit_some(first: int) -> None:

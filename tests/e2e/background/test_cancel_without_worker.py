@@ -26,7 +26,7 @@ async def reported(there: Watched, run: Run) -> JobReport:
 
 
 async def ends(there: Watched, run: Run) -> dict[str, str]:
-    """How each call ended, of its own and of the agents that it called; "" for one that did not."""
+    """How each call of the run and of its called agents ended; "" for one that did not."""
     found: dict[str, str] = {}
     async for session_id in iterate_session_tree(there.store, run.id):
         for call in await there.calls(session_id):

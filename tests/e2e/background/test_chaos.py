@@ -39,7 +39,7 @@ async def audited(folder: Path, server: str | None = None) -> AsyncIterator[tupl
 
 
 class Storm:
-    """What happens to workers, in an order that a seed fixes; when, is told by what the runs have done so far."""
+    """What happens to workers, in an order that a seed fixes; the time depends on what the runs have done so far."""
 
     def __init__(self, seen: Watched, seed: int, workers: int) -> None:
         self.seen = seen
@@ -51,7 +51,7 @@ class Storm:
     async def rage(self, *, pauses: float) -> list[Run]:
         """Until all runs are over. A share of the strikes are `pauses`, many of them longer than patience lasts."""
         while True:
-            if ended := await self._work_goes_on(self.dice.randrange(2, 12)):
+            if ended := await self._runs_progress(self.dice.randrange(2, 12)):
                 return ended
             victim = self.dice.randrange(len(self.workers))
             if self.kills and self.dice.random() < pauses:
@@ -67,7 +67,7 @@ class Storm:
         self.workers[victim].send_signal(signal.SIGCONT)
         self.pauses += 1
 
-    async def _work_goes_on(self, effects: int) -> list[Run]:
+    async def _runs_progress(self, effects: int) -> list[Run]:
         """By so many effects, or for longer than a worker takes to begin with anything; gives the runs if all are
         over."""
         wanted, until = self.seen.fleet.happened().total() + effects, monotonic() + 60

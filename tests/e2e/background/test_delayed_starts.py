@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 def miss(there: Watched, *, days: int) -> None:
-    """As if every schedule that is not paused had been due some days ago, and nobody had been there."""
+    """As if every schedule that is not paused had been due some days ago, while no worker ran."""
     database = RunDatabase(there.fleet.database)
     with database.engine.begin() as db:
         statement = f"UPDATE {database.table_prefix}schedules SET due = :due WHERE due < :never"
@@ -35,7 +35,7 @@ async def until_submitted(there: Watched, *wanted: str) -> None:
     assert sorted(found) == sorted(wanted)
 
 
-async def test_a_run_begins_when_the_one_before_it_is_over(tmp_path: Path):
+async def test_a_run_starts_when_the_one_before_it_has_ended(tmp_path: Path):
     async with watched(tmp_path) as here:
         first = await here.submit("2 steps of first", place=QueuePlacement(priority=100))
         second = await here.submit("1 steps of second", place=QueuePlacement(priority=1, after_run=first.id))

@@ -24,7 +24,7 @@ async def there(tmp_path: Path, postgres_url: str) -> AsyncIterator[Watched]:
         yield seen
 
 
-async def test_a_run_whose_worker_is_killed_continues_elsewhere(there: Watched, record_property: Record):
+async def test_a_run_whose_worker_is_killed_continues_in_another_worker(there: Watched, record_property: Record):
     workers = dict(reversed(there.fleet.start()) for _ in range(2))
     run = await there.submit("40 steps of moved")
     async with asyncio.timeout(SECONDS):
@@ -45,7 +45,7 @@ async def test_a_run_whose_worker_is_killed_continues_elsewhere(there: Watched, 
     await there.jobs.cancel_run(run.id)
 
 
-async def test_a_worker_that_was_paused_cannot_write_into_a_run_that_continued_elsewhere(there: Watched):
+async def test_a_worker_that_was_paused_cannot_write_into_a_run_that_continued_in_another_worker(there: Watched):
     audit = Audit(there.fleet.database, there.fleet.place)
     audit.install()
     workers = dict(reversed(there.fleet.start()) for _ in range(2))

@@ -60,9 +60,9 @@ async def test_runs_in_flight_survive_a_restart_of_postgres(tmp_path: Path, serv
         for _ in range(2):
             there.fleet.start(OUTRIDER_TEST_OUTAGE=patience)
         runs = await runs_in_flight(there, 5, 12)
-        begun = monotonic()
+        started = monotonic()
         await restart(server, 5)
-        assert monotonic() - begun > 5
+        assert monotonic() - started > 5
         ended = await ends_of(there, runs)
         if patience != "0":
             assert not await there.faults(ended)

@@ -38,25 +38,25 @@ class Two:
     def __init__(self, folder: Path) -> None:
         self.database = RunDatabase(f"sqlite:///{folder / 'runs.sqlite'}")
         self.store = SqliteStore(folder / "sessions.db")
-        self.begun = asyncio.Event()
-        self.taken = asyncio.Event()
+        self.started = asyncio.Event()
+        self.taken_over = asyncio.Event()
         self.calls = 0
 
     async def step(self) -> str:
         """The first one ends when the session is another's."""
         self.calls += 1
-        self.begun.set()
+        self.started.set()
         if self.calls == 1:
-            await self.taken.wait()
+            await self.taken_over.wait()
         return "stepped"
 
     @asynccontextmanager
     async def carrier(self, *, owns: bool) -> AsyncIterator[RunExecutor]:
-        async def says(_: str) -> bool:
+        async def deny(_: str) -> bool:
             return owns
 
         async with Engine([agent()], [scripted(answer)], [Tool(self.step)], store=self.store) as engine:
-            yield RunExecutor(engine, RunWorkspace(engine.store), ReportTable(self.database), says)
+            yield RunExecutor(engine, RunWorkspace(engine.store), ReportTable(self.database), deny)
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ async def test_whose_run_it_is_takes_its_session_back_from_one_that_came_too_lat
     run_id = await submitted(two)
     async with two.carrier(owns=True) as owner:
         carried = asyncio.create_task(owner.execute_run(run_id, JOB))
-        await asyncio.wait_for(two.begun.wait(), SECONDS)
+        await asyncio.wait_for(two.started.wait(), SECONDS)
         async with Engine([agent()], [scripted(["never"])], store=two.store) as late:
             await late.open(run_id, take_over=True)
-            two.taken.set()
+            two.taken_over.set()
             outcome = await asyncio.wait_for(carried, SECONDS)
     assert (outcome.reason, outcome.output) == ("completed", "done")
     calls = [call.state for m in (await two.store.load(run_id)).messages for call in m.parts if hasattr(call, "state")]
@@ -98,7 +98,7 @@ async def test_a_run_that_cannot_be_opened_where_it_continues_ends_with_all_that
     run_id = await submitted(two)
     async with Engine([agent()], [scripted(answer)], [Tool(two.step)], store=two.store) as killed:
         turn = asyncio.create_task(killed.go_on(run_id, take_over=True))
-        await asyncio.wait_for(two.begun.wait(), SECONDS)
+        await asyncio.wait_for(two.started.wait(), SECONDS)
         await two.store.update(run_id, SessionUpdate(workspace_directory="/nowhere/to/be/found"))
         async with two.carrier(owns=True) as other:
             outcome = await other.execute_run(run_id, JOB)
@@ -110,7 +110,7 @@ async def test_a_run_that_cannot_be_opened_where_it_continues_ends_with_all_that
 
 
 async def test_an_agent_that_was_called_by_one_that_came_too_late_writes_nothing_either(two: Two):
-    """Its call was ended, as interrupted, by whoever took the run over; what it did since is nobody's to keep."""
+    """Its call was ended, as interrupted, by the worker that took the run over; what it did since is discarded."""
 
     def asks(request: Request) -> Any:
         parts = [part for message in request.prompt for part in message.content]
@@ -124,12 +124,12 @@ async def test_an_agent_that_was_called_by_one_that_came_too_late_writes_nothing
     run_id = await submitted(two)
     async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as paused:
         turn = asyncio.create_task(paused.go_on(run_id, take_over=True))
-        await asyncio.wait_for(two.begun.wait(), SECONDS)
+        await asyncio.wait_for(two.started.wait(), SECONDS)
         async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as owner:
             end = await asyncio.wait_for(owner.go_on(run_id, take_over=True), SECONDS)
             _, child = [session_id async for session_id in iterate_session_tree(two.store, run_id)]
             before = [change async for change in two.store.changes(child, follow=False)]
-            two.taken.set()
+            two.taken_over.set()
             await asyncio.wait_for(asyncio.wait([turn]), SECONDS)
             after = [change async for change in two.store.changes(child, follow=False)]
     assert end.output == "done"

@@ -80,8 +80,8 @@ async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_an
     assert [[one.state.status for one in session] for session in calls] == [["completed"], ["completed"] * 2]
 
 
-async def goes_on_elsewhere(here: Watched) -> None:
-    """The question is asked in one process, answered in this one, and the run goes on in a third."""
+async def continues_in_another_worker(here: Watched) -> None:
+    """The question is asked in one process, answered in this one, and the run continues in a third."""
     first, _ = here.fleet.start()
     run = await here.submit("1 steps of delegate")
     run = await asyncio.wait_for(here.jobs.wait_for_run(run.id, poll=0.1), SECONDS)
@@ -104,11 +104,11 @@ async def goes_on_elsewhere(here: Watched) -> None:
 
 async def test_a_called_agent_s_question_is_answered_in_one_process_and_the_run_continues_in_another(tmp_path: Path):
     async with watched(tmp_path) as here:
-        await goes_on_elsewhere(here)
+        await continues_in_another_worker(here)
 
 
 async def test_a_called_agent_s_question_is_answered_on_one_machine_and_the_run_continues_on_another(
     tmp_path: Path, postgres_url: str
 ):
     async with watched(tmp_path, fresh_database(postgres_url)) as there:
-        await goes_on_elsewhere(there)
+        await continues_in_another_worker(there)

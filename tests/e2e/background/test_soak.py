@@ -59,12 +59,12 @@ async def test_memory_files_and_connections_stay_as_they_were(
     async with watched(tmp_path, server) as seen:
         child, _ = seen.fleet.start(OUTRIDER_TEST_PAUSE="0", OUTRIDER_TEST_TERMS='{"runs": 8}')
         await one_round(seen, 0)
-        first, begun = needs(child.pid, server), monotonic()
+        first, started = needs(child.pid, server), monotonic()
         for number in range(1, ROUNDS):
             await one_round(seen, number)
         last = needs(child.pid, server)
         calls = seen.fleet.happened()
-    each = (monotonic() - begun) / ((ROUNDS - 1) * RUNS * STEPS) * 1000
+    each = (monotonic() - started) / ((ROUNDS - 1) * RUNS * STEPS) * 1000
     record_property(
         "figures",
         f"soak on {kind}: {calls.total()} steps, {each:.0f} ms each,"

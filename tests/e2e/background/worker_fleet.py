@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Fleet:
-    """Where runs are kept, the workers that carry them, and the effects of their calls."""
+    """The database of runs, the workers that execute them, and the effects of their calls."""
 
     def __init__(self, folder: Path, server: str | None = None) -> None:
         self.effects = folder / "effects"

@@ -34,7 +34,7 @@ HANGS = os.environ.get("OUTRIDER_TEST_HANGS", "")  # the name of an effect whose
 
 
 def answer(request: Request) -> Any:
-    """Calls are numbered by the results that came back, so that a run that goes on elsewhere goes on with the next."""
+    """Numbers calls by the returned results, so that a run in another worker continues with the next call."""
     parts = [part for message in request.prompt for part in message.content]
     prompt = next(part.text for part in parts if getattr(part, "text", "").strip().startswith(tuple("0123456789")))
     steps, _, name = prompt.strip().partition(" steps of ")

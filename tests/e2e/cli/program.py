@@ -37,7 +37,7 @@ class Done:
 
 @dataclass
 class Program:
-    """`outrider` as somebody with an empty home would start it in a folder."""
+    """`outrider`, started in a folder by a user with an empty home."""
 
     home: Path
     workspace: Path

@@ -76,14 +76,14 @@ async def test_a_run_has_the_lines_of_claude_code(program: Program):
     lines = checked(done.lines)
     assert done.code == 0
     assert [line["type"] for line in lines] == ["system", "assistant", "user", "assistant", "result"]
-    init, asked, told, _, result = lines
+    init, asked, result_line, _, result = lines
     assert (init["subtype"], init.keys() >= INIT) == ("init", True)
     assert {"Bash", "Read", "Task"} <= set(init["tools"])
     text, use = asked["message"]["content"]
     assert text == {"type": "text", "text": "Let me look."}
     assert use == {"type": "tool_use", "id": "call_r", "name": "Read", "input": {"file_path": "notes.txt"}}
     assert (asked["message"]["stop_reason"], asked["message"]["role"]) == ("tool_use", "assistant")
-    (block,) = told["message"]["content"]
+    (block,) = result_line["message"]["content"]
     assert (block["tool_use_id"], block["is_error"], "milk" in block["content"]) == ("call_r", False, True)
     assert (result["subtype"], result["is_error"], result["result"]) == ("success", False, "Milk.")
     assert result["num_turns"] == 2

@@ -11,7 +11,7 @@ pytest.importorskip("pyte", reason="pyte is not installed")
 pytest.importorskip("textual", reason="the extra `terminal` is not installed")
 from tests.e2e.tui.terminal import Terminal
 
-# How each shell is started without anybody's own settings, and what it must be told before it completes.
+# How each shell is started without user settings, and what it needs before it completes.
 SHELLS = {
     "bash": (("bash", "--noprofile", "--norc", "-i"), "source {script}"),
     "zsh": (("zsh", "-f", "-i"), "autoload -Uz compinit; compinit -u -D; source {script}"),
@@ -27,9 +27,9 @@ async def shell(request: pytest.FixtureRequest, program: Program, tmp_path: Path
     script = tmp_path / f"outrider.{name}"
     script.write_text((await program.run("completion", name)).out)
     command, prepare = SHELLS[name]
-    stand_in = tmp_path / "outrider"
-    stand_in.write_text('#!/bin/sh\necho "<$*>"\n')
-    stand_in.chmod(0o755)
+    recorder = tmp_path / "outrider"
+    recorder.write_text('#!/bin/sh\necho "<$*>"\n')
+    recorder.chmod(0o755)
     environ = {**program.environ, "TERM": "xterm", "PATH": f"{tmp_path}:{program.environ['PATH']}"}
     terminal = Terminal([], cwd=program.workspace, environ=environ, size=(120, 40), program=command)
     terminal.type(f"{prepare.format(script=script)}; echo pre''pared\n")

@@ -95,12 +95,12 @@ async def test_variants_of_one_run_are_compared(program: Program, tmp_path: Path
 async def test_results_that_cannot_be_written_are_reported_before_the_run(program: Program):
     write_suite(program)
     program.url = "http://127.0.0.1:9/v1"  # no server: nothing is sent
-    for options, words in (
+    for options, message in (
         (("-o", "greetings.toml"), "the results cannot be written to "),
         (("--predictions", "all.jsonl"), "--predictions needs a run with one variant; this one has good; weak"),
     ):
         done = await program.run("eval", "greetings.toml", *options)
-        assert (done.code, words in done.err) == (2, True), done.err
+        assert (done.code, message in done.err) == (2, True), done.err
         assert "Traceback" not in done.err
 
 

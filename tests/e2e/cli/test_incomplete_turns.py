@@ -19,13 +19,13 @@ ENDS: dict[str, tuple[tuple[str, ...], Any, int, str]] = {
 
 @pytest.mark.parametrize("kind", ENDS)
 async def test_the_next_step_is_named_and_the_turn_continues(program: Program, kind: str):
-    options, script, code, words = ENDS[kind]
+    options, script, code, message = ENDS[kind]
     program.workspace /= "a-folder-whose-name-makes-the-state-of-the-workspace-longer-than-the-input" * 3
     program.workspace.mkdir()
     async with answering(program, script):
         ended = await program.run("run", *options, "-o", "json", "what do I need?")
-    assert (ended.code, words in ended.json["next_step"]) == (code, True)
-    assert words in ended.err
+    assert (ended.code, message in ended.json["next_step"]) == (code, True)
+    assert message in ended.err
     session = ended.json["session_id"]
     assert f"continue this turn with: outrider run --session {session[-8:]}" in ended.err
     async with answering(program, lambda _: "Milk.") as server:

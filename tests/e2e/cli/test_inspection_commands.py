@@ -10,8 +10,8 @@ async def test_help_and_version_explain_themselves(program: Program):
     assert (version.code, version.out.startswith("outrider ")) == (0, True)
     top = await program.run("--help")
     assert top.code == 0
-    for words in ("outrider run 'why does the build fail?'", "sessions", "doctor", "ANTHROPIC_API_KEY"):
-        assert words in top.out
+    for text in ("outrider run 'why does the build fail?'", "sessions", "doctor", "ANTHROPIC_API_KEY"):
+        assert text in top.out
     for command in ("worker", "jobs"):
         assert f"  {command} " in top.out
     run = await program.run("help", "run")
@@ -67,13 +67,13 @@ async def test_a_decision_is_explained_before_it_is_made(program: Program):
 
 
 async def test_a_command_without_a_subcommand_lists(program: Program):
-    for command, said in (("sessions", "There are no sessions yet"), ("permissions", "There are no rules")):
+    for command, message in (("sessions", "There are no sessions yet"), ("permissions", "There are no rules")):
         looked = await program.run(command)
-        assert (looked.code, said in looked.err) == (0, True)
+        assert (looked.code, message in looked.err) == (0, True)
     assert "list" in (await program.run("sessions", "--help")).out
 
 
-async def test_trust_shows_what_it_is_about_and_is_taken_back(program: Program):
+async def test_trust_shows_what_it_is_about_and_is_revoked(program: Program):
     (program.workspace / "AGENTS.md").write_text("Always say please.\x1b[2J\n")
     refused = await program.run("trust")
     assert (refused.code, "--yes" in refused.err) == (2, True)
@@ -112,5 +112,5 @@ async def test_the_doctor_finds_and_repairs_a_damaged_store(program: Program):
     found = await program.run("doctor")
     assert "✗ store" in found.out
     assert "--repair" in found.out
-    mended = await program.run("doctor", "--repair", "--compact")
-    assert "✗ store" not in mended.out
+    repaired = await program.run("doctor", "--repair", "--compact")
+    assert "✗ store" not in repaired.out

@@ -15,14 +15,14 @@ SLEEPING = call("shell", command="echo begun; sleep 60")
 ESCAPES = "\x1b]0;evil\x07\x1b[31mred\x1b[0m \x1b[2J"
 
 
-async def begun(process: asyncio.subprocess.Process) -> None:
+async def command_started(process: asyncio.subprocess.Process) -> None:
     """A command runs: a verbose program says so."""
     assert process.stderr is not None
     while "▸ ".encode() not in await asyncio.wait_for(process.stderr.readline(), SECONDS):
         pass
 
 
-async def kept(program: Program) -> str:
+async def stored_text(program: Program) -> str:
     return (await program.run("sessions", "show", "last", "--full")).out
 
 
@@ -38,27 +38,27 @@ async def test_an_interrupt_ends_the_turn_and_all_that_was_reported_is_preserved
         await asyncio.wait_for(server.disconnected.wait(), SECONDS)
     assert done.code == 130
     assert done.lines[-1]["termination_reason"] == "aborted"
-    assert "I was about to say" in await kept(program)
+    assert "I was about to say" in await stored_text(program)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_ends_a_running_command_too(program: Program, number: signal.Signals):
     async with answering(program, [[SLEEPING], "never"]) as server:
         process = await program.start("run", "--allow", "shell", "-v", "go")
-        await begun(process)
+        await command_started(process)
         process.send_signal(number)
         done = await ended(process)
         assert len(server.requests) == 1
     assert done.code == 128 + number
     assert "Traceback" not in done.err
-    assert "canceled" in await kept(program)
+    assert "canceled" in await stored_text(program)
 
 
 async def test_a_second_interrupt_does_not_wait(program: Program):
     stubborn = call("shell", command="trap '' TERM; sleep 60; sleep 60")
     async with answering(program, [[stubborn], "never"]):
         process = await program.start("run", "--allow", "shell", "-v", "go")
-        await begun(process)
+        await command_started(process)
         interrupt(process)
         await asyncio.sleep(0.1)
         with suppress(ProcessLookupError):  # it may have been quick enough
@@ -68,8 +68,8 @@ async def test_a_second_interrupt_does_not_wait(program: Program):
 
 
 async def test_a_reader_that_goes_away_is_no_error_and_the_work_is_done(program: Program):
-    words = [f"word{number} " for number in range(2000)]
-    async with answering(program, [[*words, call("read", file_path="notes.txt")], "The end."]) as server:
+    chunks = [f"word{number} " for number in range(2000)]
+    async with answering(program, [[*chunks, call("read", file_path="notes.txt")], "The end."]) as server:
         process = await program.start("run", "go")
         assert process.stdout is not None
         await process.stdout.read(10)
@@ -78,7 +78,7 @@ async def test_a_reader_that_goes_away_is_no_error_and_the_work_is_done(program:
         assert process.stderr is not None
         assert await process.stderr.read() == b""
         assert len(server.requests) == 2
-    assert "The end." in await kept(program)
+    assert "The end." in await stored_text(program)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
@@ -87,12 +87,12 @@ async def test_a_full_disk_is_reported_once_and_the_work_is_preserved(program: P
         with Path("/dev/full").open("w") as full:
             done = await ended(await program.start("run", "work", stdout=full))
             listed = await ended(await program.start("sessions", "list", stdout=full))
-    words = "outrider: cannot write to stdout: No space left on device\n"
-    assert [(one.code, one.err) for one in (done, listed)] == [(1, words), (1, words)]
-    assert "All of it is kept." in await kept(program)
+    message = "outrider: cannot write to stdout: No space left on device\n"
+    assert [(one.code, one.err) for one in (done, listed)] == [(1, message), (1, message)]
+    assert "All of it is kept." in await stored_text(program)
 
 
-async def test_streams_that_somebody_closed_are_nowhere(program: Program):
+async def test_streams_that_the_caller_closed_are_not_written(program: Program):
     async with answering(program, ["Done.", "Done.", "Done."]):
         for closing in (">&-", "2>&-", "<&- >&- 2>&-"):
             shell = ["sh", "-c", f'"$0" -m outrider run work {closing}', sys.executable]
@@ -103,7 +103,7 @@ async def test_streams_that_somebody_closed_are_nowhere(program: Program):
             assert (done.code, done.err) == (0, ""), closing
 
 
-async def test_a_list_that_nobody_reads_to_its_end_is_no_error(program: Program):
+async def test_a_list_whose_reader_closes_the_pipe_is_no_error(program: Program):
     process = await program.start("--help")
     assert process.stdout is not None
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ async def test_colours_are_used_where_they_are_wanted_and_nowhere_else(program: 
     assert "\x1b" not in dumb.out
 
 
-async def test_the_application_says_what_it_needs_where_there_is_no_terminal(program: Program):
+async def test_the_application_reports_what_it_needs_where_there_is_no_terminal(program: Program):
     program.url = "http://127.0.0.1:9"
     done = await program.run()
     assert done.code == 2

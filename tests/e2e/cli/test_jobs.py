@@ -104,12 +104,12 @@ async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not
     assert "The list is written." in lines
     assert any(line.startswith("✓ write") for line in lines)
     assert "is done]" in lines[-1]
-    told = (await program.run("jobs", "logs", run["id"], "--json")).lines
-    numbers = [change["seq"] for change in told]
+    log_lines = (await program.run("jobs", "logs", run["id"], "--json")).lines
+    numbers = [change["seq"] for change in log_lines]
     assert numbers == sorted(numbers)
     assert (await program.run("jobs", "logs", run["id"])).out.endswith("The list is written.\n")
     later = (await program.run("jobs", "logs", run["id"], "--json", "--after", str(numbers[-3]))).lines
-    assert later == told[-2:]
+    assert later == log_lines[-2:]
 
 
 async def test_a_run_is_followed_with_what_the_agents_do_that_it_calls(program: Program):
@@ -125,8 +125,8 @@ async def test_a_run_is_followed_with_what_the_agents_do_that_it_calls(program: 
     name = next(line for line in lines if line.startswith("  ▸ outrider "))
     below = ["  > write a list", "  ✓ write tea.txt", "  The list is written."]
     assert lines == ["> have a list written", name, *below, "✓ task write it", "All is done."]
-    told = (await program.run("jobs", "logs", run["id"], "--json")).lines
-    called = [line for line in told if line["type"] == "called"]
+    log_lines = (await program.run("jobs", "logs", run["id"], "--json")).lines
+    called = [line for line in log_lines if line["type"] == "called"]
     assert {(line["agent"], line["depth"], "seq" in line) for line in called} == {("outrider", 1, False)}
 
 
@@ -162,7 +162,7 @@ async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(pr
     assert "is waiting for runs" in log.read_text()
 
 
-async def test_a_run_that_nobody_has_started_is_canceled_and_cannot_be_answered(program: Program):
+async def test_a_run_that_no_worker_has_started_is_canceled_and_cannot_be_answered(program: Program):
     (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "never mind")).lines
     refused = await program.run("jobs", "approve", run["id"])
     assert (refused.code, "is not waiting for approval" in refused.err) == (1, True)
@@ -201,8 +201,8 @@ async def test_runs_are_listed_canceled_and_retried_by_state_queue_and_time(prog
         submitted = await program.run("jobs", "submit", "--no-worker", "--queue", queue, f"write list {number}")
         assert submitted.code == 0, submitted.err
 
-    async def prompts(*words: str) -> list[str]:
-        found = await program.run("jobs", *words, "--json")
+    async def prompts(*contents: str) -> list[str]:
+        found = await program.run("jobs", *contents, "--json")
         assert found.code == 0, found.err
         return sorted(run["prompt"] for run in found.lines)
 

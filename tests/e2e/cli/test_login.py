@@ -38,7 +38,7 @@ def vendor() -> Iterator[str]:
 
 
 def outrider(home: Path, *arguments: str, given: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     return subprocess.run(
         [sys.executable, "-m", "outrider", *arguments],
         input=given,
@@ -46,7 +46,7 @@ def outrider(home: Path, *arguments: str, given: str = "", **environ: str) -> su
         text=True,
         check=False,
         timeout=60,
-        env={**kept, "OUTRIDER_HOME": str(home), "HOME": str(home), **environ},
+        env={**inherited, "OUTRIDER_HOME": str(home), "HOME": str(home), **environ},
     )
 
 

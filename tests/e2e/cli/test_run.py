@@ -45,8 +45,8 @@ async def test_debug_prints_every_event_to_stderr(program: Program):
     async with answering(program, [READING, "Milk."]):
         done = await program.run("run", "--debug", "what do I need?")
     assert (done.code, done.out) == (0, "Milk.\n")
-    for words in ("what do I need?", "read", "notes.txt", "remember the milk"):
-        assert words in done.err
+    for text in ("what do I need?", "read", "notes.txt", "remember the milk"):
+        assert text in done.err
 
 
 async def test_json_is_one_object_with_all_that_happened(program: Program):
@@ -74,14 +74,14 @@ async def test_a_discarded_outcome_is_reported_with_the_ways_to_keep_it(program:
         assert "touch made.txt" in done.err
         assert "--approval edits" in done.err
         assert "--allow RULE" in done.err
-        kept = await program.run("run", "--approval", "edits", "go")
-        assert (kept.code, kept.err, made.exists()) == (0, "", True)
+        edited = await program.run("run", "--approval", "edits", "go")
+        assert (edited.code, edited.err, made.exists()) == (0, "", True)
         made.unlink()
         allowed = await program.run("run", "--allow", "shell(touch *)", "go")
         assert (allowed.code, allowed.err, made.exists()) == (0, "", True)
 
 
-async def test_a_command_that_the_sandbox_keeps_from_the_network_is_reported(program: Program):
+async def test_a_command_that_the_sandbox_blocks_from_the_network_is_reported(program: Program):
     fetching = call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6")
     async with answering(program, [[fetching], "Done."]) as server:
         done = await program.run("run", "go")
@@ -99,10 +99,10 @@ async def test_stream_json_is_one_event_a_line_from_start_to_result(program: Pro
     assert lines[0]["version"] == 1
     assert "".join(line["text"] for line in lines if line["type"] == "text") == "Look: Milk."
     (asked,) = [line for line in lines if line["type"] == "tool_call"]
-    (told,) = [line for line in lines if line["type"] == "tool_result"]
-    assert (asked["tool"], asked["input"], asked["call_id"]) == ("read", {"file_path": "notes.txt"}, told["call_id"])
-    assert "remember the milk" in told["output"]
-    assert not told["is_error"]
+    (result,) = [line for line in lines if line["type"] == "tool_result"]
+    assert (asked["tool"], asked["input"], asked["call_id"]) == ("read", {"file_path": "notes.txt"}, result["call_id"])
+    assert "remember the milk" in result["output"]
+    assert not result["is_error"]
     assert kinds.count("step") == 2
     assert {line["session_id"] for line in lines} == {lines[0]["session_id"]}
     documented = (Path(__file__).parents[3] / "docs" / "stream-json.md").read_text()
@@ -151,7 +151,7 @@ async def test_files_are_attached(program: Program):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
         (["run"], "the prompt is empty"),
         (["run", "x", "-f", "missing.png"], "missing.png"),
@@ -165,13 +165,11 @@ async def test_files_are_attached(program: Program):
         (["runn", "x"], "Did you mean `outrider run`?"),
     ],
 )
-async def test_what_cannot_be_meant_is_reported_before_anything_runs(
-    program: Program, arguments: list[str], words: str
-):
+async def test_what_cannot_be_meant_is_reported_before_anything_runs(program: Program, arguments: list[str], text: str):
     program.url = "http://127.0.0.1:9"
     done = await program.run(*arguments)
     assert done.code in ((1,) if "ffffffff" in arguments else (2,))
-    assert words in done.err
+    assert text in done.err
     assert done.out == ""
     assert "Traceback" not in done.err
 
@@ -230,7 +228,7 @@ async def test_a_limit_ends_the_run_with_code_4_and_what_was_reported_is_preserv
         assert (await program.run("run", "write a book")).code == 4
 
 
-async def test_a_provider_that_refuses_is_code_5_with_its_own_words(program: Program):
+async def test_a_provider_that_refuses_is_code_5_with_its_message(program: Program):
     async with answering(program, [SimulatedError(401, "Incorrect API key provided", "invalid_request_error")]):
         done = await program.run("run", "-o", "json", "hello")
     assert done.code == 5

@@ -30,8 +30,8 @@ async def test_sessions_are_listed_shown_found_renamed_forked_and_deleted(progra
     assert short in listed.out
     assert "what is needed?" in listed.out
     shown = await program.run("sessions", "show", short)
-    for words in ("what is needed?", "I will look.", "▸ read", "remember the milk", "Milk and tea"):
-        assert words in shown.out
+    for text in ("what is needed?", "I will look.", "▸ read", "remember the milk", "Milk and tea"):
+        assert text in shown.out
     found = await program.run("sessions", "search", "tea needed")
     assert (found.code, short in found.out) == (0, True)
     assert (await program.run("sessions", "search", "coffee")).code == 1
@@ -53,10 +53,10 @@ async def test_a_session_travels_as_json_and_as_a_page(program: Program, tmp_pat
     session = await lived(program)
     exported = await program.run("sessions", "export", session)
     assert json.loads(exported.out)["outrider_export"] == 1
-    elsewhere = Program(tmp_path / "home2", program.workspace)
-    elsewhere.home.mkdir()
-    assert (await elsewhere.run("sessions", "import", "-", stdin=exported.out)).out.strip() == session
-    assert "Milk and tea" in (await elsewhere.run("sessions", "show", session)).out
+    other_home = Program(tmp_path / "home2", program.workspace)
+    other_home.home.mkdir()
+    assert (await other_home.run("sessions", "import", "-", stdin=exported.out)).out.strip() == session
+    assert "Milk and tea" in (await other_home.run("sessions", "show", session)).out
     page = tmp_path / "page.html"
     assert (await program.run("sessions", "share", session, "-o", str(page))).code == 0
     html = page.read_text()
@@ -77,20 +77,20 @@ async def test_a_session_is_imported_from_a_url(program: Program, tmp_path: Path
         await writer.drain()
         writer.close()
 
-    elsewhere = Program(tmp_path / "home2", program.workspace)
-    elsewhere.home.mkdir()
+    other_home = Program(tmp_path / "home2", program.workspace)
+    other_home.home.mkdir()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        done = await elsewhere.run("sessions", "import", f"http://127.0.0.1:{port}/session.json")
+        done = await other_home.run("sessions", "import", f"http://127.0.0.1:{port}/session.json")
     assert (done.code, done.out.strip()) == (0, session), done.err
-    assert "Milk and tea" in (await elsewhere.run("sessions", "show", session)).out
+    assert "Milk and tea" in (await other_home.run("sessions", "show", session)).out
 
 
-async def test_traces_and_statistics_tell_what_was_done_and_what_it_cost(program: Program, tmp_path: Path):
+async def test_traces_and_statistics_show_what_was_done_and_what_it_cost(program: Program, tmp_path: Path):
     session = await lived(program)
     trace = await program.run("trace", session)
-    for words in ("agent outrider", "tool read", "tool write", "3 model calls, 2 tool calls", "$0.0"):
-        assert words in trace.out
+    for text in ("agent outrider", "tool read", "tool write", "3 model calls, 2 tool calls", "$0.0"):
+        assert text in trace.out
     page = tmp_path / "trace.html"
     assert (await program.run("trace", "--html", str(page))).code == 0
     assert "outrider" in page.read_text()
@@ -110,8 +110,8 @@ async def test_the_context_of_a_session_is_shown_by_source(program: Program):
         sent = [request.raw.decode() for request in server.requests]
     shown = await program.run("context")
     assert shown.code == 0, shown.err
-    for words in ("By step", "By source", "prompt file", "agent.md", "tool schema", "file read", "notes.txt"):
-        assert words in shown.out
+    for text in ("By step", "By source", "prompt file", "agent.md", "tool schema", "file read", "notes.txt"):
+        assert text in shown.out
     for step in (1, 2, 3):
         raw = await program.run("context", "--step", str(step), "--raw")
         assert (raw.out, raw.err) == (sent[step - 1] + "\n", "")
@@ -146,12 +146,12 @@ async def test_what_a_turn_did_to_files_is_undone_and_done_again(program: Progra
 
 
 async def test_the_undo_of_a_commit_names_the_repository_and_not_git_s_files(program: Program):
-    for words in (
+    for text in (
         ["init", "-q"],
         ["add", "-A"],
         ["-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "first"],
     ):
-        subprocess.run(["git", *words], cwd=program.workspace, check=True)
+        subprocess.run(["git", *text], cwd=program.workspace, check=True)
     commit = "echo 1 > new.txt; git add -A; git -c user.name=a -c user.email=a@b.example commit -qm second"
     async with answering(program, [[call("shell", "call_a", command=commit)], "done"]):
         assert (await program.run("run", "--approval", "auto", "commit")).code == 0

@@ -67,7 +67,7 @@ async def test_a_recorded_session_is_replayed_compared_and_run_with_a_change(pro
 
 async def test_mistakes_are_named(program: Program):
     (program.workspace / "wrong.py").write_text("def answer(:\n")
-    for arguments, words in (
+    for arguments, message in (
         (["--chaos", "cuts=0.5"], "there is no fault cuts"),
         (["--chaos", "often"], "is no share"),
         (["missing.toml"], "there is no script missing.toml"),
@@ -80,7 +80,7 @@ async def test_mistakes_are_named(program: Program):
     ):
         done = await program.run("simulate", *arguments)
         assert done.code != 0
-        assert words in done.err, done.err
+        assert message in done.err, done.err
     unrecorded = await program.run("replay", "last")
     assert unrecorded.code != 0
 

@@ -89,10 +89,10 @@ async def test_every_line_follows_the_schema_and_messages_are_complete(program: 
     first, second = of_type(lines, "message")
     assert [part["type"] for part in first["parts"]] == ["text", "tool_call"]
     assert (first["parts"][0]["text"], second["parts"][0]["text"]) == ("I will write.", "Done.")
-    (asked,), (told,) = of_type(lines, "tool_call"), of_type(lines, "tool_result")
-    assert asked["message_id"] == told["message_id"] == first["message_id"]
+    (asked,), (result,) = of_type(lines, "tool_call"), of_type(lines, "tool_result")
+    assert asked["message_id"] == result["message_id"] == first["message_id"]
     assert asked["part_id"] == first["parts"][1]["part_id"]
-    assert "+one" in told["diff"]
+    assert "+one" in result["diff"]
     chunks = of_type(lines, "text")
     assert {chunk["message_id"] for chunk in chunks} == {first["message_id"], second["message_id"]}
     assert [step["stop_reason"] for step in of_type(lines, "step")] == ["tool_use", "stop"]
@@ -250,7 +250,7 @@ async def test_without_a_value_stdout_is_empty_and_the_reason_is_reported(progra
         result = (await program.run("run", "-o", "json", "--output-schema", "schema.json", "count")).json
     assert (result["structured_output"], result["exit_code"]) == (None, 1)
     assert "not JSON" in result["structured_output_error"]
-    for content, words in (("[]", "must be an object"), ("{", "not JSON")):
+    for content, message in (("[]", "must be an object"), ("{", "not JSON")):
         (program.workspace / "schema.json").write_text(content)
         done = await program.run("run", "--output-schema", "schema.json", "count")
-        assert (done.code, done.out, words in done.err) == (2, "", True)
+        assert (done.code, done.out, message in done.err) == (2, "", True)

@@ -7,12 +7,12 @@ User = Literal["root", "ordinary"]
 BOTH: frozenset[User] = frozenset({"root", "ordinary"})
 ROOT: frozenset[User] = frozenset({"root"})
 ORDINARY: frozenset[User] = frozenset({"ordinary"})
-NOBODY: frozenset[User] = frozenset()
+NO_USER: frozenset[User] = frozenset()
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """`control` names the users for whom it must have an effect when nothing confines it; none if that would harm."""
+    """`control` names the users as which it must have an effect without a sandbox; none if that would harm."""
 
     name: str
     script: str
@@ -34,7 +34,7 @@ def program_of(attempt: Attempt) -> str:
     return "".join(f"import {name}\n" for name in used) + PRELUDE + attempt.script
 
 
-# What every script begins with. An effect that only the script can see is told by `escaped`.
+# The start of every script. An effect that only the script can see is reported with `escaped`.
 PRELUDE = """
 import ctypes, errno, os, sys, time
 E = os.environ

@@ -1,6 +1,6 @@
 """Attempts to outlive the command, to regain rights, and to exhaust the machine."""
 
-from tests.e2e.escapes.attempt import NOBODY, ROOT, Attempt
+from tests.e2e.escapes.attempt import NO_USER, ROOT, Attempt
 
 _MIB = 1 << 20
 
@@ -45,13 +45,13 @@ time.sleep(0.05)
 for n in (signal.SIGSTOP, signal.SIGKILL):
     os.kill(os.getppid(), n)
 escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("have another service start it", """
 for program in ("systemd-run --user sleep 20", "at now", "batch"):
     try:
         if subprocess.run(program.split(), input=b"sleep 20", stdout=-3, stderr=-3).returncode == 0: escaped()
     except OSError: pass
-""", control=NOBODY),
+""", control=NO_USER),
 ]  # fmt: skip
 
 _TERMINAL = """
@@ -111,13 +111,14 @@ call(libc.prctl(38, 1, 0, 0, 0)); call(libc.prctl(22, 2, ctypes.byref(Program(1,
 call(libc.unshare(0x10000000)); escaped()
 """),
     Attempt("make calls as 32-bit programs do", _MACHINE_CODE.format(code=r'b"\xb8\x14\0\0\0\xcd\x80\xc3"'),
-            control=NOBODY),
-    Attempt("make calls in the x32 way", _MACHINE_CODE.format(code=r'b"\xb8\x27\0\0\x40\x0f\x05\xc3"'), control=NOBODY),
+            control=NO_USER),
+    Attempt("make calls in the x32 way", _MACHINE_CODE.format(code=r'b"\xb8\x27\0\0\x40\x0f\x05\xc3"'),
+            control=NO_USER),
     Attempt("load a kernel module", """
 try: syscall(number(175, 105), b"x", ctypes.c_ulong(1), b"")
 except OSError as error:
     if error.errno != errno.EPERM: escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("change the clock", """
 try: syscall(number(227, 112), 99, struct.pack("QQ", 0, 0))
 except OSError as error:
@@ -128,17 +129,17 @@ try: call(libc.sethostname(b"x" * 100, 100))
 except OSError as error:
     if error.errno != errno.EPERM: escaped()
 """, control=ROOT),
-    Attempt("reach the hardware's ports", "call(libc.iopl(3)); escaped()", control=NOBODY),
-    Attempt("type into the terminal", _TERMINAL + 'tty(0x5412, b"x"); escaped()', control=NOBODY),
+    Attempt("reach the hardware's ports", "call(libc.iopl(3)); escaped()", control=NO_USER),
+    Attempt("type into the terminal", _TERMINAL + 'tty(0x5412, b"x"); escaped()', control=NO_USER),
     Attempt("type into the terminal with a longer request", _TERMINAL + 'tty(0x5412 | 1 << 32, b"x"); escaped()',
-            control=NOBODY),
+            control=NO_USER),
     Attempt("drive the console", _TERMINAL + """
 try: tty(0x541C, b"\\x0c")
 except OSError as error:
     if error.errno != errno.EPERM: escaped()
 """),
     Attempt("change a terminal's discipline", _TERMINAL + "tty(0x5423, ctypes.byref(ctypes.c_int(0))); escaped()"),
-    Attempt("keep a controlling terminal", 'os.close(os.open("/dev/tty", os.O_RDWR)); escaped()', control=NOBODY),
+    Attempt("keep a controlling terminal", 'os.close(os.open("/dev/tty", os.O_RDWR)); escaped()', control=NO_USER),
 ]  # fmt: skip
 
 _SHARED_MEMORY = """
@@ -184,10 +185,10 @@ try:
         for _ in range(24): f.write(b"x" * (1 << 20))
     escaped()
 finally: os.unlink(name)
-""", bounds={"temporary": 16 * _MIB}, control=NOBODY),
+""", bounds={"temporary": 16 * _MIB}, control=NO_USER),
     Attempt("fill /dev", """
 with open("/dev/outrider-test", "wb") as f: escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("write one large file", """
 with open(WS + "/large", "wb") as f:
     for _ in range(24): f.write(b"x" * (1 << 20))
@@ -220,7 +221,7 @@ while time.time() < until:
     except OSError: time.sleep(0.01)
 time.sleep(5)
 if os.stat(WS + "/count").st_size > 100: escaped()
-""", bounds={"processes": 40}, control=NOBODY),
+""", bounds={"processes": 40}, control=NO_USER),
     Attempt("open files without end", """
 held = [os.open("/dev/null", os.O_RDONLY) for _ in range(600)]; escaped()
 """, bounds={"open_files": 256}),
@@ -231,7 +232,7 @@ escaped()
     Attempt("run without end", "time.sleep(4); escaped()", bounds={"seconds": 0.7}),
     Attempt("lift a limit", """
 resource.setrlimit(resource.RLIMIT_NOFILE, (257, 257)); escaped()
-""", bounds={"open_files": 256}, control=NOBODY),
+""", bounds={"open_files": 256}, control=NO_USER),
     Attempt("be spared when memory runs out", """
 put("/proc/self/oom_score_adj", "0"); escaped()
 """),

@@ -1,6 +1,6 @@
 """Attempts to read secrets: files, other processes, key rings, the kernel."""
 
-from tests.e2e.escapes.attempt import NOBODY, ORDINARY, ROOT, Attempt
+from tests.e2e.escapes.attempt import NO_USER, ORDINARY, ROOT, Attempt
 
 _KEY = """
 KEYCTL = number(250, 219)
@@ -30,7 +30,7 @@ ATTEMPTS = [
     Attempt("read a secret through a link", 'show(WS + "/to-secret")'),
     Attempt("read a secret by way of /proc/self/root", 'show("/proc/self/root" + SECRET)'),
     Attempt("read a secret by way of a bystander's root", 'show(root_of(VICTIM) + SECRET)'),
-    Attempt("read a secret by way of the first process's root", 'show("/proc/1/root" + SECRET)', control=NOBODY),
+    Attempt("read a secret by way of the first process's root", 'show("/proc/1/root" + SECRET)', control=NO_USER),
     Attempt("read a secret by two dots from a bystander's folder", 'show(f"/proc/{VICTIM}/cwd/../home/.ssh/id_test")'),
     Attempt("link a secret into the workspace", 'os.link(SECRET, WS + "/s"); show(WS + "/s")'),
     Attempt("read Outrider's own sessions", "show(DATA)"),
@@ -65,7 +65,7 @@ os.waitpid(VICTIM, 0x40000000); libc.ptrace(17, VICTIM, None, None)
 """),
     Attempt("trace the warden", """
 call(libc.ptrace(16, os.getppid(), None, None)); escaped(); libc.ptrace(17, os.getppid(), None, None)
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("trace a child of one's own", """
 child = os.fork()
 if child == 0: time.sleep(5); os._exit(0)
@@ -77,7 +77,7 @@ for name in ("environ", "maps", "auxv"):
     try: open(f"/proc/1/{name}").read(1); escaped()
     except OSError: pass
 os.readlink("/proc/1/fd/0"); escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("take a descriptor from a bystander", """
 syscall(438, os.pidfd_open(VICTIM), 0, 0); escaped()
 """),
@@ -91,17 +91,17 @@ syscall(number(250, 219), 9, key, -4)
     Attempt("measure others' performance", """
 attributes = struct.pack("IIQQQQQ", 1, 64, 0, 0, 0, 0, 1).ljust(64, b"\\0")
 syscall(number(298, 241), attributes, -1, 0, -1, 0); escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("load a program into the kernel", """
 syscall(number(321, 280), 0, struct.pack("IIIII", 2, 4, 4, 1, 0).ljust(64, b"\\0"), 64); escaped()
-""", control=NOBODY),
-    Attempt("answer page faults", "syscall(number(323, 282), 1); escaped()", control=NOBODY),
+""", control=NO_USER),
+    Attempt("answer page faults", "syscall(number(323, 282), 1); escaped()", control=NO_USER),
     Attempt("read the kernel's messages", """
 buffer = ctypes.create_string_buffer(4096); call(libc.klogctl(3, buffer, 4096)); escaped()
 """, control=ROOT),
     Attempt("read the kernel's memory", 'os.pread(os.open("/proc/kcore", os.O_RDONLY), 64, 0); escaped()',
-            control=NOBODY),
-    Attempt("watch all files", "syscall(number(300, 262), 0, 0); escaped()", control=NOBODY),
+            control=NO_USER),
+    Attempt("watch all files", "syscall(number(300, 262), 0, 0); escaped()", control=NO_USER),
     Attempt("swap a link between plain file and secret", """
 link = WS + "/swapped"
 def swap():

@@ -56,9 +56,9 @@ class Listeners:
     def _connections(self, door: socket.socket) -> None:
         while True:
             connection, _ = door.accept()
-            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         connection.settimeout(3)
         with connection, contextlib.suppress(OSError):
             self.event_classes.add(connection.recv(200).decode(errors="replace"))
@@ -125,7 +125,7 @@ class Arena:
 
     def let_end(self) -> None:
         """Whatever held the attempt may need a moment to end all of it; what escaped stays for longer than that."""
-        wait_for(lambda: not left_behind(self.mark), 10)
+        wait_for(lambda: not remaining_processes(self.mark), 10)
 
     def effects(self, output: str, patience: float = LEFT_ALONE) -> list[str]:
         """What the attempt achieved, seen from outside."""
@@ -141,7 +141,7 @@ class Arena:
             found.append("bystander stopped or killed")
         elif Path(f"/proc/{self.bystander.pid}/limits").read_bytes() != self._limits:
             found.append("bystander's limits changed")
-        if left := left_behind(self.mark):
+        if left := remaining_processes(self.mark):
             found.append("left a process behind")
         for pid in left:
             with contextlib.suppress(OSError):
@@ -182,7 +182,7 @@ def digest(root: Path) -> str:
     return total.hexdigest()
 
 
-def left_behind(mark: str) -> list[int]:
+def remaining_processes(mark: str) -> list[int]:
     wanted, found = f"MARK={mark}\0".encode(), list[int]()
     for name in os.listdir("/proc"):  # noqa: PTH208  called often, and a machine may have a thousand processes
         with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/environ", "rb") as file:  # noqa: PTH123

@@ -1,6 +1,6 @@
 """Attempts to change files outside the workspace, or files inside it that configure programs."""
 
-from tests.e2e.escapes.attempt import BOTH, NOBODY, ROOT, Attempt
+from tests.e2e.escapes.attempt import BOTH, NO_USER, ROOT, Attempt
 
 _SWAP = """
 os.mkdir(WS + "/real"); link = WS + "/swapped"
@@ -35,7 +35,7 @@ syscall(number(316, 276), -100, (WS + "/plain").encode(), -100, (OUT + "/file").
     Attempt("change a mode", 'os.chmod(OUT + "/file", 0o777)', landlock=False),
     Attempt("change a time", 'os.utime(OUT + "/file", (1, 1))', landlock=False),
     Attempt("change an owner", 'os.chown(OUT + "/file", 12345, 12345)', control=ROOT),
-    Attempt("set an attribute", 'os.setxattr(OUT + "/file", "user.x", b"1")', control=NOBODY, landlock=False),
+    Attempt("set an attribute", 'os.setxattr(OUT + "/file", "user.x", b"1")', control=NO_USER, landlock=False),
     Attempt("change a mode while the workspace is read-only", 'os.chmod(OUT + "/file", 0o777)', writable=False),
     Attempt("change a time while the workspace is read-only", 'os.utime(OUT + "/file", (1, 1))', writable=False),
     Attempt("remove a file", 'os.unlink(OUT + "/file")'),
@@ -51,7 +51,7 @@ f = os.open(OUT, os.O_TMPFILE | os.O_WRONLY, 0o600); os.write(f, b"x")
 call(libc.linkat(-100, f"/proc/self/fd/{f}".encode(), -100, (OUT + "/named").encode(), 0x400))
 """),
     Attempt("write by way of /proc/self/root", 'put("/proc/self/root" + OUT + "/new")'),
-    Attempt("write by way of the first process's root", 'put("/proc/1/root" + OUT + "/new")', control=NOBODY),
+    Attempt("write by way of the first process's root", 'put("/proc/1/root" + OUT + "/new")', control=NO_USER),
     Attempt("write by way of a bystander's folder", 'put(f"/proc/{VICTIM}/cwd/new")'),
     Attempt("write by way of a bystander's root", 'put(root_of(VICTIM) + OUT + "/new")'),
     Attempt("write by way of a parent's root", 'put(root_of(os.getppid()) + OUT + "/new")'),
@@ -68,7 +68,7 @@ for folder in ("/var/spool/cron/crontabs", "/var/spool/cron", "/etc/cron.d"):
     try: f = os.open(folder + "/outrider-test", os.O_CREAT | os.O_WRONLY | os.O_EXCL)
     except OSError: continue
     os.unlink(folder + "/outrider-test"); escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("poison the program that builds the sandbox", """
 for path in (E["INIT_SCRIPT"], E["BWRAP"], os.path.realpath(sys.executable), "/usr/bin/env", os.__file__):
     try: open(path, "ab").close(); escaped()
@@ -131,21 +131,21 @@ MOUNTS = [
     Attempt("mount everything again, writable", """
 try: call(libc.mount(None, b"/", None, 32 | 4096, None))
 finally: put(OUT + "/new")
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("lay the workspace over a folder outside", """
 call(libc.mount(WS.encode(), OUT.encode(), None, 4096, None)); escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("take away what hides a secret", """
 try: call(libc.umount2(os.path.dirname(SECRET).encode(), 2))
 finally: show(SECRET)
 """, control=BOTH),
     Attempt("copy the tree of mounts", """
 f = syscall(428, -100, b"/", 1); escaped()
-""", control=NOBODY),
-    Attempt("make a file system", 'syscall(430, b"tmpfs", 0); escaped()', control=NOBODY),
+""", control=NO_USER),
+    Attempt("make a file system", 'syscall(430, b"tmpfs", 0); escaped()', control=NO_USER),
     Attempt("change a mount's attributes", """
 syscall(442, -100, b"/", 0x8000, struct.pack("QQQQ", 0, 1, 0, 0), ctypes.c_size_t(32)); escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("leave by chroot", """
 os.mkdir(WS + "/jail"); here = os.open("/", os.O_RDONLY); os.chroot(WS + "/jail"); os.fchdir(here); escaped()
 """, control=ROOT),
@@ -164,7 +164,7 @@ os.mknod(WS + "/mem", stat.S_IFCHR | 0o600, os.makedev(1, 1)); escaped()
 for name in "mem kmem port kmsg kvm fuse vda sda nvme0n1 loop0 loop-control net/tun vsock vhost-vsock snapshot".split():
     try: os.close(os.open("/dev/" + name, os.O_RDWR | os.O_NONBLOCK)); escaped()
     except OSError: pass
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("change a setting of the kernel", """
 with open("/proc/sys/vm/swappiness") as f: value = f.read()
 put("/proc/sys/vm/swappiness", value); escaped()
@@ -174,12 +174,12 @@ os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)); escaped()
 """, control=ROOT),
     Attempt("open the system request trigger", """
 os.close(os.open("/proc/sysrq-trigger", os.O_WRONLY)); escaped()
-""", control=NOBODY),
+""", control=NO_USER),
     Attempt("make a control group", """
 for root in ("/sys/fs/cgroup", *(e.path for e in os.scandir("/sys/fs/cgroup") if e.is_dir())):
     try: os.mkdir(root + "/outrider-test"); os.rmdir(root + "/outrider-test"); escaped()
     except OSError: pass
-""", control=NOBODY),
+""", control=NO_USER),
 ]  # fmt: skip
 
 ATTEMPTS = [*OUTSIDE, *STEERING, *READ_ONLY, *MOUNTS]

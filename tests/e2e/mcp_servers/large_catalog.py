@@ -18,9 +18,9 @@ def write(**message):
 
 
 def listed():
-    words = GATE.read_text().split() if GATE else []
-    prefix = "renamed_" if "rename" in words else ""
-    more = " It has changed." if "change" in words else ""
+    commands = GATE.read_text().split() if GATE else []
+    prefix = "renamed_" if "rename" in commands else ""
+    more = " It has changed." if "change" in commands else ""
     pairs = [(verb, noun) for noun in NOUNS for verb in VERBS][:COUNT]
     about = "The result has the id, the owner and the history of what was changed, in the order of the changes. "
     return [

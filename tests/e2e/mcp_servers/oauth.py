@@ -160,7 +160,7 @@ server = MCPServer(
 
 @server.tool()
 def greet(name: str) -> str:
-    """Greet someone."""
+    """Greet a person."""
     return f"Hello {name}."
 
 

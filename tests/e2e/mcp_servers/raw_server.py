@@ -74,7 +74,7 @@ def log_flood(number, text):
 
 
 def breed(number, text):
-    """A child in a session of its own, which a signal to our group does not reach."""
+    """A child in a separate session, which a signal to our group does not reach."""
     script = "import os, time; os.setsid(); time.sleep(600)"
     child = subprocess.Popen([sys.executable, "-S", "-c", script], stdin=subprocess.DEVNULL)
     say(number, str(child.pid))

@@ -139,7 +139,7 @@ def notes(day: str) -> str:
 
 @server.prompt()
 def greet(name: str, tone: str = "") -> str:
-    """Greet somebody."""
+    """Greet a person."""
     return f"Say hello to {name}{f' ({tone})' if tone else ''}."
 
 

@@ -27,13 +27,13 @@ async def run_one(tools, tool, report=lambda progress: None, **arguments):
     """Through the runner, as an agent does it."""
 
     async def record(part):
-        """Nobody keeps it."""
+        """Stores nothing."""
 
     call = ToolPart(call_id="c", tool=tool, state=ToolPending(input=arguments))
     return (await ToolRunner(tools, record).run(call, ToolContext(report=report))).state
 
 
-async def said(servers, tool, **arguments):
+async def output_of(servers, tool, **arguments):
     state = await run(servers, tool, **arguments)
     assert isinstance(state, ToolCompleted), state
     return state.output

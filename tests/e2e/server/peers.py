@@ -28,7 +28,7 @@ def peer_of(address: ListenAddress, name: str = "away") -> Provider:
 
 
 def asking(agent: str, message: str = "your turn") -> Callable[[Request], Any]:
-    """A model that asks an agent, and ends with what it was told."""
+    """A model that asks an agent, and ends with the agent's answer."""
 
     def answer(request: Request) -> Any:
         results = [part for part in request.prompt[-1].content if isinstance(part, ToolResultPart)]

@@ -55,8 +55,8 @@ def test_the_compose_file_runs_the_server_for_its_proxy_only():
 def test_a_server_without_a_sandbox_warns_that_operators_run_no_commands(tmp_path):
     environment = {**os.environ, "OUTRIDER_HOME": str(tmp_path / "home")}
 
-    def outrider(*words: str) -> str:
-        given = [sys.executable, "-m", "outrider", *words]
+    def outrider(*arguments: str) -> str:
+        given = [sys.executable, "-m", "outrider", *arguments]
         return subprocess.run(given, check=False, env=environment, capture_output=True, text=True, timeout=60).stdout
 
     outrider("users", "add", "ada", "--role", "admin")
@@ -86,9 +86,9 @@ def test_the_command_of_the_compose_file_serves_users_behind_the_proxy(tmp_path)
         url = f"http://127.0.0.1:{port[1]}"
         assert fetch(f"{url}/livez")[0] == 200
 
-        def outrider(*words: str) -> str:
+        def outrider(*arguments: str) -> str:
             environment = {**os.environ, "OUTRIDER_HOME": str(tmp_path / "home")}
-            given = [sys.executable, "-m", "outrider", *words]
+            given = [sys.executable, "-m", "outrider", *arguments]
             done = subprocess.run(given, check=True, env=environment, capture_output=True, text=True, timeout=60)
             return done.stdout.strip()
 

@@ -41,8 +41,10 @@ async def test_a_run_is_submitted_once_followed_answered_and_shown_with_what_cam
         listed = (await runs.client.ask("GET", "/api/jobs"))[1]
         assert [one["id"] for one in listed] == [run["id"]]
         async with runs.client.follow(run["id"], 0) as events:
-            said = await events.until(lambda event: event["data"].get("part", {}).get("text", "").endswith("2 calls"))
-        assert said["event"] == "change"
+            text_event = await events.until(
+                lambda event: event["data"].get("part", {}).get("text", "").endswith("2 calls")
+            )
+        assert text_event["event"] == "change"
         status, refused = await runs.client.ask("POST", f"/api/jobs/{run['id']}/deny", {"words": "too late"})
         assert (status, refused["error"]["message"]) == (409, "the run has no open approvals")
 
@@ -100,7 +102,7 @@ async def test_what_cannot_be_a_run_is_refused(tmp_path):
         assert (await runs.client.ask("GET", "/api/jobs/nothing"))[0] == 404
 
 
-async def test_a_server_without_runs_says_so(tmp_path):
+async def test_a_server_without_runs_reports_it(tmp_path):
     async with served(tmp_path, []) as client:
         status, refused = await client.ask("GET", "/api/jobs")
         assert (status, refused["error"]["message"]) == (400, "background runs are not enabled on this server")

@@ -103,7 +103,7 @@ async def test_a_person_schedules_a_run_sees_when_it_is_due_pauses_and_ends_the_
         await page.keyboard.press("Enter")
         await row.locator(".badge", has_text="paused").wait_for()
         assert (await runs.client.ask("GET", "/api/schedules"))[1][0]["paused"]
-        await page.keyboard.press("Enter")  # the button has become the other one, and kept the focus
+        await page.keyboard.press("Enter")  # the button has become the other one, and has the focus
         await row.locator("time").wait_for()
         assert (await runs.client.ask("GET", "/api/schedules"))[1] == [made]
         await page.get_by_role("button", name="Delete the schedule").focus()
@@ -122,7 +122,7 @@ LOOKS = {
 
 
 async def test_the_jobs_view_is_looked_at(tmp_path):
-    """Screenshots of the list, of a run that is done and of one that waits, kept for people to look at."""
+    """Screenshots of the list, of a run that is done and of one that waits, for review."""
     async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
         asked = (await runs.client.ask("POST", "/api/jobs", {"prompt": "2 steps of ask"}))[1]
         done = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of links"}))[1]

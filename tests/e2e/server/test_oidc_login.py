@@ -117,7 +117,7 @@ async def test_two_users_with_different_roles_log_in_with_two_browsers(tmp_path)
     assert any(entry["action"] == "denied" and entry["user"] == "vic" for entry in audit.read())
 
 
-async def test_an_answer_counts_once_and_only_for_the_browser_that_began(tmp_path):
+async def test_an_answer_is_accepted_once_and_only_from_the_browser_that_started(tmp_path):
     users = UserDirectory(tmp_path / "users.json")
     async with provider("http://127.0.0.1:1/login/callback") as settings:
         logins = OidcLogins(settings, users, "http://127.0.0.1:1/login/callback")
@@ -140,7 +140,7 @@ async def test_an_answer_counts_once_and_only_for_the_browser_that_began(tmp_pat
     assert users.users == ()
 
 
-def test_claims_of_another_client_issuer_or_login_are_refused_and_names_are_not_taken_over(tmp_path):
+def test_claims_of_another_client_issuer_or_login_are_refused_and_names_are_not_reused(tmp_path):
     users = UserDirectory(tmp_path / "users.json")
     users.put(ServerUser(name="ada", role="admin"))
     settings = OidcSettings(issuer="https://login.example", client_id="outrider", roles={"ops": "operator"})

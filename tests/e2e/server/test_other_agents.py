@@ -38,11 +38,11 @@ class User:
 
     @asynccontextmanager
     async def client(self, *flags: str, **options: Any) -> AsyncIterator[Client]:
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
         program = StdioServerParameters(
             command=sys.executable,
             args=["-m", "outrider", "mcp", *flags],
-            env={**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)},
+            env={**inherited, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)},
             cwd=self.workspace,
         )
         async with asyncio.timeout(SECONDS), Client(program, **options) as client:
@@ -87,7 +87,7 @@ async def test_an_agent_runs_and_its_session_is_found_read_and_continued(user: U
         assert text.index("What of the milk?") < text.index("sour") < text.index("And now?") < text.index("throw")
 
 
-async def test_what_nobody_can_approve_is_refused_and_named(user: User):
+async def test_calls_without_an_approver_are_refused_and_named(user: User):
     user.write_script(shell("touch made.txt"), '"I could not."', shell("touch made.txt"), '"Made."')
     async with user.client() as client:
         done = await called(client, "run_agent", prompt="make it")
@@ -116,7 +116,7 @@ async def test_a_call_that_is_given_up_ends_the_agent_s_work(user: User):
             await asyncio.sleep(0.02)
 
 
-async def test_what_goes_wrong_is_reported_in_clear_words(user: User):
+async def test_errors_are_reported_with_a_clear_message(user: User):
     user.write_script('{error = "the model is on holiday"}')
     async with user.client() as client:
         assert "the model is on holiday" in await called(client, "run_agent", prompt="hello?")
@@ -147,7 +147,7 @@ async def over_http(user: User, **options: Any) -> AsyncIterator[Client]:
         await program.wait()
 
 
-async def test_over_http_it_is_the_same_and_nobody_is_asked(user: User):
+async def test_over_http_it_is_the_same_and_no_question_is_asked(user: User):
     user.write_script(shell("touch made.txt"), '"I could not."', '"So be it."')
     async with over_http(user) as client:
         done = await called(client, "run_agent", prompt="make it")

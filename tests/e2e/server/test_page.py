@@ -41,7 +41,7 @@ async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
         page = await context.new_page()
         page.set_default_timeout(PATIENCE)
         wrong: list[str] = []
-        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("console", lambda entry: wrong.append(entry.text) if entry.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         hosts: set[str] = set()
         page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
@@ -242,7 +242,7 @@ async def test_a_call_its_figures_and_its_tasks_are_shown_as_the_server_describe
         assert len(took) == 5 and all(text.endswith("s") for text in took), took
 
 
-async def test_the_keys_do_what_the_hint_says(tmp_path):
+async def test_the_keys_do_what_the_hint_shows(tmp_path):
     async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
         await page.locator("#start-input").wait_for()
         await page.keyboard.press("Escape")  # leaves the input of the first page
@@ -265,7 +265,7 @@ async def test_the_keys_do_what_the_hint_says(tmp_path):
 
 @pytest.mark.parametrize("look", ["light", "dark", "telephone"])
 async def test_the_page_is_looked_at(look, tmp_path):
-    """Screenshots of a conversation with everything in it, kept for people to look at."""
+    """Screenshots of a conversation with everything in it, for review."""
     script = [
         [{"reasoning": "I should look at the launch pad first."}, "I will launch it.", call("launch", where="moon")],
         "It is **up**.\n\n```python\nprint('moon')\n```\n\n| leg | time |\n|---|---|\n| ascent | 8 min |\n",
@@ -366,9 +366,9 @@ async def test_the_reasoning_effort_is_chosen_for_the_session(tmp_path):
 
 
 async def test_text_that_is_withdrawn_is_struck_out_while_the_retry_counts_down(tmp_path):
-    go_on = asyncio.Event()
+    release = asyncio.Event()
     failed = [Retry(number, 9_000, f"overloaded {number}", 12) for number in (1, 2, 3)]
-    script = [["It was a dark night.", *failed, go_on, "It was a bright day."]]
+    script = [["It was a dark night.", *failed, release, "It was a bright day."]]
     async with served(tmp_path, script) as client, browsing(client) as page:
         await page.click("#new-session")
         await say(page, "tell me a story")
@@ -382,7 +382,7 @@ async def test_text_that_is_withdrawn_is_struck_out_while_the_retry_counts_down(
         await state.get_by_text(f"retrying in {int(first[1]) - 2} s").wait_for()
         await page.locator(".note", has_text="attempt 3 failed: overloaded 3").wait_for()
         assert await page.locator(".note", has_text="failed: overloaded").count() == 1
-        go_on.set()
+        release.set()
         await page.get_by_text("It was a bright day.").wait_for()
         await page.reload()
         await page.locator(".withdrawn", has_text="dark night").wait_for()

@@ -53,7 +53,7 @@ async def test_a_draft_belongs_to_its_session_and_survives_a_reload(tmp_path):
         assert await page.input_value("#input") == "half a thought"
 
 
-async def test_the_list_says_which_sessions_wait_and_the_title_counts_them(tmp_path):
+async def test_the_list_shows_which_sessions_wait_and_the_title_has_their_number(tmp_path):
     script = [call("launch", where="moon"), "It is up."]
     async with served(tmp_path, script, [launch]) as client, browsing(client) as page:
         waiting = await client.create(title="the launch")

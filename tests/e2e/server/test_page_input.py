@@ -1,4 +1,4 @@
-"""The input of the page: files of drafts, the first page, chosen models, commands of one's own, and small screens."""
+"""The input of the page: files of drafts, the first page, chosen models, custom commands, and small screens."""
 
 import asyncio
 from pathlib import Path
@@ -157,7 +157,7 @@ async def test_a_short_scroll_up_ends_the_following_until_the_user_writes(tmp_pa
         await page.mouse.wheel(0, -40)
         await page.locator("#to-end").wait_for()
         top = await page.locator("#conversation").evaluate("element => element.scrollTop")
-        await client.engine.prompt(session_id, "more")  # from elsewhere
+        await client.engine.prompt(session_id, "more")  # from another program
         await page.get_by_text("The second.").wait_for()
         assert await page.locator("#conversation").evaluate("element => element.scrollTop") == top
         await say(page, "and more")
@@ -196,8 +196,8 @@ async def test_an_answer_that_ended_with_its_process_is_marked(tmp_path):
         session_id = await client.create()
         await client.engine.close(session_id)
         asked = Message("user", [TextPart("write")], session_id=session_id, time=MessageTime(created=1, completed=1))
-        begun = Message("assistant", [TextPart("Half a")], session_id=session_id, time=MessageTime(created=2))
-        await client.engine.store.append(session_id, [asked, *asked.parts, begun, *begun.parts])
+        partial = Message("assistant", [TextPart("Half a")], session_id=session_id, time=MessageTime(created=2))
+        await client.engine.store.append(session_id, [asked, *asked.parts, partial, *partial.parts])
         await page.goto(f"{client.address.url}/#/{session_id}")
         await page.locator(".message.assistant .interrupted-mark").wait_for()
         await page.locator("#continue").wait_for()

@@ -363,7 +363,7 @@ async def test_prompts_of_mcp_servers_are_commands_and_a_server_is_switched_off_
         await page.get_by_text("mcp.unset.env.KEY: the variable NOT_SET is not set").wait_for()
         await page.locator("#input").press_sequentially("/fri")
         offered = page.get_by_role("option", name="/friendly:greet")
-        await offered.get_by_text("NAME [TONE] · Greet somebody.").wait_for()
+        await offered.get_by_text("NAME [TONE] · Greet a person.").wait_for()
         await page.keyboard.press("Enter")
         await page.get_by_role("option", name="name=").wait_for()
         await page.locator("#input").press_sequentially("name=A")

@@ -48,7 +48,7 @@ async def test_a_model_s_questions_are_answered_on_the_page(tmp_path: Path):
         await question.get_by_label("An answer of your own").fill("or none")
         await question.get_by_role("button", name="Answer", exact=True).click()
         await question.get_by_text("Anything else?").wait_for()
-        await page.reload()  # it waits for whoever comes next
+        await page.reload()  # it waits for the next input
         await question.get_by_text("Anything else?").wait_for()
         await question.get_by_role("button", name="No answer").click()
         await page.get_by_text("Painted.").wait_for()
@@ -59,7 +59,7 @@ async def test_a_model_s_questions_are_answered_on_the_page(tmp_path: Path):
         ]  # fmt: skip
 
 
-async def test_a_command_runs_where_the_server_is_and_goes_along_with_the_next_words(tmp_path: Path):
+async def test_a_command_runs_on_the_server_and_is_sent_with_the_next_input(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script("I have seen it.")
     async with page_of(serving) as page:
@@ -76,9 +76,9 @@ async def test_a_command_runs_where_the_server_is_and_goes_along_with_the_next_w
         await until(lambda: not Path(f"/proc/{pid}").exists())
         await say(page, "do you see?")
         await page.get_by_text("I have seen it.").wait_for()
-        told = page.locator(".message.user details.call")
-        assert await told.count() == 2
-        assert await told.first.locator("pre").text_content() == "begun\nover\n"
+        calls = page.locator(".message.user details.call")
+        assert await calls.count() == 2
+        assert await calls.first.locator("pre").text_content() == "begun\nover\n"
         assert await shown.count() == 0
 
 
@@ -104,7 +104,7 @@ async def test_what_a_called_agent_asks_is_asked_in_the_session_that_people_look
     assert (serving.workspace / "made").exists()
 
 
-async def test_a_session_that_another_program_works_in_is_taken_over_by_whoever_says_so(tmp_path: Path):
+async def test_a_session_that_another_program_owns_is_taken_over_on_request(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script("Here I am.")
     other = Serving(tmp_path, "other.sock")
@@ -190,7 +190,7 @@ async def test_many_edits_of_one_step_are_answered_together(tmp_path: Path):
     assert sorted(path.name for path in serving.workspace.glob("*.txt")) == [f"{name}.txt" for name in "abcde"]
 
 
-async def test_the_page_says_why_a_turn_was_stopped(tmp_path: Path):
+async def test_the_page_shows_why_a_turn_was_stopped(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script(call("list", path="."), call("list", path="."), "Never said.")
     with (serving.home / "config.toml").open("a") as config:

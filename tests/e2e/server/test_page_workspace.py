@@ -68,7 +68,7 @@ async def test_tasks_and_a_plan_are_shown_and_the_plan_is_changed_before_it_is_a
         await page.get_by_text("Carried out.").wait_for()
 
 
-async def test_the_trace_has_no_idle_gaps_includes_called_agents_and_leads_to_messages(tmp_path):
+async def test_the_trace_has_no_idle_gaps_includes_called_agents_and_links_to_messages(tmp_path):
     serving = Serving(tmp_path)
     serving.script(
         call("call_agent", agent_name="helper", message="look"), call("list", path="."), "Seen.", LONG, LONG, "End."

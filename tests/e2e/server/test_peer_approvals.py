@@ -41,7 +41,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[Engine, Engine, str]]:
         yield there, here, address.url
 
 
-async def heard(engine: Engine, wanted: type[Event]) -> Any:
+async def next_event(engine: Engine, wanted: type[Event]) -> Any:
     async with asyncio.timeout(SECONDS), engine.events() as events:
         return await anext(event async for event in events if isinstance(event, wanted))
 
@@ -56,14 +56,14 @@ async def open_at(engine: Engine) -> Approval:
 async def test_who_waits_for_the_agent_sees_the_question_and_answers_it(tmp_path):
     async with two(tmp_path) as (there, here, address):
         session_id = await here.create()
-        asked = asyncio.create_task(heard(here, ToolApprovalRequestedEvent))
+        asked = asyncio.create_task(next_event(here, ToolApprovalRequestedEvent))
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
         event = await asked
         assert (event.tool_name, event.tool_input, event.server) == ("push", {"branch": "main"}, address)
         assert event.description.startswith(f"at {address}: ")
         [waiting] = await here.approvals()
         assert (waiting.id, waiting.tool, waiting.session_id) == (event.approval_id, "push", event.session_id)
-        settled = asyncio.create_task(heard(here, ToolApprovalResultEvent))
+        settled = asyncio.create_task(next_event(here, ToolApprovalResultEvent))
         given = await here.answer(event.approval_id, allow=True)
         assert (given.answer, given.session_id) == ("allowed", event.session_id)
         assert (await settled).approved
@@ -72,7 +72,7 @@ async def test_who_waits_for_the_agent_sees_the_question_and_answers_it(tmp_path
         assert not await there.approvals()
 
 
-async def test_a_no_comes_with_its_words_to_the_agent_that_wanted_to_call(tmp_path):
+async def test_a_denial_reaches_the_calling_agent_with_its_text(tmp_path):
     async with two(tmp_path) as (there, here, _):
         session_id = await here.create()
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
@@ -88,7 +88,7 @@ async def test_an_answer_on_the_other_side_takes_the_question_from_this_one(tmp_
         session_id = await here.create()
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
         asked = await open_at(here)
-        settled = asyncio.create_task(heard(here, ToolApprovalResultEvent))
+        settled = asyncio.create_task(next_event(here, ToolApprovalResultEvent))
         await asyncio.sleep(0)
         await there.answer(asked.id, allow=True, by="somebody there")
         assert (await settled).answered_by == "somebody there"
@@ -97,7 +97,7 @@ async def test_an_answer_on_the_other_side_takes_the_question_from_this_one(tmp_
             await here.answer(asked.id, allow=False)
 
 
-async def test_of_two_answers_the_first_one_counts_on_both_sides(tmp_path):
+async def test_of_two_answers_the_first_one_applies_on_both_sides(tmp_path):
     async with two(tmp_path) as (there, here, _):
         session_id = await here.create()
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
@@ -114,7 +114,7 @@ async def test_a_turn_that_ends_takes_the_question_back_on_both_sides(tmp_path):
         session_id = await here.create()
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
         asked = await open_at(here)
-        settled = asyncio.create_task(heard(here, ToolApprovalResultEvent))
+        settled = asyncio.create_task(next_event(here, ToolApprovalResultEvent))
         await asyncio.sleep(0)
         await here.abort(session_id)
         assert (await turn).reason == "aborted"
@@ -140,9 +140,11 @@ async def test_a_question_goes_through_as_many_servers_as_there_are_between(tmp_
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(True, "pushed main"), ("not on a friday", "The user said no: not on a friday")]
+    ("answer", "expected"), [(True, "pushed main"), ("not on a friday", "The user said no: not on a friday")]
 )
-async def test_the_function_that_approves_a_program_s_calls_is_asked_about_those_elsewhere(answer, said, tmp_path):
+async def test_the_function_that_approves_a_program_s_calls_is_asked_about_calls_on_another_server(
+    answer, expected, tmp_path
+):
     asked: list[ApprovalRequest] = []
 
     async def approve(request: ApprovalRequest) -> bool | str:
@@ -157,10 +159,10 @@ async def test_the_function_that_approves_a_program_s_calls_is_asked_about_those
         assert (request.tool, request.input, request.agent) == ("push", {"branch": "main"}, "away")
         [stored] = (await there.store.list()).sessions
         [done] = (await there.store.load(stored.id)).messages[1].get_parts_by_type(ToolPart)
-        assert said in (getattr(done.state, "output", ""), getattr(done.state, "error", ""))
+        assert expected in (getattr(done.state, "output", ""), getattr(done.state, "error", ""))
 
 
-async def test_two_programs_ask_where_somebody_waits(tmp_path):
+async def test_two_programs_ask_where_a_user_waits(tmp_path):
     asks = '{tool = "call_agent", input = {agent_name = "helper", message = "push it"}}'
     runs = '{tool = "shell", input = {command = "touch pushed"}}'
     with (

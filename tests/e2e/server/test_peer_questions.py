@@ -20,7 +20,7 @@ ASKS = [[call("question", question="Which colour?", options=["red", "blue"])], "
 
 @asynccontextmanager
 async def two(tmp_path: Path) -> AsyncIterator[tuple[QuestionQueue, QuestionQueue, Engine, str]]:
-    """What is asked where the agent works and where somebody waits for it, with that engine."""
+    """The questions of the engine of the agent and of the engine that called it."""
     there = QuestionQueue()
     async with peer(tmp_path, "painter", ASKS, questions=there) as (_, address):
         here = QuestionQueue(providers=[peer_of(address)])
@@ -31,18 +31,18 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[QuestionQueue, QuestionQueu
 
 async def test_a_question_is_received_and_answered_by_who_waits(tmp_path: Path):
     async with two(tmp_path) as (there, here, engine, address):
-        told: list[Event] = []
-        engine.bus.subscribe(SessionUpdatedEvent, told.append)
+        events: list[Event] = []
+        engine.bus.subscribe(SessionUpdatedEvent, events.append)
         turn = asyncio.create_task(engine.prompt(await engine.create(), "have it painted"))
         await until(here.open_questions)
         [asked] = here.open_questions()
         assert (asked.text, asked.options, asked.agent) == ("Which colour?", ("red", "blue"), f"painter at {address}")
-        assert asked.session_id in {event.session_id for event in told if "question" in event.changes}
+        assert asked.session_id in {event.session_id for event in events if "question" in event.changes}
         await here.answer_anywhere(asked.id, ["blue"])
         assert (await turn).output == "I was told: Painted."
         assert not here.open_questions()
         assert not there.open_questions()
-        assert [event.changes["settled"] for event in told if "settled" in event.changes] == [asked.id]
+        assert [event.changes["settled"] for event in events if "settled" in event.changes] == [asked.id]
 
 
 async def test_an_answer_over_there_takes_it_from_here(tmp_path: Path):

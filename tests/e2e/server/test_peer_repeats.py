@@ -19,18 +19,18 @@ AWAY = Agent("away", "", "", "away", role="lives elsewhere")
 
 
 class Gate:
-    """A tool that tells when it runs, and waits until it may end."""
+    """A tool that sets `started` when it runs, and waits until it may end."""
 
     def __init__(self) -> None:
         self.runs = 0
-        self.begun, self.open = asyncio.Event(), asyncio.Event()
+        self.started, self.open = asyncio.Event(), asyncio.Event()
 
     @property
     def tool(self) -> Tool:
         async def wait() -> str:
             """Wait at the gate."""
             self.runs += 1
-            self.begun.set()
+            self.started.set()
             await self.open.wait()
             return "the gate is open"
 
@@ -50,7 +50,7 @@ async def asked(
 
 
 def text_of(raw: bytes) -> str:
-    """The answer's own words: parts that turned out to be on the way to it have begun anew as reasoning."""
+    """The text of the answer: parts before it have started again as reasoning."""
     texts: dict[int, str] = {}
     for frame in raw.split(b"\n\n"):
         name, _, data = frame.partition(b"\ndata: ")
@@ -72,12 +72,12 @@ async def roles(engine: Any) -> list[str]:
     return [message.role for message in (await engine.store.load(session.id)).messages]
 
 
-async def test_whoever_asks_again_receives_the_turn_that_is_under_way(tmp_path):
+async def test_a_repeated_request_receives_the_running_turn(tmp_path):
     gate, wanted = Gate(), order()
     script = [[call("wait")], "through"]
     async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):
         async with asked(address, wanted):
-            await gate.begun.wait()
+            await gate.started.wait()
             async with asked(address, wanted) as again:
                 await again.content.readuntil(b"\n\n")
                 gate.open.set()
@@ -87,12 +87,12 @@ async def test_whoever_asks_again_receives_the_turn_that_is_under_way(tmp_path):
         await _until(lambda: not engine.live)
 
 
-async def test_a_turn_that_ended_with_its_listener_continues_for_whoever_asks_again(tmp_path):
+async def test_a_turn_that_ended_with_its_listener_continues_for_a_repeated_request(tmp_path):
     gate, wanted = Gate(), order()
     script = [[call("wait")], "I went on"]
     async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):
         async with asked(address, wanted):
-            await gate.begun.wait()
+            await gate.started.wait()
         await _until(lambda: not engine.live)
         async with asked(address, wanted) as again:
             assert text_of(await again.read()) == "I went on"
@@ -136,7 +136,7 @@ async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_started
         try:
             if not lost:
                 lost += 1
-                await gate.begun.wait()
+                await gate.started.wait()
             else:
                 gate.open.set()
                 await _carry(there[0], writer)
@@ -156,7 +156,7 @@ async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_started
 
 
 async def test_an_answer_that_breaks_off_is_continued_and_counted_once(tmp_path):
-    """The first connection ends after the agent has run a call and has said something."""
+    """The first connection ends after the agent has run a call and has sent a text."""
     gate, lost = Gate(), 0
     gate.open.set()
     script = [["I will wait. ", call("wait")], ["nearly", asyncio.Event()], "it is done"]

@@ -187,12 +187,12 @@ async def test_a_price_that_is_not_known_over_there_is_not_known_here(tmp_path):
 
 
 async def test_the_caller_s_rules_count_over_there(tmp_path):
-    def look_and_tell(request):
+    def respond(request):
         results = [part for part in request.prompt[-1].content if isinstance(part, ToolResultPart)]
         return results[0].content if results else [call("look", place="x")]
 
     careful = Agent("away", "", "", "away", permissions={"deny": ("look(*)",)})
-    async with peer(tmp_path, "helper", look_and_tell, tools=[look]) as (_, address):
+    async with peer(tmp_path, "helper", respond, tools=[look]) as (_, address):
         result = await async_run(careful, "Go.", [careful], [], [peer_of(address)])
         planned = await async_run(AWAY, "Go.", [AWAY], [], [peer_of(address)], mode="chat")
     assert "a rule forbids it: look(*)" in result.output
@@ -231,7 +231,7 @@ api_key_env = "AWAY_TOKEN"
 
 @contextmanager
 def program(folder: Path, config: str, **environ: str) -> Iterator[tuple[str, str]]:
-    """`outrider serve` as a process of its own: its address and token."""
+    """`outrider serve` as a separate process: its address and token."""
     folder.mkdir()
     (folder / "config.toml").write_text(config)
     command = [sys.executable, "-m", "outrider", "serve"]
@@ -239,9 +239,9 @@ def program(folder: Path, config: str, **environ: str) -> Iterator[tuple[str, st
     with subprocess.Popen(command, env=environment, cwd=folder, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
-            said = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline())
-            assert said is not None
-            yield said[0], (folder / "server" / "token").read_text()
+            address = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline())
+            assert address is not None
+            yield address[0], (folder / "server" / "token").read_text()
         finally:
             server.terminate()
             server.wait(30)

@@ -29,7 +29,7 @@ def start(tmp_path: Path, *flags: str, config: str = CONFIG) -> "subprocess.Pope
     return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 
 
-def test_it_says_where_it_is_and_serves_the_token_s_holder_until_it_is_ended(tmp_path):
+def test_it_prints_its_address_and_serves_the_token_s_holder_until_it_is_stopped(tmp_path):
     (tmp_path / "project").mkdir()
     with start(tmp_path, "--cwd", str(tmp_path / "project")) as server:
         assert server.stderr is not None
@@ -40,8 +40,8 @@ def test_it_says_where_it_is_and_serves_the_token_s_holder_until_it_is_ended(tmp
         headers = {"Authorization": f"Bearer {token_file.read_text()}", "Content-Type": "application/json"}
         with urllib.request.urlopen(
             urllib.request.Request(f"{url[0]}/api/health", headers=headers), timeout=60
-        ) as said:
-            assert b'"ok":true' in said.read()
+        ) as output:
+            assert b'"ok":true' in output.read()
         asked = urllib.request.Request(f"{url[0]}/api/sessions", b"{}", headers)
         with urllib.request.urlopen(asked, timeout=60) as made:
             assert json.load(made)["workspace_directory"] == str(tmp_path / "project")
@@ -50,19 +50,19 @@ def test_it_says_where_it_is_and_serves_the_token_s_holder_until_it_is_ended(tmp
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (("--host", "0.0.0.0"), "--expose"),
         (("--host", "0.0.0.0", "--expose"), "TLS"),
         (("--port", "notaport"), "is not a port"),
     ],
 )
-def test_what_would_let_others_in_is_refused(flags, words, tmp_path):
+def test_what_would_let_others_in_is_refused(flags, message, tmp_path):
     with start(tmp_path, *flags) as server:
         assert server.stderr is not None
-        said = server.stderr.read()
+        output = server.stderr.read()
         assert server.wait(60) == 2
-        assert words in said
+        assert message in output
 
 
 def test_a_unix_socket_is_for_its_owner_only(tmp_path):

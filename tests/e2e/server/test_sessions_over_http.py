@@ -55,8 +55,10 @@ async def test_who_comes_back_misses_nothing_and_sees_nothing_twice(tmp_path):
                 after = int((await events.until(lambda event: event["event"] == "change"))["id"])
                 seen.append(after)
         assert seen == sorted(set(seen))
-        kept = [change async for change in client.engine.store.changes(session_id, follow=False)]
-        assert {change.seq for change in kept} <= set(seen) | {change.seq for change in kept if change.seq < seen[0]}
+        changes = [change async for change in client.engine.store.changes(session_id, follow=False)]
+        assert {change.seq for change in changes} <= set(seen) | {
+            change.seq for change in changes if change.seq < seen[0]
+        }
         assert seen[-1] == last
 
 
@@ -154,7 +156,7 @@ async def test_the_description_names_every_route(tmp_path):
             assert reference in description["components"]["schemas"] or "{" in reference
 
 
-async def test_a_call_by_hand_is_looked_at_run_and_preserved_below_the_session(tmp_path):
+async def test_a_manual_call_is_checked_run_and_stored_below_the_session(tmp_path):
     @Tool(policy="allow", preprocess_args=lambda given: {"where": given["where"].strip()})
     def launch(where: str) -> str:
         """Launch it."""
@@ -169,8 +171,8 @@ async def test_a_call_by_hand_is_looked_at_run_and_preserved_below_the_session(t
         assert (looked["input"], looked["decision"]["effect"]) == ({"where": "moon"}, "allow")
         status, ended = await client.ask("POST", f"{at}/calls", given)
         assert (status, ended["state"]["output"]) == (200, "launched to moon")
-        kept = (await client.ask("GET", f"/api/sessions/{ended['session_id']}"))[1]
-        assert kept["parent_id"] == session_id
+        stored = (await client.ask("GET", f"/api/sessions/{ended['session_id']}"))[1]
+        assert stored["parent_id"] == session_id
         assert (await client.ask("POST", f"{at}/calls", {"tool": "nothing"}))[0] == 400
 
 
@@ -184,8 +186,10 @@ async def test_a_session_is_brought_from_another_server(tmp_path):
         status, brought = await here.ask("POST", "/api/import-from", {"url": export, "token": TOKEN})
         assert (status, brought["sessions"][0]["title"]) == (201, "travels")
         at = f"/api/sessions/{brought['sessions'][0]['id']}/messages"
-        said = [part.get("text") for message in (await here.ask("GET", at))[1]["messages"] for part in message["parts"]]
-        assert "said elsewhere" in said
+        texts = [
+            part.get("text") for message in (await here.ask("GET", at))[1]["messages"] for part in message["parts"]
+        ]
+        assert "said elsewhere" in texts
         status, refused = await here.ask("POST", "/api/import-from", {"url": export, "token": "wrong"})
         assert (status, "401" in refused["error"]["message"]) == (503, True)
 

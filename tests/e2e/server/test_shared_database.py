@@ -18,7 +18,7 @@ async def outrider(machine: Serving, *arguments: str) -> Done:
     return await ended(await machine.start(*arguments))
 
 
-async def test_a_server_shows_the_runs_that_were_submitted_elsewhere_and_submits_its_own_there(
+async def test_a_server_shows_the_runs_that_another_process_submitted_and_submits_its_own(
     tmp_path: Path, postgres_url: str
 ):
     at = ("--database", fresh_database(postgres_url))
@@ -29,15 +29,15 @@ async def test_a_server_shows_the_runs_that_were_submitted_elsewhere_and_submits
     for machine in (one, other):
         machine.script("hello")
     submitted = await outrider(other, "jobs", "submit", *at, "--json", "look for dead links")
-    (elsewhere,) = submitted.lines
+    (submitted_run,) = submitted.lines
     await one.begin("--socket", str(one.socket), *at)
     try:
         client = ServerClient(resolve_server(one.url, token=None, environ=one.environ))
-        assert [run["id"] for run in await client.get("/api/jobs")] == [elsewhere["id"]]
-        assert (await client.get(f"/api/sessions/{elsewhere['id']}"))["mode"] == "background"
+        assert [run["id"] for run in await client.get("/api/jobs")] == [submitted_run["id"]]
+        assert (await client.get(f"/api/sessions/{submitted_run['id']}"))["mode"] == "background"
         here = await client.post("/api/jobs", {"prompt": "mend them"})
         listed = await outrider(other, "jobs", "list", *at, "--json")
-        assert {json.loads(line)["id"] for line in listed.out.splitlines()} == {here["id"], elsewhere["id"]}
+        assert {json.loads(line)["id"] for line in listed.out.splitlines()} == {here["id"], submitted_run["id"]}
         assert (await outrider(one, "worker", "--status")).code == 1
         assert not (one.home / "runs.sqlite").exists()
     finally:

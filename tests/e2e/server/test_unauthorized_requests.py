@@ -218,7 +218,7 @@ async def test_every_answer_forbids_what_a_page_must_not_do(tmp_path):
         assert answer.headers["Cache-Control"] == "no-store"
 
 
-async def test_a_person_without_the_link_is_reported_in_words_where_it_is(tmp_path):
+async def test_a_browser_without_the_link_is_shown_where_to_get_it(tmp_path):
     async with served(tmp_path, []) as client:
         for path in ("/", "/?token=wrong", "/api/sessions"):
             accept = {"Accept": "text/html,application/xhtml+xml"}

@@ -277,10 +277,10 @@ async def test_a_stream_of_a_protocol_ends_with_the_access(tmp_path: Path):
         own = (await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"]
         shared = {"to": "ben", "level": "write"}
         assert (await client.ask("POST", f"/api/sessions/{own}/shares", shared, token=tokens["ana"]))[0] == 201
-        said = {"model": "writer", "stream": True, "session_id": own, "messages": [{"role": "user", "content": "go"}]}
+        body = {"model": "writer", "stream": True, "session_id": own, "messages": [{"role": "user", "content": "go"}]}
         headers = {"Authorization": f"Bearer {tokens['ben']}"}
         url = f"{client.address.url}/v1/chat/completions"
-        async with client.http.post(url, json=said, headers=headers) as answer, asyncio.timeout(30):
+        async with client.http.post(url, json=body, headers=headers) as answer, asyncio.timeout(30):
             assert answer.status == 200
             await answer.content.readline()
             assert (await client.ask("DELETE", f"/api/sessions/{own}/shares/ben", token=tokens["ana"]))[0] == 204
@@ -365,7 +365,7 @@ async def test_a_turn_ends_before_its_next_request_when_the_budget_is_spent(tmp_
         assert len(steps) <= 3
 
 
-async def test_a_viewer_opens_no_session_and_a_user_finds_own_words_among_many(tmp_path: Path, monkeypatch: Any):
+async def test_a_viewer_opens_no_session_and_a_user_finds_own_sessions_among_many(tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(sessions, "MAX_SEARCHED", 3)
     users, tokens = directory_of(tmp_path, ANA, BEN, VIC)
     async with served(tmp_path, lambda _: "the word", users=users) as client:

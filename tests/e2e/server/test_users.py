@@ -160,11 +160,11 @@ async def test_a_stream_of_mcp_sends_nothing_after_the_access_has_ended(tmp_path
     sent = {"jsonrpc": "2.0", "id": 2, "method": "tools/call"}
     sent["params"] = {"name": "run_agent", "arguments": {"prompt": "go"}}
     given = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    begin = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": given}
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": given}
     headers = {"Authorization": f"Bearer {tokens['ada']}", "Accept": "application/json, text/event-stream"}
     async with served(tmp_path, script, [wait_for_gate], mcp=True, users=users) as client:
         url = f"{client.address.url}/mcp"
-        async with client.http.post(url, json=begin, headers=headers) as answer:
+        async with client.http.post(url, json=initialize, headers=headers) as answer:
             headers |= {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
         async with client.http.post(url, json=sent, headers=headers) as answer:
             await asyncio.wait_for(started.wait(), 60)
@@ -181,8 +181,8 @@ async def test_a_stream_of_mcp_sends_nothing_after_the_access_has_ended(tmp_path
 async def test_no_route_of_another_protocol_reaches_a_session_of_another_user(tmp_path):
     users, tokens = directory_of(tmp_path, ANA, BEN)
     async with served(tmp_path, [call("launch", where="mars"), "done"], [launch], users=users) as client:
-        said = {"role": "user", "content": "go"}
-        chat = {"model": "writer", "messages": [said], "tools": [{"function": {"name": "outrider_approval"}}]}
+        message = {"role": "user", "content": "go"}
+        chat = {"model": "writer", "messages": [message], "tools": [{"function": {"name": "outrider_approval"}}]}
         status, asked = await client.ask("POST", "/v1/chat/completions", chat, token=tokens["ana"])
         assert status == 200
         session, approval = asked["session_id"], asked["choices"][0]["message"]["tool_calls"][0]["id"]
@@ -191,8 +191,8 @@ async def test_no_route_of_another_protocol_reaches_a_session_of_another_user(tm
         resume = {"interruptId": approval, "status": "resolved", "payload": {"approved": True}}
         send = {"message": {"parts": [{"text": "go"}], "contextId": session}}
         stolen: list[tuple[str, Any]] = [
-            ("/v1/chat/completions", {"model": "writer", "messages": [said], "session_id": session}),
-            ("/v1/chat/completions", {"model": "writer", "messages": [said, answer]}),
+            ("/v1/chat/completions", {"model": "writer", "messages": [message], "session_id": session}),
+            ("/v1/chat/completions", {"model": "writer", "messages": [message, answer]}),
             ("/v1/responses", {"model": "writer", "input": "go", "previous_response_id": f"resp_{session}_x"}),
             ("/agui/writer", {"threadId": "t", "runId": "r", "resume": [resume]}),
         ]
@@ -208,7 +208,7 @@ async def test_no_route_of_another_protocol_reaches_a_session_of_another_user(tm
             assert (await client.ask("POST", "/a2a/writer", rpc, token=tokens["ben"]))[1]["error"]["code"] == -32001
         assert [one.id for one in await client.engine.approvals()] == [approval]
         done = await client.ask(
-            "POST", "/v1/chat/completions", {**chat, "messages": [said, answer]}, token=tokens["ana"]
+            "POST", "/v1/chat/completions", {**chat, "messages": [message, answer]}, token=tokens["ana"]
         )
         assert done[1]["choices"][0]["message"]["content"] == "done"
         (recorded,) = [one for one in await client.engine.store.approvals() if one.id == approval]
@@ -304,8 +304,8 @@ async def test_sessions_of_a_user_stay_in_the_folder_of_the_user(tmp_path):
         (folder / "app").rmdir()
         (folder / "app").symlink_to(other)
         path = f"/api/sessions/{inside[1]['id']}"
-        said = {"role": "user", "content": "go"}
-        chat = {"model": "writer", "messages": [said], "session_id": inside[1]["id"]}
+        message = {"role": "user", "content": "go"}
+        chat = {"model": "writer", "messages": [message], "session_id": inside[1]["id"]}
         for method, route, body in (
             ("GET", f"{path}/file?path=notes.txt", None),
             ("POST", f"{path}/prompt", {"text": "read it"}),
@@ -329,15 +329,15 @@ async def test_a_removed_user_a_revoked_token_and_an_expired_one_end_at_once(tmp
             login = answer.headers["Location"].removeprefix("/#/sign-in/")
         assert (await client.ask("GET", "/api/me", token=login))[1]["name"] == "ana"
         assert (await client.ask("POST", "/api/login-links?user=ben", token=first))[0] == 403
-        elsewhere = UserDirectory(tmp_path / "server" / "users.json")  # as `outrider users` would
-        stored = elsewhere.get("ana")
-        assert stored is not None and elsewhere.revoke_token("ana", stored.tokens[0].id)
+        other_directory = UserDirectory(tmp_path / "server" / "users.json")  # as `outrider users` would
+        stored = other_directory.get("ana")
+        assert stored is not None and other_directory.revoke_token("ana", stored.tokens[0].id)
         assert (await client.ask("GET", "/api/me", token=first))[0] == 401
         assert (await client.ask("GET", "/api/me", token=second))[0] == 200
         now[0] += 86_401
         assert (await client.ask("GET", "/api/me", token=second))[0] == 401
         assert (await client.ask("GET", "/api/me", token=login))[0] == 200
-        elsewhere.remove("ana")
+        other_directory.remove("ana")
         assert (await client.ask("GET", "/api/me", token=login))[0] == 401
         assert (await client.ask("GET", "/api/me", token=TOKEN))[1]["role"] == "admin"
 
@@ -357,9 +357,9 @@ def test_names_and_roles_are_checked_and_the_file_is_private(tmp_path):
 
 
 def test_the_command_line_manages_users_and_prints_the_audit_log(tmp_path):
-    def outrider(*words: str) -> "subprocess.CompletedProcess[str]":
+    def outrider(*arguments: str) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "OUTRIDER_HOME": str(tmp_path / "home")}
-        command = [sys.executable, "-m", "outrider", *words]
+        command = [sys.executable, "-m", "outrider", *arguments]
         return subprocess.run(
             command, check=False, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
@@ -442,7 +442,7 @@ async def test_a_lasting_answer_of_an_operator_does_not_allow_calls_of_other_use
         assert (status, answered["scope"]) == (200, "always")
 
 
-async def test_a_budget_counts_deleted_sessions_and_holds_for_those_that_a_session_is_shared_with(tmp_path):
+async def test_a_budget_includes_deleted_sessions_and_holds_for_those_that_a_session_is_shared_with(tmp_path):
     users, tokens = directory_of(tmp_path, ServerUser(name="ana", budget=Decimal(1)), BEN)
     async with served(tmp_path, ["one", "two"], users=users) as client:
         own = (await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"]
@@ -453,12 +453,12 @@ async def test_a_budget_counts_deleted_sessions_and_holds_for_those_that_a_sessi
         await client.engine.close(own)
         await client.engine.store.append(own, [spent])
         await client.ask("POST", f"{path}/shares", {"to": "ben", "level": "write"}, token=tokens["ana"])
-        said = {"role": "user", "content": "go"}
+        message = {"role": "user", "content": "go"}
         for name in ("ana", "ben"):
             for route, body in (
                 (f"{path}/prompt", prompt),
-                ("/v1/chat/completions", {"model": "writer", "messages": [said], "session_id": own}),
-                ("/agui/writer", {"threadId": own, "runId": "r", "messages": [said]}),
+                ("/v1/chat/completions", {"model": "writer", "messages": [message], "session_id": own}),
+                ("/agui/writer", {"threadId": own, "runId": "r", "messages": [message]}),
             ):
                 status, answer = await client.ask("POST", route, body, token=tokens[name])
                 assert status == 409 and "dollars per month for ana" in answer["error"]["message"], (
@@ -473,7 +473,7 @@ async def test_a_budget_counts_deleted_sessions_and_holds_for_those_that_a_sessi
         assert (await client.ask("POST", f"/api/sessions/{own}/prompt", prompt, token=tokens["ben"]))[0] == 202
 
 
-async def test_a_stream_ends_with_the_access_and_tells_nothing_of_deleted_sessions_of_others(tmp_path):
+async def test_a_stream_ends_with_the_access_and_reports_nothing_about_deleted_sessions_of_others(tmp_path):
     users, tokens = directory_of(tmp_path, ANA, BEN, VIC)
     async with served(tmp_path, ["one"], users=users) as client:
         own, other = [(await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"] for _ in range(2)]
@@ -512,7 +512,7 @@ def oidc_logins(users: UserDirectory) -> OidcLogins:
     return OidcLogins(settings, users, "https://agents.example/login/callback")
 
 
-def test_nobody_gets_the_name_of_a_removed_user_and_the_user_comes_back_with_the_same_limits(tmp_path):
+def test_no_other_user_gets_the_name_of_a_removed_one_who_comes_back_with_the_same_limits(tmp_path):
     users = UserDirectory(tmp_path / "users.json")
     logins = oidc_logins(users)
     ana = {"iss": "https://login.example", "sub": "7", "preferred_username": "ana", "groups": ["ops"]}

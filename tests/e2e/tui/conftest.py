@@ -56,8 +56,8 @@ def call(tool: str, **given: Any) -> dict[str, Any]:
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     names = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG")
-    kept = {name: os.environ[name] for name in names if name in os.environ}
-    return {**kept, "OUTRIDER_HOME": str(home), "HOME": str(home), "TERM": "xterm-256color", **more}
+    inherited = {name: os.environ[name] for name in names if name in os.environ}
+    return {**inherited, "OUTRIDER_HOME": str(home), "HOME": str(home), "TERM": "xterm-256color", **more}
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ class Terminal(ScreenReader):
         os.write(self._master, text.encode())
 
     def press(self, *keys: str) -> None:
-        """One after the other, each as a piece of its own: an escape and a letter at once would be another key."""
+        """One after the other, each as a separate write: an escape and a letter at once would be another key."""
         for number, key in enumerate(keys):
             if number:
                 time.sleep(0.03)
@@ -241,7 +241,7 @@ class Terminal(ScreenReader):
 
 
 class Tmux(ScreenReader):
-    """The program in a pane of tmux, with a server of its own."""
+    """The program in a pane of tmux, with a separate server."""
 
     def __init__(self, arguments: list[str], *, cwd: Path, environ: dict[str, str], size: tuple[int, int]) -> None:
         self._socket = cwd.parent / "tmux"
@@ -275,8 +275,8 @@ class Tmux(ScreenReader):
     def close(self) -> None:
         subprocess.run(["tmux", "-S", str(self._socket), "kill-server"], capture_output=True, check=False)
 
-    def _run(self, *words: str, text: str | None = None) -> str:
-        command = ["tmux", "-S", str(self._socket), *words]
+    def _run(self, *arguments: str, text: str | None = None) -> str:
+        command = ["tmux", "-S", str(self._socket), *arguments]
         environ = {**self._environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
         done = subprocess.run(command, input=text, capture_output=True, text=True, env=environ, check=False)
         assert done.returncode == 0, done.stderr
@@ -406,11 +406,13 @@ class Xterm(ScreenReader):
         self.close()
         raise AssertionError("xterm has opened no window")
 
-    def _run_tool(self, *words: str) -> bool:
-        return not subprocess.run(["xdotool", *words], capture_output=True, env=self._environ, check=False).returncode
+    def _run_tool(self, *arguments: str) -> bool:
+        return not subprocess.run(
+            ["xdotool", *arguments], capture_output=True, env=self._environ, check=False
+        ).returncode
 
-    def _tool(self, *words: str, check: bool = True) -> str:
-        done = subprocess.run(["xdotool", *words], capture_output=True, text=True, env=self._environ, check=False)
+    def _tool(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run(["xdotool", *arguments], capture_output=True, text=True, env=self._environ, check=False)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout
 

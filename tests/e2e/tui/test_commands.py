@@ -61,7 +61,7 @@ def notes(app: OutriderApp) -> list[str]:
     return [item.text for item in app.ui.controller.conversation.items if isinstance(item, NoticeItem)]
 
 
-def said(app: OutriderApp) -> list[str]:
+def shown_texts(app: OutriderApp) -> list[str]:
     return [item.text for item in app.ui.controller.conversation.items if isinstance(item, UserItem | TextItem)]
 
 
@@ -73,15 +73,15 @@ async def test_sessions_are_started_found_forked_cleared_and_written_out(home, w
     write_script(home, ["One.", "Two."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "first words")
-        await until(lambda: "One." in said(app) and idle(app))
+        await until(lambda: "One." in shown_texts(app) and idle(app))
         first = app.ui.controller.session_id
         await say(app, pilot, "/fork")
         await until(lambda: app.ui.controller.session_id not in ("", first))
-        assert "One." in said(app)
+        assert "One." in shown_texts(app)
         await say(app, pilot, "/new")
         await until(lambda: not app.ui.controller.session_id)
         await say(app, pilot, f"/resume {first}")
-        await until(lambda: app.ui.controller.session_id == first and "One." in said(app))
+        await until(lambda: app.ui.controller.session_id == first and "One." in shown_texts(app))
         await say(app, pilot, "/sessions words")
         await opened(app, PickerScreen)
         await pilot.press("escape")
@@ -89,7 +89,7 @@ async def test_sessions_are_started_found_forked_cleared_and_written_out(home, w
             await say(app, pilot, name)
             await until(lambda suffix=suffix: list(workspace.glob(f"outrider-*.{suffix}")))
         await say(app, pilot, "/clear")
-        await until(lambda: said(app) == [])
+        await until(lambda: shown_texts(app) == [])
         assert not any("internal error" in note for note in notes(app))
 
 
@@ -97,7 +97,7 @@ async def test_reports_are_pages_to_read(home, workspace):
     write_script(home, [[call("read", file_path="notes.txt")], "Read."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "read it")
-        await until(lambda: "Read." in said(app) and idle(app))
+        await until(lambda: "Read." in shown_texts(app) and idle(app))
         for name in ("/help", "/cost", "/trace"):
             await say(app, pilot, name)
             await opened(app, PageScreen)
@@ -126,7 +126,7 @@ async def test_a_session_is_replayed_run_again_and_compared(home, workspace):
 
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "read it")
-        await until(lambda: "Read." in said(app) and idle(app))
+        await until(lambda: "Read." in shown_texts(app) and idle(app))
         assert "2 steps, 0 differences" in await page("/replay")
         first = app.ui.controller.session_id
         assert re.search(r"model +demo +other", await page("/what-if script/other 1"))
@@ -143,7 +143,7 @@ async def test_model_agent_and_theme_are_chosen(home, workspace):
         await say(app, pilot, "/model script/other")
         await until(lambda: app.ui.controller.model.model == "other")
         await say(app, pilot, "hello")
-        await until(lambda: "Hello." in said(app) and idle(app))
+        await until(lambda: "Hello." in shown_texts(app) and idle(app))
         assert app.ui.controller.model.model == "other"
         stored = await app.ui.controller.engine.store.load(app.ui.controller.session_id)
         assert stored.messages[-1].model.model == "other"
@@ -165,17 +165,17 @@ async def test_after_a_failure_the_next_steps_are_named_and_continue_works(home,
         await say(app, pilot, "hello")
         await until(lambda: any("Ctrl+O chooses another model · /continue tries again" in note for note in notes(app)))
         await say(app, pilot, "/continue")
-        await until(lambda: "Here again." in said(app) and idle(app))
+        await until(lambda: "Here again." in shown_texts(app) and idle(app))
         await say(app, pilot, "/continue")  # the turn has ended, so the model is asked
-        await until(lambda: "And more." in said(app) and idle(app))
+        await until(lambda: "And more." in shown_texts(app) and idle(app))
 
 
-async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_again(home, workspace):
+async def test_a_fork_ends_before_the_chosen_input_and_offers_it_again(home, workspace):
     write_script(home, ["One.", "Two.", "Three."])
     async with application(home, workspace) as (app, pilot):
-        for words, answer in (("first words", "One."), ("second words", "Two."), ("third words", "Three.")):
-            await say(app, pilot, words)
-            await until(lambda answer=answer: answer in said(app) and idle(app))
+        for text, answer in (("first words", "One."), ("second words", "Two."), ("third words", "Three.")):
+            await say(app, pilot, text)
+            await until(lambda answer=answer: answer in shown_texts(app) and idle(app))
         first = app.ui.controller.session_id
         await say(app, pilot, "/fork another way")
         await opened(app, PickerScreen)
@@ -183,7 +183,7 @@ async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_agai
         await until(
             lambda: app.ui.controller.session_id != first and app.ui.find_widget(Composer).text == "second words"
         )
-        assert said(app) == ["first words", "One."]
+        assert shown_texts(app) == ["first words", "One."]
         assert app.ui.controller.title == "another way"
 
 
@@ -194,7 +194,7 @@ async def test_a_process_in_the_background_shows_its_output_and_is_ended_after_a
     write_script(home, [[call("shell", command="echo listening; sleep 300", background=True)], "It runs."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "start it")
-        await until(lambda: "It runs." in said(app) and idle(app))
+        await until(lambda: "It runs." in shown_texts(app) and idle(app))
         assert [process.command for process in app.ui.controller.conversation.side.background_processes()] == [
             "echo listening; sleep 300"
         ]
@@ -220,7 +220,7 @@ async def test_called_agents_are_listed_with_their_task_and_can_be_looked_into(h
     write_script(home, [[task], [call("list", path=".")], "There is one file.", "It says: one."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "delegate it")
-        await until(lambda: "It says: one." in said(app) and idle(app))
+        await until(lambda: "It says: one." in shown_texts(app) and idle(app))
         agent = next(iter(app.ui.controller.conversation.side.agents.values()))
         assert (agent.state, agent.task, "Count" in agent.message) == ("done", "Count the files", True)
         await say(app, pilot, "/subagents")
@@ -244,7 +244,7 @@ async def test_answers_are_copied_as_markdown_and_as_code(home, workspace, monke
         await say(app, pilot, "/copy")
         await until(lambda: "there is no answer to copy yet" in notes(app))
         await say(app, pilot, "show me")
-        await until(lambda: any("Done." in text for text in said(app)) and idle(app))
+        await until(lambda: any("Done." in text for text in shown_texts(app)) and idle(app))
         for command in ("/copy", "/copy code", "/copy all"):
             count = len(copied)
             await say(app, pilot, command)
@@ -258,7 +258,7 @@ async def test_the_conversation_is_searched_and_the_line_is_shown(home, workspac
     write_script(home, ["\n\n".join(f"paragraph {number}" for number in range(200))])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "talk")
-        await until(lambda: any("paragraph 199" in text for text in said(app)) and idle(app))
+        await until(lambda: any("paragraph 199" in text for text in shown_texts(app)) and idle(app))
         await pilot.press("ctrl+f")
         await opened(app, PickerScreen)
         await pilot.press(*"paragraph 17", "enter")
@@ -272,9 +272,9 @@ async def test_the_conversation_is_searched_and_the_line_is_shown(home, workspac
 async def test_earlier_inputs_are_searched_with_control_r(home, workspace):
     write_script(home, ["One.", "Two."])
     async with application(home, workspace) as (app, pilot):
-        for words, answer in (("first words", "One."), ("second words", "Two.")):
-            await say(app, pilot, words)
-            await until(lambda answer=answer: answer in said(app) and idle(app))
+        for text, answer in (("first words", "One."), ("second words", "Two.")):
+            await say(app, pilot, text)
+            await until(lambda answer=answer: answer in shown_texts(app) and idle(app))
         await pilot.press("ctrl+r")
         await opened(app, PickerScreen)
         await pilot.press(*"first", "enter")
@@ -288,7 +288,7 @@ async def test_the_reasoning_effort_is_chosen_by_command_and_by_key(home: Path, 
         await say(app, pilot, "/effort high")
         await until(lambda: app.ui.controller.effort == "high")
         await say(app, pilot, "go")
-        await until(lambda: "One." in said(app))
+        await until(lambda: "One." in shown_texts(app))
         assert app.ui.controller.engine.live[app.ui.controller.session_id].agent.reasoning_effort == "high"
         await pilot.press("ctrl+y")
         await opened(app, PickerScreen)
@@ -304,8 +304,8 @@ async def test_a_command_of_a_file_sends_its_text_with_the_arguments(home: Path,
         (home / "commands").mkdir()
         (home / "commands" / "fix.md").write_text("---\ndescription: Fix an issue\n---\nFix issue $1 now.")
         await say(app, pilot, "/fix 12")
-        await until(lambda: "Fixed." in said(app))
-        assert said(app)[0] == "Fix issue 12 now."
+        await until(lambda: "Fixed." in shown_texts(app))
+        assert shown_texts(app)[0] == "Fix issue 12 now."
         await say(app, pilot, "/nonsense")
         await until(lambda: any("unknown command /nonsense" in note for note in notes(app)))
 
@@ -316,7 +316,7 @@ async def test_a_session_is_renamed_and_status_context_and_servers_are_shown(hom
         await say(app, pilot, "/context")
         await until(lambda: "the context is empty" in notes(app))
         await say(app, pilot, "hi")
-        await until(lambda: "Hello." in said(app) and idle(app))
+        await until(lambda: "Hello." in shown_texts(app) and idle(app))
         await say(app, pilot, "/rename A better title")
         await until(lambda: app.ui.controller.title == "A better title")
         for name, text in (("status", "script/demo"), ("context", "system prompt")):
@@ -330,8 +330,8 @@ async def test_a_session_is_renamed_and_status_context_and_servers_are_shown(hom
 
 async def test_uncommitted_changes_are_shown_without_running_what_the_repository_names(home: Path, workspace: Path):
     write_script(home, ["Hello."])
-    for words in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
-        subprocess.run(["git", *words.split()], cwd=workspace, check=True)
+    for arguments in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
+        subprocess.run(["git", *arguments.split()], cwd=workspace, check=True)
     (workspace / "notes.txt").write_text("remember the bread\n")
     (workspace / "new.txt").write_text("new\n")
     subprocess.run(["git", "config", "diff.external", "touch hacked"], cwd=workspace, check=True)
@@ -381,8 +381,8 @@ async def test_tab_takes_the_suggestions_of_the_start_screen_one_after_the_other
         await pilot.press("tab")
         assert composer.text == "Explain how this project is structured"
         await pilot.press("tab", "enter")
-        await until(lambda: "Hello." in said(app))
-        assert said(app)[0] == "Run the tests and fix what fails"
+        await until(lambda: "Hello." in shown_texts(app))
+        assert shown_texts(app)[0] == "Run the tests and fix what fails"
         await until(lambda: not composer.suggestions)
 
 
@@ -402,7 +402,7 @@ async def test_a_compaction_takes_instructions_and_is_undone(home, workspace):
     async with application(home, workspace) as (app, pilot):
         for text in ("first words", "second words"):
             await say(app, pilot, text)
-            await until(lambda text=text: text in said(app) and idle(app))
+            await until(lambda text=text: text in shown_texts(app) and idle(app))
         await say(app, pilot, "/compact focus on the API")
         await until(lambda: any("were summarised" in note for note in notes(app)))
         stored = await app.ui.controller.engine.open(app.ui.controller.session_id)
@@ -441,4 +441,4 @@ async def test_arguments_of_mcp_prompts_and_addresses_of_resources_are_completed
         composer.set_text("")
         await typed(*"/friendly:greet", "space", *"A", offers="'Ada Lovelace'")
         await pilot.press("enter")  # sends what is typed
-        await until(lambda: "/friendly:greet A" in said(app))
+        await until(lambda: "/friendly:greet A" in shown_texts(app))

@@ -10,7 +10,7 @@ from tests.e2e.tui.conftest import Open, call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
 
-def test_an_answer_streams_in_and_the_calls_tell_how_they_ended(home, open_terminal: Open):
+def test_an_answer_streams_in_and_the_calls_show_how_they_ended(home, open_terminal: Open):
     script = [
         [{"reasoning": "hm"}, "I look into the **notes**.", call("read", file_path="notes.txt")],
         "They say:\n\n- remember\n- the milk\n\n```python\nprint('milk')\n```\n",
@@ -25,7 +25,7 @@ def test_an_answer_streams_in_and_the_calls_tell_how_they_ended(home, open_termi
     assert terminal.wait() == 0
 
 
-def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, workspace: Path, open_terminal: Open):
+def test_a_change_is_shown_completely_runs_once_approved_and_can_be_undone(home, workspace: Path, open_terminal: Open):
     write_script(home, [[call("write", file_path="new.py", content="x = 1\ny = 2\n")], "Written."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
@@ -101,7 +101,7 @@ def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_a
     terminal.wait_for("Stored approvals", "write more.txt", "always")
 
 
-def test_a_rule_is_widened_in_the_panel_and_covers_what_it_says(home, workspace: Path, open_terminal: Open):
+def test_a_rule_is_widened_in_the_panel_and_covers_what_it_shows(home, workspace: Path, open_terminal: Open):
     calls = [[call("write", file_path=f"src/pkg/{name}.py", content="x = 1\n")] for name in ("a", "b", "c")]
     write_script(home, [*calls, "All made."])
     terminal = open_terminal()
@@ -151,7 +151,7 @@ def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: 
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_what_is_reported_while_the_agent_works_waits_and_can_be_taken_back(home, open_terminal: Open):
+def test_input_during_a_turn_is_queued_and_can_be_withdrawn(home, open_terminal: Open):
     write_script(home, [[call("shell", command="sleep 600")], "unreached"])
     terminal = open_terminal("--allow", "shell")
     terminal.wait_for("script/demo")
@@ -166,9 +166,9 @@ def test_what_is_reported_while_the_agent_works_waits_and_can_be_taken_back(home
 
 
 def test_at_forty_columns_everything_still_has_its_place(home, open_terminal: Open):
-    words = "A sentence that is much longer than forty columns and so has to go on below. " * 2
+    text = "A sentence that is much longer than forty columns and so has to go on below. " * 2
     write_script(
-        home, [words + "\n\n```\n" + "x" * 90 + "\n```\n\nThe end.", [call("write", file_path="a.txt", content="x")]]
+        home, [text + "\n\n```\n" + "x" * 90 + "\n```\n\nThe end.", [call("write", file_path="a.txt", content="x")]]
     )
     terminal = open_terminal()
     terminal.wait_for("script/demo")
@@ -216,7 +216,7 @@ def test_a_closed_window_ends_the_program_with_everything_stored(home, open_term
     again.wait_for("A long story.", "interrupted")
 
 
-def test_a_session_that_is_open_elsewhere_is_taken_over_only_if_one_says_so(home, open_terminal: Open):
+def test_a_session_that_is_open_in_another_process_is_taken_over_only_on_request(home, open_terminal: Open):
     write_script(home, ["I am the first."])
     first = open_terminal()
     first.wait_for("script/demo")

@@ -142,13 +142,13 @@ def test_what_the_application_cannot_do_without_is_reported_before_the_screen_ch
 ):
     write_script(home, ["never said"])
     (tmp_path / "file").write_text("")
-    for environ, words in (
+    for environ, text in (
         ({"TERM": "dumb"}, "cannot show the application (TERM=dumb)"),
         ({"TERM": ""}, "TERM is not set"),
         ({"OUTRIDER_HOME": str(tmp_path / "file"), "OPENAI_BASE_URL": "http://127.0.0.1:9"}, "cannot be used"),
     ):
         terminal = open_terminal(size=(300, 10), **environ)
-        terminal.wait_for(words)
+        terminal.wait_for(text)
         assert terminal.wait() == 2
         assert b"\x1b" not in terminal.raw
 

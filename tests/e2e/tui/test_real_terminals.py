@@ -37,7 +37,7 @@ def history(home: Path) -> list[Any]:
     return [json.loads(row) for file in (home / "history").glob("*.jsonl") for row in file.read_text().splitlines()]
 
 
-def test_a_paste_with_carriage_returns_keeps_its_lines_and_tabs(home, open_terminal: Open):
+def test_a_paste_with_carriage_returns_has_its_lines_and_tabs(home, open_terminal: Open):
     write_script(home, ["Thanks.", "Thanks again.", "And this."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
@@ -460,8 +460,8 @@ def test_the_conversation_is_printed_on_exit_if_the_user_wants_it(home, open_ter
 def test_pages_and_commands_are_usable_at_every_size(
     home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
 ):
-    for words in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
-        subprocess.run(["git", *words.split()], cwd=workspace, check=True)
+    for arguments in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
+        subprocess.run(["git", *arguments.split()], cwd=workspace, check=True)
     (workspace / "notes.txt").write_text("remember the bread\n")
     (home / "commands").mkdir()
     (home / "commands" / "fix.md").write_text("---\ndescription: Fix an issue\n---\nFix issue $1 now.")
@@ -498,8 +498,8 @@ def test_pages_and_commands_are_usable_at_every_size(
 def test_a_long_page_is_read_to_its_end_with_the_keys(
     home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
 ):
-    for words in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
-        subprocess.run(["git", *words.split()], cwd=workspace, check=True)
+    for arguments in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
+        subprocess.run(["git", *arguments.split()], cwd=workspace, check=True)
     (workspace / "notes.txt").write_text("".join(f"row {number}\n" for number in range(120)))
     write_script(home, ["Hello."])
     terminal = open_tmux(size=size)

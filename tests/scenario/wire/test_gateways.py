@@ -158,9 +158,14 @@ COSTS = [
 @pytest.mark.parametrize(("usage", "cost"), COSTS)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_cost_that_a_gateway_reports_is_used(usage, cost, stream):
-    counts = {"prompt_tokens": 10, "completion_tokens": 5, **usage}
+    token_counts = {"prompt_tokens": 10, "completion_tokens": 5, **usage}
     text = {"content": "ok", "role": "assistant"}
-    answer: dict[str, Any] = {"id": "1", "model": "own", "choices": [{"index": 0, "message": text}], "usage": counts}
+    answer: dict[str, Any] = {
+        "id": "1",
+        "model": "own",
+        "choices": [{"index": 0, "message": text}],
+        "usage": token_counts,
+    }
     answer["choices"][0] |= {"finish_reason": "stop"} | ({"delta": text} if stream else {})
     body = msgspec.json.encode(answer)
     async with serving(Reply([b"data: " + body + b"\n\ndata: [DONE]\n\n"] if stream else [body])) as server:

@@ -120,12 +120,12 @@ OF_VENDORS = {
     ("family", "kind", "model"),
     [(family, kind, model) for family, (kind, model) in product(OF_VENDORS, MODELS) if kind != family],
 )
-@pytest.mark.parametrize("says", [True, False])
-async def test_what_tools_of_another_vendor_left_is_not_sent(family, kind, model, says):
+@pytest.mark.parametrize("expected", [True, False])
+async def test_what_tools_of_another_vendor_left_is_not_sent(family, kind, model, expected):
     session = Session()
     session.add_user_message("Search for dots.")
     parts = [ReasoningPart("", provider_state={"family": family, **state}) for state in OF_VENDORS[family]]
-    session.add_assistant_message([*parts, *([TextPart("Dots.")] if says else [])], finish="stop")
+    session.add_assistant_message([*parts, *([TextPart("Dots.")] if expected else [])], finish="stop")
     async with Simulator(["Done."]) as server:
         await answer(server, kind, model, session, "Go on.")
         assert (server.rejected, len(server.requests)) == ([], 1)

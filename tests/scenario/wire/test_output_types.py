@@ -136,8 +136,8 @@ async def test_the_number_of_attempts_is_configurable_and_the_error_names_all():
     def refuse(value: Person) -> None:
         raise OutputMismatch("nobody fits")
 
-    words = "agent 'helper' gave no answer that is a value of Person in 2 attempts: nobody fits"
-    with pytest.raises(OutputMismatch, match=words) as caught:
+    message = "agent 'helper' gave no answer that is a value of Person in 2 attempts: nobody fits"
+    with pytest.raises(OutputMismatch, match=message) as caught:
         await run_with(['{"name": "Ada"}'] * 2, output_type=Person, output_validators=refuse, output_attempts=2)
     assert caught.value.details["attempts"] == 2
     with pytest.raises(OutputMismatch, match="in 1 attempt: it is not JSON"):

@@ -131,7 +131,7 @@ def _prefix(body: Body) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", list(SIMULATED_APIS))
-async def test_a_change_of_mode_level_or_model_is_told_behind_the_conversation(kind):
+async def test_a_change_of_mode_level_or_model_is_stated_after_the_conversation(kind):
     def look(name: str) -> str:
         """Look at a file."""
         return name
@@ -161,13 +161,13 @@ async def test_a_change_of_mode_level_or_model_is_told_behind_the_conversation(k
             texts = [m.get_text_content() for m in (await engine.open(session)).messages if m.role == "user"]
         assert server.rejected == []
         bodies = [request.body for request in server.requests]
-        told = [_prefix(body)[1][-1] for body in bodies]
+        notes = [_prefix(body)[1][-1] for body in bodies]
     assert texts == ["One.", "Two.", "Three.", "Four.", "Five.", "Six."]
     for before, after in itertools.pairwise(bodies):
         (head, items), (next_head, next_items) = _prefix(before), _prefix(after)
         assert head == next_head
         assert next_items[: len(items)] == items
-    assert ["plan mode" in text for text in told] == [False, True, False, False, False, False]
-    assert "Mode: agent" in told[3] and "approval level is now edits" in told[3]
-    assert f"the model is vendor/{other}" in told[4]
-    assert f"the model is vendor/{model}" in told[5]
+    assert ["plan mode" in text for text in notes] == [False, True, False, False, False, False]
+    assert "Mode: agent" in notes[3] and "approval level is now edits" in notes[3]
+    assert f"the model is vendor/{other}" in notes[4]
+    assert f"the model is vendor/{model}" in notes[5]

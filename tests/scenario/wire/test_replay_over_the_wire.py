@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from outrider import RequestDiffers, Session, Tool, ToolPart, replay, what_if
 from outrider.providers.scripted import call
 from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedError, SimulatedReasoning
-from tests.scenario.wire.wire_runs import telling
+from tests.scenario.wire.wire_runs import wire_harness
 
 each = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 both = pytest.mark.parametrize("stream", [True, False])
@@ -24,26 +24,26 @@ def add(a: int, b: int) -> int:
 @both
 async def test_a_session_goes_again_without_a_server(kind, stream, tmp_path: Path):
     asks = [SimulatedReasoning("hm"), "Let me see.", call("add", "c1", a=1, b=2), call("add", "c2", a=3, b=4)]
-    async with telling(kind, [asks, "It is 3 and 7.", "You are welcome."], stream=stream) as tale:
+    async with wire_harness(kind, [asks, "It is 3 and 7.", "You are welcome."], stream=stream) as harness:
         session = Session()
-        async with tale.engine([tale.agent()], [add], session, cassettes=tmp_path) as held:
+        async with harness.engine([harness.agent()], [add], session, cassettes=tmp_path) as held:
             await held.prompt(session.id, "add")
             await held.prompt(session.id, "thanks")
     again = await replay(held, session.id)
     assert again.same, again.text()
     assert (len(again.steps), again.unplayed) == (3, 0)
     assert again.session.usage == again.recorded.usage
-    other = await replay(held.like(agents=[tale.agent(instructions="You sing.")]), session.id)
+    other = await replay(held.like(agents=[harness.agent(instructions="You sing.")]), session.id)
     assert [type(one) for one in other.differences] == [RequestDiffers] * 3
 
 
 @each
-async def test_refusals_and_retries_go_again_and_nobody_waits(kind, tmp_path: Path):
+async def test_refused_and_retried_requests_are_sent_again_and_no_waiter_hangs(kind, tmp_path: Path):
     overloaded = SIMULATED_APIS[kind].overloaded
     script = [overloaded, [call("add", "c1", a=1, b=2)], SimulatedError(400, "no numbers, please"), "fine"]
-    async with telling(kind, script) as tale:
+    async with wire_harness(kind, script) as harness:
         session = Session()
-        async with tale.engine([tale.agent()], [add], session, cassettes=tmp_path) as held:
+        async with harness.engine([harness.agent()], [add], session, cassettes=tmp_path) as held:
             assert (await held.prompt(session.id, "add")).reason == "error"
             await held.prompt(session.id, "again")
     again = await replay(held, session.id)
@@ -53,10 +53,10 @@ async def test_refusals_and_retries_go_again_and_nobody_waits(kind, tmp_path: Pa
 
 @each
 async def test_no_key_is_on_the_cassette(kind, tmp_path: Path):
-    async with telling(kind, ["Hello."]) as tale:
+    async with wire_harness(kind, ["Hello."]) as harness:
         session = Session()
-        tale.provider = replace(tale.provider, api_key="sk-very-secret-key-1234")
-        async with tale.engine([tale.agent()], [], session, cassettes=tmp_path) as held:
+        harness.provider = replace(harness.provider, api_key="sk-very-secret-key-1234")
+        async with harness.engine([harness.agent()], [], session, cassettes=tmp_path) as held:
             await held.prompt(session.id, "hi")
     (tape,) = tmp_path.glob("*.jsonl")
     assert tape.read_text().count("\n") == 2
@@ -67,14 +67,14 @@ async def test_no_key_is_on_the_cassette(kind, tmp_path: Path):
 @each
 async def test_a_fork_asks_the_provider_and_its_request_is_accepted(kind, tmp_path: Path):
     script = [[call("add", "c1", a=1, b=2)], "It is 3.", "So it is 4."]
-    async with telling(kind, script) as tale:
+    async with wire_harness(kind, script) as harness:
         session = Session()
-        async with tale.engine([tale.agent()], [add], session, cassettes=tmp_path) as held:
+        async with harness.engine([harness.agent()], [add], session, cassettes=tmp_path) as held:
             await held.prompt(session.id, "add")
             (asked,) = (await held.open(session.id)).messages[1].get_parts_by_type(ToolPart)
             found = await what_if(held, session.id, results={asked.call_id: "4"})
             assert found.end.output == "So it is 4."
-            assert tale.server.requests[2].results == ["4"]
+            assert harness.server.requests[2].results == ["4"]
             assert (found.comparison.a.answer, found.comparison.b.answer) == ("It is 3.", "So it is 4.")
         again = await replay(held, found.session.id)
         assert again.same, again.text()

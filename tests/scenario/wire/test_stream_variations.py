@@ -20,14 +20,14 @@ from outrider.types.parts import RetryPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, serving
 
-SAID = "Hello wörld 👋"
+TEXT = "Hello wörld 👋"
 SSE = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json"}
 each_kind = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 
 
 def frames(vendor: SimulatedApi, *pieces: Any) -> list[bytes]:
-    found = list(vendor.stream(list(pieces) or [SAID, call("add", "c1", a=1, b=2)]))
+    found = list(vendor.stream(list(pieces) or [TEXT, call("add", "c1", a=1, b=2)]))
     assert all(isinstance(frame, bytes) for frame in found)
     return found  # type: ignore[return-value]
 
@@ -222,7 +222,7 @@ def shown(session: Session) -> list[tuple[str, Any]]:
     return found
 
 
-WANTED = [("text", SAID), ("call", ("add", {"a": 1, "b": 2}, "3")), ("text", "It is 3.")]
+WANTED = [("text", TEXT), ("call", ("add", {"a": 1, "b": 2}, "3")), ("text", "It is 3.")]
 
 
 def replies(vendor: SimulatedApi, fault: Fault | None = None) -> list[Reply]:

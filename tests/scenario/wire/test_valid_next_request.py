@@ -126,7 +126,7 @@ async def maintain(engine: Engine, session: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_no_sequence_of_faults_and_model_switches_leads_to_a_rejected_request(seed: int, tmp_path: Path):
+async def test_no_sequence_of_faults_and_model_switches_causes_a_rejected_request(seed: int, tmp_path: Path):
     random.seed(seed)
     model, kinds, path = UnreliableModel(), list(MODELS), tmp_path / "sessions.db"
     faults = random.sample(FAULTS, len(FAULTS))

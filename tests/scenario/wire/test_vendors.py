@@ -10,16 +10,16 @@ from outrider import Tool
 from outrider.providers.scripted import call
 from outrider.testing.simulator import Simulator
 from outrider.testing.simulator_answers import SIMULATED_APIS
-from tests.scenario.wire.wire_runs import telling
+from tests.scenario.wire.wire_runs import wire_harness
 
 ASKS = ["Let me see.", call("add", "c1", a=1, b=2), call("add", "c2", a=3, b=4)]
 each = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 
 
 async def good_request(kind: str) -> Any:
-    async with telling(kind, [ASKS, "done"]) as tale:
-        await tale.told(tools=[Tool(lambda a, b: str(a + b), name="add")])
-        return tale.server.requests[1].body
+    async with wire_harness(kind, [ASKS, "done"]) as harness:
+        await harness.run_turn(tools=[Tool(lambda a, b: str(a + b), name="add")])
+        return harness.server.requests[1].body
 
 
 def conversation(body: Any) -> list[Any]:
@@ -128,7 +128,7 @@ CLIENTS = {
 @each
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_vendors_own_client_reads_what_the_fake_says(kind, stream):
+async def test_the_vendors_own_client_reads_what_the_simulator_sends(kind, stream):
     async with Simulator([ASKS], any_model=True) as server:
         text, inputs = await asyncio.to_thread(CLIENTS[kind], server, stream)
         assert text == "Let me see."

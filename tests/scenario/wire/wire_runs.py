@@ -42,8 +42,8 @@ class Ended(msgspec.Struct):
         return [message for message in self.session.messages if message.role == "assistant"]
 
 
-class Tale:
-    """Everybody who takes part in a story of one vendor, and all that was heard."""
+class WireHarness:
+    """A simulated server of one vendor, agents that use it, and all events that were received."""
 
     def __init__(self, server: Simulator, kind: Any, way: Way, *, stream: bool) -> None:
         self.server = server
@@ -59,10 +59,10 @@ class Tale:
     def agent(self, name: str = "writer", instructions: str = "You write.", **fields: Any) -> Agent:
         return Agent(name, instructions, self.vendor.model, "vendor", stream=self._stream, **fields)
 
-    def heard(self, kind: type[Event]) -> list[Any]:
+    def events_of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    async def told(
+    async def run_turn(
         self,
         message: str = "go",
         *,
@@ -71,7 +71,7 @@ class Tale:
         session: Session | None = None,
         allow: bool | None = None,
     ) -> Ended:
-        """To its end. `allow` is what somebody says who is asked; None is that nobody is there."""
+        """Runs a turn to its end. `allow` is the answer to approvals; None is unattended mode."""
         cast = list(agents) or [self.agent()]
         session = session or Session()
         if self._way == "run":
@@ -115,8 +115,8 @@ class Tale:
 
 
 @asynccontextmanager
-async def telling(kind: str, script: Script, way: Way = "run", *, stream: bool = True):
-    """Whatever is told, no request may break the vendor's rules."""
+async def wire_harness(kind: str, script: Script, way: Way = "run", *, stream: bool = True):
+    """Checks at the end that no request broke the vendor's rules."""
     async with Simulator(script) as server:
-        yield Tale(server, kind, way, stream=stream)
+        yield WireHarness(server, kind, way, stream=stream)
         assert server.rejected == []

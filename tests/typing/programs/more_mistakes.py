@@ -232,7 +232,7 @@ bus.subscribe(ToolExecutionStartedEvent, listen_wrongly)  # mistake
 bus.subscribe("ToolExecutionStartedEvent", listen)  # mistake
 
 
-# 13: a provider of one's own
+# 13: a custom provider
 class Echo:
     name = "echo"
 
@@ -307,12 +307,12 @@ def is_short(outcome: EvalOutcome) -> str | None:
     return outcome.anwser  # mistake
 
 
-def counts(outcome: str) -> bool:
+def is_included(outcome: str) -> bool:
     return bool(outcome)
 
 
 case = EvalCase(name="a", prompt="x", checks=(AnswerCheck(contains="a"), is_short, lambda outcome: outcome.steps < 3))
-EvalCase(name="a", prompt="x", checks=(counts,))  # mistake
+EvalCase(name="a", prompt="x", checks=(is_included,))  # mistake
 EvalCase(name="a", prompt="x", chekcs=())  # mistake
 EvalCase(name="a", prompt="x", checks=("contains a",))  # mistake
 FileCheck(path="a", contians="b")  # mistake

@@ -64,12 +64,12 @@ def whole(part: Any, session_id: str = "s") -> PartUpdatedEvent:
     return PartUpdatedEvent(session_id=session_id, part=part)
 
 
-def told(*events: Event, telling: UpdateBuilder | None = None) -> list[Any]:
-    telling = telling or UpdateBuilder("s", FOLDER)
-    return [update for event in events for update in telling.event_updates(event)]
+def updates_of(*events: Event, builder: UpdateBuilder | None = None) -> list[Any]:
+    builder = builder or UpdateBuilder("s", FOLDER)
+    return [update for event in events for update in builder.event_updates(event)]
 
 
-def said(updates: list[Any], kind: type[Any] = AgentMessageChunk) -> str:
+def text_of(updates: list[Any], kind: type[Any] = AgentMessageChunk) -> str:
     return "".join(update.content.text for update in updates if isinstance(update, kind))
 
 
@@ -140,35 +140,35 @@ def test_every_text_becomes_valid_and_stays_inside_its_fence(text: str):
 
 def test_pieces_are_reported_as_they_come_and_the_whole_is_not_reported_twice():
     part = TextPart("hello", id="p")
-    assert said(told(delta("hel", "p"), delta("lo", "p"), whole(part), whole(part))) == "hello"
+    assert text_of(updates_of(delta("hel", "p"), delta("lo", "p"), whole(part), whole(part))) == "hello"
 
 
 def test_what_was_dropped_comes_with_the_whole():
     part = TextPart("one two three", id="p")
     events = delta("one ", "p"), DeltasDroppedEvent(count=1), delta("three", "p"), whole(part), delta("next", "q")
-    assert said(told(*events)) == "one two threenext"
+    assert text_of(updates_of(*events)) == "one two threenext"
 
 
 def test_an_answer_that_came_in_one_piece_is_reported_whole():
-    updates = told(whole(ReasoningPart("hm", id="r")), whole(TextPart("yes", id="p")))
-    assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "yes")
+    updates = updates_of(whole(ReasoningPart("hm", id="r")), whole(TextPart("yes", id="p")))
+    assert (text_of(updates, AgentThoughtChunk), text_of(updates)) == ("hm", "yes")
 
 
 def test_text_that_turns_out_to_be_a_thought_is_not_reported_again():
-    updates = told(delta("<think>hm", "p"), whole(ReasoningPart("hm", id="p")))
-    assert said(updates) + said(updates, AgentThoughtChunk) == "<think>hm"
+    updates = updates_of(delta("<think>hm", "p"), whole(ReasoningPart("hm", id="p")))
+    assert text_of(updates) + text_of(updates, AgentThoughtChunk) == "<think>hm"
 
 
 def test_a_part_that_is_started_anew_is_reported_in_full():
-    assert said(told(delta("fir", "p"), whole(TextPart("second", id="p")))) == "fir\n\nsecond"
+    assert text_of(updates_of(delta("fir", "p"), whole(TextPart("second", id="p")))) == "fir\n\nsecond"
 
 
 def test_other_sessions_are_not_received_and_agents_that_were_called_are_seen_by_their_calls():
     called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child")
     call = ToolPart("c", "shell", ToolPending({"command": "ls"}, phase="ready"))
-    telling = UpdateBuilder("s", FOLDER)
-    assert told(whole(call, "child"), delta("x", "p", session_id="other"), telling=telling) == []
-    updates = told(called, delta("x", "p", session_id="child"), whole(call, "child"), telling=telling)
+    builder = UpdateBuilder("s", FOLDER)
+    assert updates_of(whole(call, "child"), delta("x", "p", session_id="other"), builder=builder) == []
+    updates = updates_of(called, delta("x", "p", session_id="child"), whole(call, "child"), builder=builder)
     assert [update.title for update in updates] == ["helper: ls"]
     assert updates[0].field_meta["outrider"]["agent"] == "helper"
     assert updates[0].field_meta["outrider"]["session_id"] == "child"
@@ -176,13 +176,13 @@ def test_other_sessions_are_not_received_and_agents_that_were_called_are_seen_by
 
 def test_input_that_changes_nothing_that_is_shown_is_not_reported():
     calls = [ToolPart("c", "shell", ToolPending({"command": "ls"}, raw), id="p") for raw in ("{", '{"com', '{"command')]
-    assert [type(update) for update in told(*map(whole, calls))] == [ToolCallStart]
+    assert [type(update) for update in updates_of(*map(whole, calls))] == [ToolCallStart]
 
 
 def test_a_running_call_shows_the_end_of_its_output():
     running = ToolPart("c", "shell", ToolRunning({"command": "make"}, RunningTime(1)))
     output = ToolOutputEvent(session_id="s", call_id="c", tool_name="shell", output="x" * 20_000 + "end")
-    first, second = told(whole(running), output)
+    first, second = updates_of(whole(running), output)
     assert isinstance(first, ToolCallStart)
     assert isinstance(second, ToolCallProgress)
     assert second.content is not None
@@ -191,9 +191,9 @@ def test_a_running_call_shows_the_end_of_its_output():
     assert len(text) < 11_000
 
 
-def test_the_last_words_of_an_agent_are_its_answer():
+def test_the_last_text_of_an_agent_is_its_answer():
     finish = completed("finish", {"message": "all done"})
-    assert said(told(whole(finish), whole(finish))) == "all done"
+    assert text_of(updates_of(whole(finish), whole(finish))) == "all done"
 
 
 def test_what_was_reported_is_reported_again_without_what_was_written_for_the_model():
@@ -205,13 +205,13 @@ def test_what_was_reported_is_reported_again_without_what_was_written_for_the_mo
     )
     updates = list(UpdateBuilder("s", FOLDER).replay_messages([user, answer]))
     assert [update.content.type for update in updates if isinstance(update, UserMessageChunk)] == ["text", "image"]
-    assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "hello")
+    assert (text_of(updates, AgentThoughtChunk), text_of(updates)) == ("hm", "hello")
     assert updates[-1].status == "completed"
 
 
 def test_notices_reach_the_editor_as_thoughts_once_each():
     retry = RetryScheduledEvent(session_id="s", attempt=1, delay_ms=1000, error="busy")
-    updates = told(
+    updates = updates_of(
         retry,
         whole(RetryPart(1, "busy", RetryTime(1))),
         ContextCompactionEvent(session_id="s", tokens_before=9000, tokens_after=1000),
@@ -221,7 +221,7 @@ def test_notices_reach_the_editor_as_thoughts_once_each():
         LoopStartedEvent(session_id="s"),
     )
     assert all(isinstance(update, AgentThoughtChunk) for update in updates)
-    assert said(updates, AgentThoughtChunk).strip().split("\n\n") == [
+    assert text_of(updates, AgentThoughtChunk).strip().split("\n\n") == [
         "retrying in 1.0s: attempt 1 failed: busy",
         "earlier messages were summarised (9.0k → 1.0k tokens)",
         'stopped: the limit of 3 steps is reached; raise the limit, then send "continue"',
@@ -233,16 +233,16 @@ def test_notices_reach_the_editor_as_thoughts_once_each():
 def test_a_notice_of_a_called_agent_names_it_and_its_texts_are_not_sent():
     called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child", message="go")
     error = ErrorEvent(session_id="child", error_type="ProviderError", message="no answer")
-    updates = told(called, whole(TextPart("child text", id="t"), "child"), error)
-    assert said(updates, AgentThoughtChunk) == "helper: no answer\n\n"
+    updates = updates_of(called, whole(TextPart("child text", id="t"), "child"), error)
+    assert text_of(updates, AgentThoughtChunk) == "helper: no answer\n\n"
     assert len(updates) == 1
 
 
-def test_the_call_of_an_agent_says_what_the_agent_is_doing():
+def test_the_call_of_an_agent_shows_what_the_agent_is_doing():
     call = ToolPart("c", "call_agent", ToolRunning({"agent_name": "helper", "message": "go"}, RunningTime(1)))
     called = AgentCalledEvent(session_id="s", call_id="c", callee="helper", child_session_id="child", message="go")
     works = ToolExecutionStartedEvent(session_id="child", tool_name="grep", tool_input={})
-    start, *progress = told(whole(call), called, works, works)
+    start, *progress = updates_of(whole(call), called, works, works)
     assert isinstance(start, ToolCallStart)
     (update,) = progress
     assert isinstance(update, ToolCallProgress)
@@ -257,7 +257,7 @@ def test_a_command_of_the_user_is_replayed_with_its_output():
     assert update.content.text == "```\n! ls\na.py\n```"  # type: ignore[union-attr]
 
 
-def test_a_failed_call_says_why():
+def test_a_failed_call_shows_why():
     call = ToolPart("c", "web_fetch", ToolError({"url": "http://x"}, "no such host", EndedTime(1, 2)))
     view = view_tool_call(call, FOLDER)
     assert (view.kind, view.status, view.title) == ("fetch", "failed", "web_fetch http://x")
@@ -311,4 +311,4 @@ def test_the_content_of_a_changed_file_cannot_end_its_diff_in_a_question():
 def test_a_loaded_session_shows_withdrawn_text_struck_out():
     gone = TextPart("half a sen", ignored=True, metadata={"withdrawn": True})
     message = Message("assistant", [gone, TextPart("whole")])
-    assert said(list(UpdateBuilder("s", FOLDER).replay_messages([message]))) == "~~half a sen~~\n\nwhole"
+    assert text_of(list(UpdateBuilder("s", FOLDER).replay_messages([message]))) == "~~half a sen~~\n\nwhole"

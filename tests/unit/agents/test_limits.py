@@ -119,7 +119,7 @@ async def test_a_request_waits_for_what_parallel_requests_have_reserved():
     assert budget.reserve(1_000, None, None).max_output_tokens == 2_950
 
 
-async def test_a_request_does_not_wait_for_what_nobody_has_reserved():
+async def test_a_request_does_not_wait_for_an_unreserved_amount():
     budget = RunBudget(Limits(tokens=5_000))
     budget.settle(budget.reserve(1_000, None, None), Tokens(input=1_000, output=3_900), None)
     await asyncio.wait_for(budget.wait_for_reservations(1_000, None), 1)

@@ -7,11 +7,11 @@ from pathlib import Path
 from outrider.config.paths import AppFolders
 
 
-def run_git(folder: Path, *words: str) -> str:
+def run_git(folder: Path, *arguments: str) -> str:
     people = [f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
     author = dict.fromkeys(people, "somebody@example.org")
     done = subprocess.run(
-        ["git", *words], cwd=folder, env=os.environ | author, capture_output=True, text=True, check=True
+        ["git", *arguments], cwd=folder, env=os.environ | author, capture_output=True, text=True, check=True
     )
     return done.stdout
 

@@ -18,7 +18,7 @@ from outrider.sessions.memory_store import MemoryStore
 
 
 class Left:
-    """A run that was begun by a worker and canceled."""
+    """A run that was started by a worker and canceled."""
 
     def __init__(self, database: RunDatabase, jobs: JobClient, run_id: str) -> None:
         self.database = database
@@ -26,12 +26,12 @@ class Left:
         self.run_id = run_id
         self.leavings = OrphanedRunFinder(database, jobs._client)  # pyright: ignore[reportPrivateUsage]
 
-    def begun_by(self, worker: str | None) -> None:
+    def started_by(self, worker: str | None) -> None:
         with self.database.engine.begin() as db:
             statement = "UPDATE outrider_entries SET state = 'assigned', attempts = 1, canceled = 1, worker = :worker"
             db.execute(sa.text(statement), {"worker": worker or ""})
 
-    def taken(self, by: str, *, living: tuple[str, ...] = (), carried: tuple[str, ...] = ()) -> list[str]:
+    def recovered_by(self, by: str, *, living: tuple[str, ...] = (), carried: tuple[str, ...] = ()) -> list[str]:
         return [one.run_id for one in self.leavings.claim_orphans(by, lambda: [by, *living], carried)]
 
 
@@ -45,48 +45,48 @@ async def left(tmp_path: Path) -> AsyncIterator[Left]:
     database.close()
 
 
-async def test_one_that_nobody_had_started_needs_no_end(left: Left):
-    assert [left.taken("ann"), left.taken("ann")] == [[], []]
+async def test_one_that_no_worker_had_started_needs_no_end(left: Left):
+    assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], []]
     assert not await left.jobs.needs_cleanup(left.run_id)
 
 
 @pytest.mark.parametrize("worker", [None, "dead", "ann"])
-async def test_one_is_taken_when_it_is_found_a_second_time(left: Left, worker: str | None):
-    left.begun_by(worker)
+async def test_one_is_recovered_when_it_is_found_a_second_time(left: Left, worker: str | None):
+    left.started_by(worker)
     assert await left.jobs.needs_cleanup(left.run_id)
-    assert [left.taken("ann"), left.taken("ann")] == [[], [left.run_id]]
+    assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], [left.run_id]]
 
 
 async def test_one_whose_worker_lives_is_left_to_it(left: Left):
-    left.begun_by("bob")
-    assert [left.taken("ann", living=("bob",)) for _ in range(3)] == [[], [], []]
-    assert left.taken("ann") == [left.run_id], "once that one is gone"
+    left.started_by("bob")
+    assert [left.recovered_by("ann", living=("bob",)) for _ in range(3)] == [[], [], []]
+    assert left.recovered_by("ann") == [left.run_id], "once that one is gone"
 
 
-async def test_one_that_is_being_carried_is_not_taken(left: Left):
-    left.begun_by("ann")
-    assert [left.taken("ann", carried=(left.run_id,)) for _ in range(3)] == [[], [], []]
+async def test_one_that_is_running_is_not_recovered(left: Left):
+    left.started_by("ann")
+    assert [left.recovered_by("ann", carried=(left.run_id,)) for _ in range(3)] == [[], [], []]
 
 
 async def test_of_two_workers_one_takes_it(left: Left):
-    left.begun_by("dead")
+    left.started_by("dead")
     other = Left(left.database, left.jobs, left.run_id)
-    assert [left.taken("ann", living=("bob",)), other.taken("bob", living=("ann",))] == [[], []]
-    assert left.taken("ann", living=("bob",)) == [left.run_id]
-    assert [other.taken("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
+    assert [left.recovered_by("ann", living=("bob",)), other.recovered_by("bob", living=("ann",))] == [[], []]
+    assert left.recovered_by("ann", living=("bob",)) == [left.run_id]
+    assert [other.recovered_by("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
 
 
-async def test_one_that_continues_meanwhile_is_not_taken(left: Left):
-    left.begun_by("dead")
-    left.taken("ann")
+async def test_one_that_continues_meanwhile_is_not_recovered(left: Left):
+    left.started_by("dead")
+    left.recovered_by("ann")
     await left.jobs.retry_run(left.run_id)
-    assert left.taken("ann") == []
+    assert left.recovered_by("ann") == []
 
 
 async def test_one_with_a_report_was_ended(left: Left):
-    left.begun_by("dead")
+    left.started_by("dead")
     assert await left.jobs.has_work()
     ReportTable(left.database).store_report(left.run_id, JobReport(outcome=RunOutcome(reason="aborted")))
     assert RunQueue(left.database).release_run(left.run_id, "dead")
-    assert [left.taken("ann"), left.taken("ann")] == [[], []]
+    assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], []]
     assert not await left.jobs.has_work()

@@ -33,7 +33,7 @@ LATE = now_ms() + 10**12
 
 
 class Listener:
-    """Answers with the statuses it was given, and remembers what it heard."""
+    """Answers with the given statuses, and records what it received."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
@@ -65,7 +65,7 @@ async def reports(tmp_path: Path) -> AsyncIterator[ReportTable]:
     database.close()
 
 
-async def told(reports: ReportTable, listener: Listener, times: int) -> None:
+async def post_notices(reports: ReportTable, listener: Listener, times: int) -> None:
     """Keep the end of a run twice, as two workers may, and try to tell of it so often."""
     async with await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -76,24 +76,24 @@ async def told(reports: ReportTable, listener: Listener, times: int) -> None:
                 await reports.outbox.deliver_notice(notice, [f"127.0.0.1:{port}"])
 
 
-async def test_an_end_is_reported_once_when_it_is_taken(reports: ReportTable):
+async def test_an_end_is_reported_once_when_it_is_accepted(reports: ReportTable):
     listener = Listener()
-    await told(reports, listener, times=3)
+    await post_notices(reports, listener, times=3)
     ((key, body),) = listener.event_classes
     assert (key, body["notice"]) == ("run-1:1", "run-1:1")
     assert (body["run"], body["state"], body["outcome"]["output"]) == ("run-1", "done", "Done.")
     assert body["prompt"] == "look"
 
 
-async def test_an_end_that_is_not_taken_is_reported_again_later_and_not_for_ever(reports: ReportTable):
+async def test_an_end_that_is_not_accepted_is_reported_again_later_and_not_for_ever(reports: ReportTable):
     again = Listener(500, 302)
-    await told(reports, again, times=5)
+    await post_notices(reports, again, times=5)
     assert [key for key, _ in again.event_classes] == ["run-1:1"] * 3
 
 
 async def test_after_many_attempts_it_is_given_up(reports: ReportTable):
     deaf = Listener(*[500] * 20)
-    await told(reports, deaf, times=MAX_ATTEMPTS + 3)
+    await post_notices(reports, deaf, times=MAX_ATTEMPTS + 3)
     assert len(deaf.event_classes) == MAX_ATTEMPTS
 
 
@@ -105,7 +105,7 @@ def test_a_notice_is_claimed_by_one_worker_for_longer_than_an_attempt_may_take(r
     assert len(reports.outbox.claim_due(now + CLAIM_MS)) == 1
 
 
-async def test_what_was_not_taken_is_due_again_soon_and_before_a_claim_would_end(reports: ReportTable):
+async def test_a_notice_that_was_not_accepted_is_due_again_soon_and_before_a_claim_would_end(reports: ReportTable):
     reports.store_report("run-1", REPORT, WebhookTarget("http://127.0.0.1:1/", "look"))
     (notice,) = reports.outbox.claim_due(now_ms())
     await reports.outbox.deliver_notice(notice, [])
@@ -113,7 +113,7 @@ async def test_what_was_not_taken_is_due_again_soon_and_before_a_claim_would_end
     assert (again.id, again.tries) == ("run-1:1", 2)
 
 
-async def test_one_that_was_taken_after_all_is_not_sent_again_by_whoever_claimed_it_meanwhile(reports: ReportTable):
+async def test_one_that_was_accepted_after_all_is_not_sent_again_by_a_later_claimant(reports: ReportTable):
     listener = Listener()
     async with await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server:
         host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -130,19 +130,19 @@ async def test_a_worker_that_leaves_waits_for_the_answer_to_what_it_has_posted(r
     async with await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server:
         host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         reports.store_report("run-1", REPORT, WebhookTarget(f"http://{host}/", "look"))
-        telling = asyncio.create_task(reports.outbox.post_due([host]))
+        posting = asyncio.create_task(reports.outbox.post_due([host]))
         await listener.first.wait()
-        telling.cancel()
-        await asyncio.wait([telling], timeout=0.05)
-        assert not telling.done()
+        posting.cancel()
+        await asyncio.wait([posting], timeout=0.05)
+        assert not posting.done()
         listener.answers.set()
         with pytest.raises(asyncio.CancelledError):
-            await telling
+            await posting
     assert len(listener.event_classes) == 1
     assert not reports.outbox.claim_due(LATE)
 
 
-async def test_as_long_as_somebody_is_to_be_reported_there_is_something_to_do_for_a_worker(tmp_path: Path):
+async def test_a_worker_has_work_while_a_notice_is_unsent(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with MemoryStore() as store, open_job_client(database, store) as jobs:
         assert not await jobs.has_work()
@@ -156,7 +156,7 @@ async def test_as_long_as_somebody_is_to_be_reported_there_is_something_to_do_fo
     database.close()
 
 
-def told_ids(reports: ReportTable) -> list[str]:
+def notified_ids(reports: ReportTable) -> list[str]:
     return sorted(notice.id for notice in reports.outbox.claim_due(LATE))
 
 
@@ -168,13 +168,13 @@ def test_a_run_that_was_retried_and_ends_as_before_is_reported_again(reports: Re
     for _ in range(2):
         reports.store_report("run-1", FAILED, HOOK)
     reports.store_report("run-2", REPORT, WebhookTarget("", "nobody wants to know"))
-    assert told_ids(reports) == ["run-1:1", "run-1:2"]
+    assert notified_ids(reports) == ["run-1:1", "run-1:2"]
 
 
 def test_another_end_of_a_run_is_another_notice(reports: ReportTable):
     reports.store_report("run-1", FAILED, HOOK)
     reports.store_report("run-1", REPORT, HOOK)
-    assert told_ids(reports) == ["run-1:1", "run-1:2"]
+    assert notified_ids(reports) == ["run-1:1", "run-1:2"]
 
 
 async def test_an_inner_address_is_not_called_unless_the_user_named_it():

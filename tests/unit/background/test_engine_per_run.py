@@ -13,7 +13,7 @@ from outrider.project.trust import WorkspaceTrust, find_project
 from tests.fixtures.standard_engine import Place
 
 
-def test_the_words_of_an_order_and_the_rules_of_its_workspace_hold(tmp_path: Path):
+def test_the_overrides_of_a_job_and_the_rules_of_its_workspace_hold(tmp_path: Path):
     place = Place(tmp_path)
     another = tmp_path / "another"
     (another / ".outrider").mkdir(parents=True)

@@ -12,8 +12,8 @@ def ticket(number: int, user: str = "ann", **given: object) -> QueuedRun:
     return QueuedRun(id=f"{user}{number}", user=user, number=number, **fields)  # pyright: ignore[reportArgumentType]
 
 
-def order(tickets: list[QueuedRun], places: int, standing: QueueState | None = None) -> str:
-    return " ".join(chosen.id for chosen in choose_runs(tickets, places, standing or QueueState()))
+def order(tickets: list[QueuedRun], places: int, state: QueueState | None = None) -> str:
+    return " ".join(chosen.id for chosen in choose_runs(tickets, places, state or QueueState()))
 
 
 def test_users_take_turns_however_many_runs_one_has_submitted():
@@ -24,21 +24,21 @@ def test_users_take_turns_however_many_runs_one_has_submitted():
 
 def test_with_one_place_at_a_time_users_take_turns_too():
     waiting = [ticket(number) for number in range(1000)] + [ticket(2000 + n, "bob") for n in range(3)]
-    standing, begun = QueueState(), list[str]()
+    state, started = QueueState(), list[str]()
     for turn in range(8):
-        (chosen,) = choose_runs(waiting, 1, standing)
+        (chosen,) = choose_runs(waiting, 1, state)
         waiting.remove(chosen)
-        standing.served = {**standing.served, chosen.user_share: turn + 1}
-        begun.append(chosen.user)
-    assert begun == ["ann", "bob"] * 3 + ["ann", "ann"]
+        state.served = {**state.served, chosen.user_share: turn + 1}
+        started.append(chosen.user)
+    assert started == ["ann", "bob"] * 3 + ["ann", "ann"]
 
 
 def test_who_has_the_fewest_running_is_next():
-    standing = QueueState(running=Counter({("runs", "ann"): 2}), served={("runs", "ann"): 1, ("runs", "bob"): 9})
-    assert order([ticket(1), ticket(2), ticket(3, "bob"), ticket(4, "bob")], 3, standing) == "bob3 bob4 ann1"
+    state = QueueState(running=Counter({("runs", "ann"): 2}), served={("runs", "ann"): 1, ("runs", "bob"): 9})
+    assert order([ticket(1), ticket(2), ticket(3, "bob"), ticket(4, "bob")], 3, state) == "bob3 bob4 ann1"
 
 
-def test_priority_counts_among_the_runs_of_one_user_only():
+def test_priority_applies_among_the_runs_of_one_user_only():
     urgent = [ticket(number, priority=1) for number in range(5, 9)]
     assert order([ticket(1), *urgent, ticket(9, "bob")], 4) == "ann5 bob9 ann6 ann7"
 
@@ -49,7 +49,7 @@ def test_no_more_are_chosen_than_a_group_has_room_for(group: tuple[str, str]):
     assert order([ticket(1), ticket(2)], 2, QueueState(room={group: -1})) == ""
 
 
-def test_nobody_waits_behind_a_run_whose_provider_is_busy():
+def test_no_run_waits_for_one_whose_provider_is_busy():
     tickets = [ticket(1), ticket(2, provider="two"), ticket(3), ticket(4, provider="two")]
     assert order(tickets, 4, QueueState(room={("provider", "one"): 0})) == "ann2 ann4"
 

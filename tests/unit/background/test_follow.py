@@ -19,7 +19,7 @@ from outrider.sessions.records import SessionChange, SessionUpdate, StoredSessio
 
 
 class BreakingStore:
-    """Tells of three changes, and cannot be reached in the middle of it."""
+    """Returns three changes, and is unreachable in between."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -55,7 +55,7 @@ async def test_a_store_that_cannot_be_reached_for_a_moment_is_read_on_from_where
     assert store.asked[:2] == [0, 2]
 
 
-async def test_whoever_comes_back_sees_only_what_is_newer():
+async def test_a_reconnected_client_sees_only_what_is_newer():
     store = BreakingStore()
     store.asked.append(0)
     jobs: Any = FewJobs(store)

@@ -34,14 +34,14 @@ News = Change | ChildChange | Run
 def answer(request: Request) -> Any:
     """The writer asks two reviewers at once; the one that is to look twice asks the checker, who waits at a gate."""
     parts = [part for message in request.prompt for part in message.content]
-    words = "".join(getattr(part, "text", "") for part in parts)
+    text = "".join(getattr(part, "text", "") for part in parts)
     if any(isinstance(part, ToolResultPart) for part in parts):
         return "That is all."
-    if "check" in words:
+    if "check" in text:
         return call("wait", "wait-1")
-    if "twice" in words:
+    if "twice" in text:
         return call("call_agent", "call-3", agent_name="checker", message="check it")
-    if "once" in words:
+    if "once" in text:
         return "It is fine."
     return [
         call("call_agent", f"call-{number}", agent_name="reviewer", message=f"look {times}")
@@ -50,7 +50,7 @@ def answer(request: Request) -> Any:
 
 
 class Story:
-    """A run with its engine; it goes on to its end once the gate is open."""
+    """A run with its engine; it continues to its end once the gate is open."""
 
     def __init__(self, engine: Engine, run_id: str, gate: asyncio.Event) -> None:
         self.store = engine.store
@@ -63,7 +63,7 @@ class Story:
 
 
 @asynccontextmanager
-async def told() -> AsyncIterator[Story]:
+async def followed_story() -> AsyncIterator[Story]:
     gate = asyncio.Event()
 
     async def wait() -> str:
@@ -110,21 +110,21 @@ def ends_after_its_agent(seen: list[News]) -> bool:
 
 async def test_agents_are_received_while_they_work_each_in_its_order_and_before_the_end_of_their_calls():
     seen: list[News] = []
-    async with told() as story:
+    async with followed_story() as story:
         await asyncio.wait_for(gathered(story, seen), SECONDS)
-        kept = {
+        stored = {
             session: [one.seq async for one in story.store.changes(session, follow=False)] for session in numbers(seen)
         }
     depths = sorted({(new.agent, new.depth, new.session_id) for new in seen if isinstance(new, ChildChange)})
     assert [(name, depth) for name, depth, _ in depths] == [("checker", 2), ("reviewer", 1), ("reviewer", 1)]
     for session_id, given in numbers(seen).items():
         assert given == sorted(set(given)), "each number once, in its order"
-        assert given[-1] == kept[session_id][-1], "to the end"
+        assert given[-1] == stored[session_id][-1], "to the end"
     assert ends_after_its_agent(seen)
 
 
 async def test_what_was_preserved_until_now_holds_what_agents_did_each_before_the_end_of_its_call():
-    async with told() as story:
+    async with followed_story() as story:
         story.gate.set()
         await story.turn_usage
         jobs: Any = story
@@ -138,9 +138,9 @@ async def test_what_was_preserved_until_now_holds_what_agents_did_each_before_th
     assert ends_after_its_agent([*seen])
 
 
-async def test_whoever_comes_back_learns_of_the_agents_that_are_at_work():
+async def test_a_reconnected_client_receives_the_running_agents():
     first: list[News] = []
-    async with told() as story:
+    async with followed_story() as story:
         async with aclosing(follow_run(story, story.run_id, called=True, poll=0.02)) as news, asyncio.timeout(SECONDS):
             while "wait" not in calls_of(first):
                 first.append(await anext(news))
@@ -173,7 +173,7 @@ async def test_an_agent_that_is_named_before_its_session_exists_is_followed_once
     assert (new.session_id, new.agent, new.depth) == (child.id, "reviewer", 1)
 
 
-async def test_an_agent_whose_caller_was_killed_before_its_session_was_there_is_nobody():
+async def test_an_agent_whose_caller_was_killed_before_its_session_existed_adds_no_changes():
     store = MemoryStore()
     run = await store.create(StoredSession())
     await say(store, run.id, "assistant", SubtaskPart("reviewer", "", "look", None, StoredSession().id))

@@ -41,7 +41,7 @@ class Queue:
         return {"outrider_queue_runs_state": {"queued": 7}}
 
 
-async def test_endpoints_tell_a_live_worker_from_one_that_takes_no_runs():
+async def test_endpoints_distinguish_a_live_worker_from_one_that_takes_no_runs():
     metrics, status, queue = WorkerMetrics(), WorkerStatus(runs=2, capacity=4), Queue()
     metrics.record_run("done", 1.5)
     server = HealthServer(WorkerHealth(metrics, lambda: status, queue.read))

@@ -13,7 +13,7 @@ from outrider.sessions.records import ProcessIdentity
 HERE = ProcessIdentity("one", "a-host", 1)
 
 
-def test_a_worker_whose_count_stands_still_is_dead_once_patience_is_over():
+def test_a_worker_whose_heartbeat_stops_is_dead_after_the_timeout():
     now = [0.0]
     watch = FailureDetector(4, clock=lambda: now[0], alive=lambda _: None)
     assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
@@ -23,7 +23,7 @@ def test_a_worker_whose_count_stands_still_is_dead_once_patience_is_over():
     assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == ["one"]
 
 
-def test_a_worker_that_counts_on_is_alive_however_slowly_it_is_looked_at():
+def test_a_worker_whose_heartbeat_advances_is_alive_at_any_polling_interval():
     now = [0.0]
     watch = FailureDetector(4, clock=lambda: now[0], alive=lambda _: None)
     for count in range(3):

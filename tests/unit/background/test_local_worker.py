@@ -30,7 +30,7 @@ sys.stdin.read()
 
 
 class FewJobs:
-    """Busy as often as it was told to say so."""
+    """Reports work as often as it was configured to."""
 
     def __init__(self, *answers: bool) -> None:
         self.answers = list(answers)
@@ -57,7 +57,7 @@ def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Pa
     assert post.holder() is None
 
 
-def test_whoever_would_start_a_worker_otherwise_can_tell_and_reads_no_key(tmp_path: Path):
+def test_a_client_with_other_launch_values_notices_it_and_reads_no_key(tmp_path: Path):
     environ = {"OPENAI_API_KEY": "a secret", "OUTRIDER_HOME": "/here", "LANG": "C"}
     post = WorkerLock(tmp_path, collect_launch_values(environ, "1.0"))
     assert post.acquire()
@@ -102,7 +102,7 @@ def test_a_log_that_is_too_long_is_started_anew_and_written_on(tmp_path: Path):
     truncate_log(tmp_path / "missing.log")
 
 
-async def test_a_worker_whose_post_was_taken_in_between_does_not_stay(tmp_path: Path):
+async def test_a_worker_whose_lock_was_acquired_meanwhile_exits(tmp_path: Path):
     post, next_one = WorkerLock(tmp_path), WorkerLock(tmp_path)
     assert post.acquire()
 

@@ -24,14 +24,14 @@ def test_a_run_that_was_canceled_leaves_no_trace_of_an_error_and_others_do():
 
 
 def test_each_line_has_its_time():
-    log, kept = logging.getLogger(LOGGER_NAME), logging.getLogger(LOGGER_NAME).handlers[:]
+    log, handlers = logging.getLogger(LOGGER_NAME), logging.getLogger(LOGGER_NAME).handlers[:]
     level, propagates = log.level, log.propagate
     try:
         configure_worker_log(stream := io.StringIO())
         log.info("works on the run %s", "run-1")
         log.debug("of no interest")
     finally:
-        log.handlers[:], log.level, log.propagate = kept, level, propagates
-    day, _, words = stream.getvalue().partition(" ")
+        log.handlers[:], log.level, log.propagate = handlers, level, propagates
+    day, _, text = stream.getvalue().partition(" ")
     assert len(day.split("-")) == 3
-    assert words.partition(" ")[2] == "works on the run run-1\n"
+    assert text.partition(" ")[2] == "works on the run run-1\n"

@@ -19,8 +19,8 @@ async def test_a_run_whose_agent_has_no_session_yet_works_while_another_run_wait
     store = MemoryStore()
     await store.ask(Approval(session_id=(await store.create(StoredSession())).id, call_id="other", tool="shell"))
     called = ToolPart("call_1", "call_agent", ToolPending({}).start(1))
-    told = SubtaskPart("reviewer", "", "look", None, StoredSession().id)
-    session = SimpleNamespace(messages=[Message("assistant", [called, told])])
+    part = SubtaskPart("reviewer", "", "look", None, StoredSession().id)
+    session = SimpleNamespace(messages=[Message("assistant", [called, part])])
     live = {"run-1": SimpleNamespace(journal=SimpleNamespace(session=session))}
     engine: Any = SimpleNamespace(live=live, store=store)
     assert not await is_waiting_for_approval(engine, "run-1")

@@ -22,7 +22,7 @@ PROVIDERS = {"": "one", "other": "two"}
 
 
 class Stand:
-    """Somebody who submits, and workers that only take."""
+    """A client that submits runs, and workers that only dequeue them."""
 
     def __init__(self, database: RunDatabase, jobs: JobClient) -> None:
         self.database = database
@@ -35,8 +35,8 @@ class Stand:
         self.names[run.id] = name
 
     def take(self, worker: str = "w", **terms: object) -> list[str]:
-        taken = self.line.dequeue_runs(worker, BackgroundTable(**terms), lambda agent: PROVIDERS[agent])  # pyright: ignore
-        return [self.names[run_id] for run_id in taken]
+        runs = self.line.dequeue_runs(worker, BackgroundTable(**terms), lambda agent: PROVIDERS[agent])  # pyright: ignore
+        return [self.names[run_id] for run_id in runs]
 
     def end(self, name: str) -> None:
         (run_id,) = (run_id for run_id, known in self.names.items() if known == name)
@@ -81,11 +81,11 @@ async def test_one_place_goes_round_among_the_users(stand: Stand):
     for user in ("ann", "bob"):
         for number in range(3):
             await stand.submit(f"{user}{number}", user=user)
-    begun = list[str]()
+    started = list[str]()
     for _ in range(6):
-        begun += stand.take(runs=1)
-        stand.end(begun[-1])
-    assert begun == ["ann0", "bob0", "ann1", "bob1", "ann2", "bob2"]
+        started += stand.take(runs=1)
+        stand.end(started[-1])
+    assert started == ["ann0", "bob0", "ann1", "bob1", "ann2", "bob2"]
 
 
 async def test_a_queue_and_a_provider_have_no_more_at_once_than_their_bounds_over_all_workers(stand: Stand):
@@ -93,14 +93,14 @@ async def test_a_queue_and_a_provider_have_no_more_at_once_than_their_bounds_ove
         await stand.submit(f"one{number}")
         await stand.submit(f"two{number}", agent="other", queue="night")
     terms = {"queues": {"night": BoundsTable(at_once=3)}, "providers": {"one": BoundsTable(at_once=2)}}
-    taken = [stand.take(worker, runs=4, **terms) for worker in ("w1", "w2")]
-    assert sorted(taken[0] + taken[1]) == ["one0", "one1", "two0", "two1", "two2"]
+    dequeued = [stand.take(worker, runs=4, **terms) for worker in ("w1", "w2")]
+    assert sorted(dequeued[0] + dequeued[1]) == ["one0", "one1", "two0", "two1", "two2"]
     stand.end("one1")
     assert stand.take("w3", **terms) == ["one2"]
 
 
 @pytest.mark.parametrize("kind", ["queues", "providers"])
-async def test_no_more_start_in_a_time_than_the_bound_says_also_when_they_have_ended(stand: Stand, kind: str):
+async def test_no_more_start_in_a_time_than_the_limit_allows_also_when_they_have_ended(stand: Stand, kind: str):
     for number in range(4):
         await stand.submit(f"r{number}")
     terms = {kind: {"runs" if kind == "queues" else "one": BoundsTable(starts=2, seconds=3600)}}
@@ -111,7 +111,7 @@ async def test_no_more_start_in_a_time_than_the_bound_says_also_when_they_have_e
     assert stand.take(**{kind: {"runs" if kind == "queues" else "one": BoundsTable(starts=3, seconds=3600)}}) == ["r2"]
 
 
-async def test_what_a_worker_took_and_never_began_stands_where_it_stood(stand: Stand):
+async def test_a_run_that_was_dequeued_and_never_started_has_its_old_position(stand: Stand):
     for number in range(3):
         await stand.submit(f"r{number}")
     assert stand.take("dead", runs=2) == ["r0", "r1"]
@@ -123,7 +123,7 @@ async def test_what_a_worker_took_and_never_began_stands_where_it_stood(stand: S
     assert stand.take("w", runs=3) == ["r0", "r1", "r2"]
 
 
-async def test_a_run_counts_for_the_provider_that_its_order_names(stand: Stand):
+async def test_a_run_is_counted_for_the_provider_that_its_job_names(stand: Stand):
     for model in ("two/large", ""):
         run = await stand.jobs.submit_run(model, terms=JobOverrides(model=model))
         stand.names[run.id] = model or "usual"

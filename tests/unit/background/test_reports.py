@@ -15,7 +15,7 @@ from outrider.background.records import RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.sessions.memory_store import MemoryStore
 
-TOLD = WebhookTarget("https://example.org/hook", "look")
+WEBHOOK = WebhookTarget("https://example.org/hook", "look")
 DONE, FAILED = (JobReport(outcome=RunOutcome(reason=reason)) for reason in ("completed", "error"))
 
 
@@ -39,15 +39,15 @@ async def test_a_worker_that_had_a_run_and_lost_it_reports_nothing_of_it(place: 
     given_to(database, "bob", "assigned")
     paused, other = ReportTable(database, "ann"), ReportTable(database, "bob")
     assert (paused.owns_run(run_id), other.owns_run(run_id)) == (False, True)
-    paused.store_report(run_id, FAILED, TOLD)
+    paused.store_report(run_id, FAILED, WEBHOOK)
     assert (other.get_report(run_id), other.outbox.has_pending()) == (None, False)
-    other.store_report(run_id, DONE, TOLD)
-    paused.store_report(run_id, FAILED, TOLD)
+    other.store_report(run_id, DONE, WEBHOOK)
+    paused.store_report(run_id, FAILED, WEBHOOK)
     assert other.get_report(run_id) == DONE
     assert len(other.outbox.claim_due(1 << 62)) == 1
 
 
-async def test_a_run_that_was_given_back_is_nobody_s(place: tuple[RunDatabase, str]):
+async def test_a_returned_run_has_no_owner(place: tuple[RunDatabase, str]):
     database, run_id = place
     given_to(database, "ann", "queued")
     reports = ReportTable(database, "ann")

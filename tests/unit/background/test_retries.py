@@ -90,7 +90,7 @@ async def test_a_long_retry_after_is_honoured_and_the_run_can_be_canceled_meanwh
         assert (await jobs.get_run(run.id)).state == "canceled"
 
 
-async def test_a_run_fails_with_its_reason_when_no_attempt_is_left_and_retry_counts_anew(tmp_path: Path):
+async def test_a_run_fails_with_its_reason_when_no_attempt_is_left_and_retry_resets_the_count(tmp_path: Path):
     model = FailingModel(*[OverloadedError(f"busy {number}", provider="other") for number in range(4)])
     async with working(tmp_path, model) as worker:
         jobs = worker.job_client

@@ -29,7 +29,7 @@ def test_every_status_has_one_word(status: str, reason: str | None, state: str):
     assert derive_run_state(status, RunOutcome(reason=reason) if reason else None) == state  # pyright: ignore[reportArgumentType]
 
 
-def test_values_are_preserved_as_json_and_errors_as_their_words():
+def test_values_are_stored_as_json_and_errors_as_their_text():
     keeper = JsonSerializer()
     assert keeper.deserialize(keeper.serialize({"a": [1, None]})) == {"a": [1, None]}
     assert keeper.deserialize(keeper.serialize(ValueError("no"))) == {"error": "ValueError", "message": "no"}

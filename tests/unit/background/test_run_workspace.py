@@ -44,9 +44,9 @@ async def test_a_run_that_continues_on_another_machine_gets_a_new_worktree_and_i
     assert second is not None
     assert (second.base, second.branch) == (first.base, first.branch)
     assert session.workspace_directory == second.path != first.path
-    (told,) = await store.inbox("run-1")
-    assert second.path in told.message.get_text_content()
-    assert told.delivery == "steer"
+    (item,) = await store.inbox("run-1")
+    assert second.path in item.message.get_text_content()
+    assert item.delivery == "steer"
     await ground.prepare_workspace("run-1", JOB)
     assert len(await store.inbox("run-1")) == 1
 
@@ -68,7 +68,7 @@ async def test_a_run_that_continues_with_a_worker_whose_folders_are_others_takes
     assert listed.count("worktree ") == 1
 
 
-async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, tmp_path: Path):
+async def test_a_run_without_changes_leaves_no_worktree(store: MemoryStore, tmp_path: Path):
     before = await store.get("run-1")
     ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
     await ground.prepare_workspace("run-1", JOB)
@@ -83,7 +83,7 @@ async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, t
 
 
 class KilledError(Exception):
-    """Nobody expects it, as nobody expects to be killed."""
+    """An exception that no code handles, as if the process were killed."""
 
 
 class KilledAfterwards(WorktreeManager):
@@ -92,9 +92,7 @@ class KilledAfterwards(WorktreeManager):
         raise KilledError
 
 
-async def test_whoever_is_killed_while_a_worktree_is_removed_leaves_a_run_that_misses_nothing(
-    store: MemoryStore, tmp_path: Path
-):
+async def test_a_worker_killed_while_it_removes_a_worktree_leaves_a_complete_run(store: MemoryStore, tmp_path: Path):
     ground = RunWorkspace(store, KilledAfterwards(folders_in(tmp_path)))
     await ground.prepare_workspace("run-1", JOB)
     with pytest.raises(KilledError):

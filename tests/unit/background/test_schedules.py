@@ -132,11 +132,11 @@ def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(
 
 
 def test_one_that_an_earlier_version_preserved_is_read_paused_and_resumed(tmp_path: Path):
-    kept = '{"id":"old","cron":"0 7 * * *","timezone":"UTC","prompt":"look","due":1700000000000,"order":{}}'
+    stored = '{"id":"old","cron":"0 7 * * *","timezone":"UTC","prompt":"look","due":1700000000000,"order":{}}'
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     with database.engine.begin() as db:
         db.execute(sa.text("CREATE TABLE outrider_schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT)"))
-        db.execute(sa.text("INSERT INTO outrider_schedules VALUES ('old', :kept, 1700000000000)"), {"kept": kept})
+        db.execute(sa.text("INSERT INTO outrider_schedules VALUES ('old', :kept, 1700000000000)"), {"kept": stored})
     database.migrate()
     schedules = ScheduleTable(database)
     assert [(one.due, one.paused) for one in schedules.list_schedules()] == [(1700000000000, False)]
@@ -145,7 +145,7 @@ def test_one_that_an_earlier_version_preserved_is_read_paused_and_resumed(tmp_pa
     database.close()
 
 
-def test_paused_ones_stand_behind_the_others(schedules: ScheduleTable):
+def test_paused_ones_are_listed_after_the_others(schedules: ScheduleTable):
     first, second = (schedules.add_schedule(cron, "UTC", "look", {}) for cron in ("* * * * *", "0 7 1 1 *"))
     schedules.pause_schedule(first.id)
     assert [(one.id, one.paused) for one in schedules.list_schedules()] == [(second.id, False), (first.id, True)]

@@ -12,7 +12,7 @@ from outrider import Background, ConfigurationError, Engine, OutputUnavailableEr
 from tests.scenario.scripted_runs import agent, scripted
 
 
-async def test_a_run_that_nobody_works_on_yet_is_submitted_found_again_and_canceled(tmp_path: Path):
+async def test_a_run_that_no_worker_has_yet_is_submitted_found_again_and_canceled(tmp_path: Path):
     database = f"sqlite:///{tmp_path / 'runs.sqlite'}"
     async with Engine([agent()], [scripted(["never asked"])]) as engine:
         with pytest.raises(ConfigurationError, match="has no run queue"):

@@ -37,7 +37,7 @@ def call(start: int, end: int, reason: str = "") -> ToolPart:
     return ToolPart(f"call-{start}", "effect", ended)
 
 
-async def test_the_agents_that_a_run_called_count_and_time_counts_once(monkeypatch: pytest.MonkeyPatch):
+async def test_called_agents_are_included_and_time_is_counted_once(monkeypatch: pytest.MonkeyPatch):
     store = MemoryStore()
     run, child, grandchild, another = (new_id() for _ in range(4))
     for name, above in ((run, None), (child, run), (grandchild, child), (another, None)):
@@ -57,7 +57,7 @@ async def test_the_agents_that_a_run_called_count_and_time_counts_once(monkeypat
     assert used.seconds == 5
 
 
-def test_what_a_run_has_used_is_taken_from_its_limits():
+def test_what_a_run_has_used_is_subtracted_from_its_limits():
     used = RunUsage(1, Usage(Tokens(input=30, output=10), Decimal("0.4")), 45.0)
     left = remaining_limits(Limits(turns=3, seconds=60, tokens=100, cost=Decimal(1)), used)
     assert (left.turns, left.seconds, left.tokens, left.cost) == (2, 15, 60, Decimal("0.6"))

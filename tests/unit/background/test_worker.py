@@ -33,7 +33,7 @@ class Stumbling(Worker):
         super()._register_queue()
 
 
-async def test_one_that_the_others_gave_up_twice_begins_anew_and_takes_runs(tmp_path: Path):
+async def test_one_that_the_others_gave_up_twice_registers_again_and_takes_runs(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with (
         Engine([agent()], [scripted(["It is done."] * 2)], store=MemoryStore()) as engine,

@@ -54,7 +54,7 @@ async def done_after(worker: Worker, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("state", ["assigned", "released"])
-async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
+async def test_a_run_that_dbos_dequeued_and_lost_is_executed(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""
@@ -66,8 +66,8 @@ async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
             values = {"id": run.id, "state": state, "worker": worker.id, "queue": worker_queue(worker.id)}
             entry = "state = :state, worker = :worker, attempts = 1, held = 0, ready = 0"
             db.execute(sa.text(f"UPDATE outrider_entries SET {entry} WHERE id = :id"), values)
-            taken = "status = 'PENDING', executor_id = :worker, owner_xid = 'lost', queue_name = :queue"
-            db.execute(sa.text(f"UPDATE workflow_status SET {taken} WHERE workflow_uuid = :id"), values)
+            columns = "status = 'PENDING', executor_id = :worker, owner_xid = 'lost', queue_name = :queue"
+            db.execute(sa.text(f"UPDATE workflow_status SET {columns} WHERE workflow_uuid = :id"), values)
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
 
 
@@ -150,11 +150,11 @@ def answer(request: Request) -> Any:
 
 
 async def test_a_stopped_worker_lets_its_call_end_and_another_one_continues_without_an_interrupted_call(tmp_path: Path):
-    database, store, begun = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), MemoryStore(), asyncio.Event()
+    database, store, started = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), MemoryStore(), asyncio.Event()
     ended = list[float]()
 
     async def step() -> str:
-        begun.set()
+        started.set()
         await asyncio.sleep(0.4)
         ended.append(time.monotonic())
         return "stepped"
@@ -162,7 +162,7 @@ async def test_a_stopped_worker_lets_its_call_end_and_another_one_continues_with
     async with asyncio.timeout(SECONDS), Engine([agent()], [scripted(answer)], [Tool(step)], store=store) as engine:
         async with Worker(engine, database, poll=0.05, heartbeat=0.1, grace=20) as worker:
             run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
-            await begun.wait()
+            await started.wait()
             start = time.monotonic()
         assert (len(ended), time.monotonic() - start < 15) == (1, True)
         async with Worker(engine, database, poll=0.05, heartbeat=0.1) as worker:

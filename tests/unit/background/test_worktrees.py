@@ -142,7 +142,7 @@ def test_what_is_known_of_a_worktree_is_not_read_from_the_worktree(
     assert find_worktree(tmp_path / "own" / "worktrees" / "another", tmp_path / "own") is None
 
 
-def test_a_lock_that_a_killed_git_left_behind_keeps_nothing_from_being_committed(repo: Path, tmp_path: Path):
+def test_a_lock_file_of_a_killed_git_does_not_prevent_commits(repo: Path, tmp_path: Path):
     worktrees = WorktreeManager(folders_in(tmp_path), lock_timeout=0)
     tree = worktrees.create_worktree(new_id(), "write", str(repo))
     assert tree is not None
@@ -153,7 +153,7 @@ def test_a_lock_that_a_killed_git_left_behind_keeps_nothing_from_being_committed
     assert worktrees.commit_changes(tree, "write").commits == 1
 
 
-def test_one_that_somebody_was_killed_over_begins_where_its_branch_does(repo: Path, worktrees: WorktreeManager):
+def test_a_worktree_whose_worker_was_killed_starts_where_its_branch_does(repo: Path, worktrees: WorktreeManager):
     run_id = new_id()
     half = worktrees.create_worktree(run_id, "write", str(repo))
     assert half is not None

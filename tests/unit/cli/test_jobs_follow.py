@@ -50,22 +50,22 @@ def test_lines_are_printed_once_when_they_are_whole_and_the_last_ones_with_the_e
     ]
 
 
-def test_a_call_that_was_cut_off_says_why_and_does_not_repeat_what_it_wrote(monkeypatch: pytest.MonkeyPatch):
-    words = "killed after its time limit of 5 s\n\nIts output until then:\none\ntw"
-    assert printed(monkeypatch, running("one\ntw"), failed(words)) == [
+def test_a_call_that_was_cut_off_shows_why_and_does_not_repeat_what_it_wrote(monkeypatch: pytest.MonkeyPatch):
+    output = "killed after its time limit of 5 s\n\nIts output until then:\none\ntw"
+    assert printed(monkeypatch, running("one\ntw"), failed(output)) == [
         "· make",
         *("  one", "  tw"),
         "✗ make: killed after its time limit of 5 s",
     ]
-    assert printed(monkeypatch, running(), failed(words))[1:] == f"✗ make: {words}".splitlines()
+    assert printed(monkeypatch, running(), failed(output))[1:] == f"✗ make: {output}".splitlines()
 
 
 def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(monkeypatch: pytest.MonkeyPatch):
     assert printed(monkeypatch, done("no such target", exit_code=2)) == ["✗ make: exit code 2"]
 
 
-def text(part_id: str, words: str, seq: int = 1, *, draft: bool = False) -> PartChange:
-    return PartChange(seq, TextPart(words, id=part_id, message_id="answer"), draft=draft)
+def text(part_id: str, output: str, seq: int = 1, *, draft: bool = False) -> PartChange:
+    return PartChange(seq, TextPart(output, id=part_id, message_id="answer"), draft=draft)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *changes: Change | ChildChange) -> list[str]:
@@ -81,7 +81,7 @@ def by(agent: str, change: Change, depth: int = 1) -> ChildChange:
     return ChildChange(f"session-of-{agent}", agent, depth, change)
 
 
-def test_called_agents_are_indented_and_named_whenever_one_continues_after_somebody_else(
+def test_called_agents_are_indented_and_named_whenever_one_continues_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ):
     changes = (
@@ -116,7 +116,7 @@ def test_of_two_that_write_at_once_one_is_seen_growing_and_the_other_when_it_is_
     ]
 
 
-def test_an_answer_that_somebody_else_s_line_cut_in_two_is_not_printed_twice(monkeypatch: pytest.MonkeyPatch):
+def test_an_answer_that_another_agent_s_line_interrupts_is_not_printed_twice(monkeypatch: pytest.MonkeyPatch):
     changes = (
         text("a", "The first half", draft=True),
         by("bob", PartChange(1, done("", exit_code=0))),

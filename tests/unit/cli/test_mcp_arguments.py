@@ -12,18 +12,18 @@ from tests.fixtures.cases import for_each
 def test_options_of_mcp_add_are_written_before_or_after_the_name_and_the_command_after_dashes():
     command = find_command("mcp")
     assert command is not None
-    for words in (
+    for arguments in (
         ["add", "files", "--env", "A=1", "--", "npx", "-y", "server", "--url", "x"],
         ["add", "--env", "A=1", "files", "--", "npx", "-y", "server", "--url", "x"],
     ):
-        given = parse_arguments(command, words)
+        given = parse_arguments(command, arguments)
         assert (given.name, given.env, given.url) == ("files", ["A=1"], None)
         assert given.command == ["npx", "-y", "server", "--url", "x"]
     assert parse_arguments(command, ["add", "files", "npx", "server"]).command == ["npx", "server"]
 
 
 @for_each(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["x", "npx", "-y", "server"], "write a command and its options after --"),
         (["x", "--url", "https://a.example", "--env", "A=1"], "--env has no effect"),
@@ -32,18 +32,18 @@ def test_options_of_mcp_add_are_written_before_or_after_the_name_and_the_command
         (["x", "--url", "https://a.example", "--", "ls"], "either a command"),
     ],
 )
-def test_mistakes_of_mcp_add_are_explained(words: list[str], problem: str, tmp_path: Path, capsys, monkeypatch):
+def test_mistakes_of_mcp_add_are_explained(arguments: list[str], problem: str, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
     command = find_command("mcp")
     assert command is not None
     try:
-        add_server(parse_arguments(command, ["add", *words]))
-        said = "nothing"
+        add_server(parse_arguments(command, ["add", *arguments]))
+        output = "nothing"
     except SystemExit:
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
     except ConfigurationError as error:
-        said = error.message
-    assert problem in said
+        output = error.message
+    assert problem in output
 
 
 @for_each(

@@ -83,11 +83,11 @@ def test_an_event_of_a_program_is_a_line_of_the_stream():
     }
 
 
-def test_a_call_that_waits_on_another_server_is_reported_with_where_somebody_has_to_answer():
+def test_a_call_that_waits_on_another_server_is_reported_with_the_server_that_needs_the_answer():
     err = io.StringIO()
     progress = ProgressPrinter(Console(io.StringIO(), err, {}), verbose=False)
     asked = ToolApprovalRequestedEvent(tool_name="push", description="at http://there:1: the tool push says ask")
-    progress.on_event(asked)  # one of our own is refused or asked about, and told as such
+    progress.on_event(asked)  # a call of a local tool is refused or asked about, and printed as such
     assert err.getvalue() == ""
     progress.on_event(replace(asked, server="http://there:1"))
     assert "push waits for approval at http://there:1: the tool push says ask" in err.getvalue()
@@ -140,7 +140,7 @@ class TerminalText(io.StringIO):
         return True
 
 
-async def test_a_terminal_shows_what_goes_on_until_the_turn_ends():
+async def test_a_terminal_shows_the_activity_until_the_turn_ends():
     err = TerminalText()
     console = Console(io.StringIO(), err, {"TERM": "xterm", "NO_COLOR": "1"})
     progress = ProgressPrinter(console, verbose=False, session_id="s")

@@ -65,7 +65,7 @@ def test_an_agent_of_launchd_runs_the_command_with_the_keys_of_a_file(tmp_path: 
     assert "ANTHROPIC_API_KEY=from-the-file" in found.stdout
 
 
-def test_the_unit_is_printed_and_what_to_do_with_it_is_reported_beside_it(tmp_path: Path):
+def test_the_unit_is_printed_with_instructions_on_stderr(tmp_path: Path):
     options = ["--runs", "2", "--grace", "2m", "--health", "127.0.0.1:9464", "--log-format", "json"]
     options += ["--listen-url", "postgresql://me:secret@db/x"]
     done = subprocess.run(

@@ -27,7 +27,7 @@ def test_an_address_comes_from_the_vendor_s_variable():
     assert found.base_url == "http://here/v1"
 
 
-def test_what_the_provider_says_itself_counts():
+def test_the_value_of_the_provider_applies():
     environ = {"OPENAI_API_KEY": "other", "OPENAI_BASE_URL": "http://other"}
     given = Provider("p", "openai", "k", "http://mine")
     assert with_environment_defaults(given, environ) == given

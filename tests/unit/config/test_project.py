@@ -26,7 +26,7 @@ def settings(place: Place, project: str, user: str = "", *, trusted: bool = True
     return place.settings(**flags)
 
 
-def test_before_trust_a_project_says_nothing_and_that_is_noticed(place):
+def test_before_trust_a_project_changes_nothing_and_a_notice_reports_it(place):
     found = settings(place, 'mode = "chat"\n[rules]\ndeny = ["shell"]', trusted=False)
     assert (found.mode, found.rules.deny) == ("agent", ())
     assert "is not trusted" in found.notices[0]
@@ -75,7 +75,7 @@ def test_a_trusted_project_makes_nothing_looser(place):
     }  # fmt: skip
 
 
-def test_a_project_s_agent_has_the_user_s_model_and_no_rights_of_its_own(place):
+def test_a_project_s_agent_has_the_user_s_model_and_no_additional_rights(place):
     project = """
         [agents.helper]
         instructions = "Help."
@@ -108,7 +108,7 @@ def test_a_mode_flag_goes_before_the_agent_s_own(place):
     assert settings(place, "", user, mode="chat").mode == "chat"
 
 
-def test_a_configuration_that_is_a_link_to_elsewhere_does_not_count(place, tmp_path):
+def test_a_configuration_that_links_to_another_folder_is_ignored(place, tmp_path):
     settings(place, "")
     (tmp_path / "elsewhere.toml").write_text('mode = "chat"')
     file = place.workspace / ".outrider" / "config.toml"

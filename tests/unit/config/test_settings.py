@@ -125,7 +125,7 @@ def test_the_model_that_the_user_chose_is_remembered_until_it_cannot_be_reached(
     assert settings(home).model.startswith("anthropic/"), "there is no key for it"
 
 
-def test_the_name_openai_means_responses_at_openai_and_chat_elsewhere(home):
+def test_the_name_openai_means_responses_at_openai_and_chat_at_other_hosts(home):
     key = {"OPENAI_API_KEY": "sk-x"}
 
     def kind_of(toml: str = "", **environ: str) -> str:
@@ -162,15 +162,15 @@ def test_a_model_is_written_as_provider_and_name(home, written, provider, model)
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "message"),
     [
         ("antropic/claude", "did you mean anthropic"),
         ("claude", "write PROVIDER/MODEL"),
         ("/x", "there is no provider ''"),
     ],
 )
-def test_a_model_that_cannot_be_routed_is_explained(home, model, words):
-    with pytest.raises(ConfigurationError, match=words):
+def test_a_model_that_cannot_be_routed_is_explained(home, model, message):
+    with pytest.raises(ConfigurationError, match=message):
         settings(home, model=model)
 
 
@@ -232,7 +232,7 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
 
 
 @pytest.mark.parametrize(
-    ("toml", "words"),
+    ("toml", "message"),
     [
         ("model = 3", "model: expected a text"),
         ("mode = 'quick'", f"mode: 'quick' is not allowed; allowed values: {', '.join(MODES)}"),
@@ -256,10 +256,10 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
         ("agent = 'outrid'", "there is no agent 'outrid'; did you mean outrider"),
     ],
 )
-def test_a_mistake_is_named_by_file_and_key_and_what_was_expected(home, toml, words):
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_a_mistake_is_named_by_file_and_key_and_what_was_expected(home, toml, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
         settings(home, toml)
-    assert "there is no agent" in words or str(home / "config.toml") in str(caught.value)
+    assert "there is no agent" in message or str(home / "config.toml") in str(caught.value)
 
 
 def test_a_variable_that_should_hold_the_key_and_is_not_set_is_noticed_where_it_matters(home):
@@ -270,7 +270,7 @@ def test_a_variable_that_should_hold_the_key_and_is_not_set_is_noticed_where_it_
     assert settings(home, other).notices == ()
 
 
-def test_everything_that_the_guide_shows_counts(home):
+def test_everything_that_the_guide_shows_is_read(home):
     guide = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
     toml = guide.partition("```toml\n")[2].partition("```")[0]
     found = settings(home, toml, environ={**KEY, "HOME_SERVER_KEY": "k"})
@@ -327,15 +327,15 @@ def test_a_wrong_mode_flag_is_explained(home):
 
 
 @pytest.mark.parametrize(
-    ("toml", "flags", "words"),
+    ("toml", "flags", "message"),
     [
         ("[rules]\ndeny = ['shell(rm']", {}, r"config\.toml: rules\.deny: 'shell\(rm' is not a rule"),
         ("[agents.a.permissions]\nask = ['']", {}, r"agents\.a\.permissions\.ask: '' is not a rule"),
         ("", {"allow": ('shell("a)',)}, r"flags\.allow: .* its quotes are not closed"),
     ],
 )
-def test_a_rule_that_cannot_be_read_is_an_error(home, toml, flags, words):
-    with pytest.raises(ConfigurationError, match=words):
+def test_a_rule_that_cannot_be_read_is_an_error(home, toml, flags, message):
+    with pytest.raises(ConfigurationError, match=message):
         settings(home, toml, **flags)
 
 
@@ -365,7 +365,7 @@ def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vend
     assert not [provider.name for provider in others if provider.name in ("ollama", "vllm")]
 
 
-def test_a_server_on_this_machine_has_no_model_of_its_own(tmp_path):
+def test_a_server_on_this_machine_has_no_default_model(tmp_path):
     with pytest.raises(ConfigurationError, match="write ollama/MODEL"):
         read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=CommandFlags(model="ollama"))
 

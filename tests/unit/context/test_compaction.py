@@ -43,7 +43,7 @@ def test_large_old_outputs_leave_the_prompt_at_a_compaction_and_not_before():
     assert second.parts[1].state.output == LONG
 
 
-def test_what_the_summary_does_not_stand_for_follows_it_in_order():
+def test_what_the_summary_does_not_cover_follows_it_in_order():
     first = user("a")
     history = [user("gone"), first, answer("b"), compaction(first), user("c")]
     assert [message.get_text_content()[-9:] for message in apply_compaction(history)] == ["all of it", "a", "b", "c"]
@@ -58,7 +58,7 @@ def test_a_prompt_after_a_compaction_is_measured_anew():
     assert estimate_tokens(history, overhead=50) == estimate_tokens(history) + 50
 
 
-def test_the_tail_is_as_long_as_its_share_allows_and_begins_with_an_input():
+def test_the_tail_is_as_long_as_its_share_allows_and_starts_with_an_input():
     history = [message for number in range(10) for message in (user(f"{number}" * 400), answer("b" * 400))]
     assert find_tail_start(history, 3_000) == 14
     assert find_tail_start(history, 3_000, share=0) == 18
@@ -69,7 +69,7 @@ def test_a_long_history_is_walked_once():
     assert find_tail_start(history, 1_000_000) == 2
 
 
-def test_the_users_last_words_are_preserved_as_they_were_when_only_a_summary_would_hold_them():
+def test_the_last_input_is_preserved_literally_when_only_a_summary_would_have_it():
     history = [user("first"), answer("b"), user("never use tabs"), answer("c"), answer("d")]
     assert pinned_input(history, 4) == "never use tabs"
     assert pinned_input(history, 2) == ""

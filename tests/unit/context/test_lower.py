@@ -133,7 +133,7 @@ VENDORS = {
 @pytest.mark.parametrize("family", VENDORS)
 @settings(max_examples=examples(100))
 @given(history=histories())
-def test_any_transcript_keeps_the_pairing_and_role_rules_of_every_vendor(family, history):
+def test_any_transcript_follows_the_pairing_and_role_rules_of_every_vendor(family, history):
     prompt = end_with_user(lower(history, family=family), history)
     assert not list(VENDORS[family](prompt))
 
@@ -183,18 +183,18 @@ def test_ignored_text_is_left_out_and_synthetic_text_goes_in():
     assert shown(lower(history, family="x")) == [("user", ["for the model"])]
 
 
-def test_results_stand_before_what_the_user_says_next():
+def test_results_come_before_the_next_input():
     history = [user("go"), assistant(done("1")), user("and hurry")]
     assert shown(lower(history, family="x"))[-1] == ("user", ["result 1: ok", "and hurry"])
 
 
 @pytest.mark.parametrize("state", [ToolPending(raw='{"pa'), ToolPending(phase="awaiting_approval"), RUNNING])
-def test_an_open_call_gets_a_result_that_says_its_effect_is_unknown(state):
+def test_an_open_call_gets_a_result_that_reports_an_unknown_effect(state):
     history = [user("go"), assistant(ToolPart("1", "shell", state))]
     assert shown(lower(history, family="x"))[-1] == ("user", [f"error 1: {NOT_FINISHED}"])
 
 
-def test_an_error_goes_back_to_the_model_in_its_words():
+def test_an_error_is_returned_to_the_model_with_its_text():
     history = [user("go"), assistant(ToolPart("1", "shell", RUNNING.fail("no such file", 2)))]
     assert shown(lower(history, family="x"))[-1] == ("user", ["error 1: no such file"])
 
@@ -220,7 +220,7 @@ def test_reasoning_at_the_end_of_an_answer_that_broke_off_is_left_out(fields):
 
 
 @pytest.mark.parametrize(
-    ("kept", "stays"),
+    ("metadata", "stays"),
     [
         ({"signature": "s"}, False),
         ({"block": {"type": "redacted_thinking", "data": "x"}}, False),
@@ -230,8 +230,8 @@ def test_reasoning_at_the_end_of_an_answer_that_broke_off_is_left_out(fields):
         ({"part": {"codeExecutionResult": {}}}, True),
     ],
 )
-def test_an_answer_does_not_end_with_a_thought(kept: dict[str, object], stays: bool):
-    last = ReasoningPart("hm", provider_state={"family": "x", **kept})
+def test_an_answer_does_not_end_with_a_thought(metadata: dict[str, object], stays: bool):
+    last = ReasoningPart("hm", provider_state={"family": "x", **metadata})
     history = [user("go"), assistant("so far", last, finish="stop"), user("go on")]
     assert len(lower(history, family="x")[1].content) == (2 if stays else 1)
 
@@ -242,7 +242,7 @@ def test_a_result_names_its_tool_like_the_call_does():
     assert (use.tool_name, result.tool_name) == ("default_api_read", "default_api_read")
 
 
-def test_a_result_that_stands_in_a_users_message_goes_to_its_call():
+def test_a_result_in_a_users_message_goes_to_its_call():
     call, other = ToolUsePart(tool_id="1", tool_name="read"), ToolUsePart(tool_id="2", tool_name="read")
     answers = user("wait", ToolResultPart(tool_use_id="1", content="one"), ToolResultPart(tool_use_id="9", content="?"))
     history = [user("go"), assistant(call, other), answers, user("more")]
@@ -267,7 +267,7 @@ def test_what_was_reported_after_a_result_stays_after_it():
     ]
 
 
-def test_a_compaction_stands_for_what_it_summarises():
+def test_a_compaction_replaces_what_it_summarises():
     tail = user("the last question")
     history = [
         user("old"),
@@ -287,7 +287,7 @@ def test_a_compaction_stands_for_what_it_summarises():
     ]
 
 
-def test_the_last_compaction_counts_and_one_without_a_summary_does_not():
+def test_the_last_compaction_applies_and_one_without_a_summary_does_not():
     history = [
         user("a"),
         user(CompactionPart(summary="first")),
@@ -308,7 +308,7 @@ def test_a_compacted_output_leaves_the_prompt_and_stays_in_the_transcript():
     assert history[1].parts[0].state.output == "long"
 
 
-def test_a_history_that_begins_with_an_answer_gets_an_opening():
+def test_a_history_that_starts_with_an_answer_gets_an_opening():
     assert shown(lower([assistant("hello")], family="x")) == [("user", [OPENING]), ("assistant", ["hello"])]
 
 
@@ -358,7 +358,7 @@ def test_a_compaction_starts_a_new_prefix():
 
 
 @pytest.mark.parametrize("history", [[], [Message("user", [TextPart("  ")])]])
-def test_a_user_who_says_nothing_still_opens_the_conversation(history):
+def test_an_empty_user_message_still_opens_the_conversation(history):
     """Instructions alone may be all there is; no API takes a request without a message."""
     assert shown(lower(history, family="x")) == [("user", [OPENING])]
     assert not list(anthropic_problems(lower(history, family="x")))

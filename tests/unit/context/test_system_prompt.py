@@ -24,7 +24,7 @@ def test_the_prompt_of_every_mode_has_at_most_2000_characters(mode):
         assert phrase in text
 
 
-def test_the_prompt_says_how_commands_run_and_whether_anyone_can_be_asked():
+def test_the_prompt_states_how_commands_run_and_whether_questions_are_possible():
     background = system_prompt(agent(), [], "background", rights=RIGHTS)
     assert "in a sandbox without network" in background
     assert UNATTENDED in background
@@ -36,7 +36,7 @@ def test_a_program_that_passes_its_own_instructions_gets_nothing_else():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_session_of_0_1_keeps_its_prompt(mode):
+def test_a_session_of_0_1_has_its_old_prompt(mode):
     text = system_prompt(agent(), [], mode, notes=NOTES_OF_0_1, rights=RIGHTS)
     before = [prompt_text("agent_0_1"), NOTES_OF_0_1, *([prompt_text("plan_mode_0_1")] if mode == "plan" else [])]
     assert text == "\n\n".join(before)

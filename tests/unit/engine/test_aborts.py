@@ -30,8 +30,8 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield opened
 
 
-async def begun_by(store: Store, session_id: str, owner: ProcessIdentity) -> Lease:
-    """A turn of somebody who does nothing more."""
+async def start_turn(store: Store, session_id: str, owner: ProcessIdentity) -> Lease:
+    """A turn whose owner does nothing more."""
     lease = await store.acquire(session_id, owner)
     asked = Message("user", [TextPart("go")], time=MessageTime(1))
     asked.join(session_id)
@@ -53,10 +53,10 @@ async def test_the_owner_ends_its_turn_and_what_was_asked_for_leaves_no_trace(st
         assert (await turn).reason == "aborted"
         [ended] = owner.live[session_id].session.messages[-1].get_parts_by_type(ToolPart)
         assert (ended.state.status, ended.state.reason) == ("error", "canceled")
-        await other.abort(session_id)  # once more: nothing is under way, and nobody waits for the owner
+        await other.abort(session_id)  # once more: no turn runs, and no caller waits for the owner
         assert (await owner.prompt(session_id, "and now?")).output == "went on"
-        said = [message.get_text_content() for message in owner.live[session_id].session.messages]
-        assert [words for words in said if words] == ["go", "and now?", "went on"]
+        texts = [message.get_text_content() for message in owner.live[session_id].session.messages]
+        assert [text for text in texts if text] == ["go", "and now?", "went on"]
 
 
 async def test_what_waits_in_line_is_left_there_and_shows_no_abort():
@@ -76,7 +76,7 @@ async def test_what_waits_in_line_is_left_there_and_shows_no_abort():
         await ending
 
 
-async def test_a_word_that_stands_behind_the_next_input_does_not_end_its_turn(store: Store):
+async def test_an_abort_after_the_next_input_does_not_end_its_turn(store: Store):
     began, gate = asyncio.Event(), asyncio.Event()
 
     async def work() -> str:
@@ -122,7 +122,7 @@ class Looked(MemoryStore):
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="this Python has no eager tasks")
-async def test_the_owner_receives_also_where_tasks_begin_at_once_as_in_terminal_applications():
+async def test_the_owner_receives_also_where_tasks_start_eagerly_as_in_terminal_applications():
     loop, endless, store = asyncio.get_running_loop(), Endless(), Looked()
     loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not known to the oldest Python
     try:
@@ -151,22 +151,22 @@ async def test_of_many_at_work_each_is_looked_at_before_patience_ends():
             raise AssertionError("nobody asked for it")
 
     store = Looked()
-    ear = AbortListener(store, interval=0.001)
+    listener = AbortListener(store, interval=0.001)
     busy = [Busy(await create_journal(Session(), store, EventBus())) for _ in range(1000)]
     for session in busy:
-        ear.add_session(session)
+        listener.add_session(session)
     while len(store.looks) < len(busy):
         await asyncio.sleep(0)
     assert store.rounds * POLL_SECONDS < ABORT_TIMEOUT_SECONDS
     for session in busy:
-        ear.remove_session(session)
-    await ear.close()
+        listener.remove_session(session)
+    await listener.close()
 
 
 async def test_an_owner_that_does_not_answer_is_named(store: Store):
     session = await store.create(StoredSession())
     me = current_process()
-    await begun_by(store, session.id, me)
+    await start_turn(store, session.id, me)
     with pytest.raises(SessionInUseError, match=rf"in use by process {me.pid} on .*take the session over") as raised:
         await abort_in_other_process(store, session.id, timeout_seconds=0.05)
     assert raised.value.details["pid"] == me.pid
@@ -176,7 +176,7 @@ async def test_a_word_that_came_too_late_ends_no_later_turn(store: Store):
     async with engine_on(store, ["begun", "went on"]) as owner:
         session_id = await owner.create()
         await owner.close(session_id)
-        lease = await begun_by(store, session_id, current_process())
+        lease = await start_turn(store, session_id, current_process())
         with pytest.raises(SessionInUseError):
             await abort_in_other_process(store, session_id, timeout_seconds=0.05)
         await store.release(lease)
@@ -184,7 +184,7 @@ async def test_a_word_that_came_too_late_ends_no_later_turn(store: Store):
         assert not await store.inbox(session_id)
 
 
-async def test_where_nobody_works_there_is_nothing_to_end(store: Store):
+async def test_without_a_running_turn_there_is_nothing_to_abort(store: Store):
     async with engine_on(store, ["done"]) as owner, engine_on(store, []) as other:
         session_id = await owner.create()
         await owner.prompt(session_id, "go")

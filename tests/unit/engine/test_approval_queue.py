@@ -20,7 +20,7 @@ from outrider.types.events import Event, ToolApprovalRequestedEvent
 
 
 class Asked:
-    """A desk over a store, and what was heard of it."""
+    """An approval queue over a store, and the events that it published."""
 
     def __init__(self, workspace: Path) -> None:
         self.workspace = str(workspace)
@@ -28,7 +28,7 @@ class Asked:
         self.store = redact_store(self.inner, Redactor())
         self.bus, self.received = EventBus(), list[Event]()
         self.bus.subscribe_all(self.received.append)
-        self.desk = ApprovalQueue(self.store, self.bus, lambda: True)
+        self.queue = ApprovalQueue(self.store, self.bus, lambda: True)
 
     async def session(self, session_id: str) -> None:
         await self.store.create(StoredSession(id=session_id, workspace_directory=self.workspace))
@@ -47,23 +47,25 @@ class Asked:
         )
 
     async def answered(self, question: Approval, **answer: object) -> bool:
-        """Ask, answer as soon as the question is told, and give back whether it was a yes."""
-        waiting = asyncio.create_task(self.desk.ask(question, "agent"))
-        told = await self.told()
+        """Asks, answers as soon as the question is published, and returns whether it was approved."""
+        waiting = asyncio.create_task(self.queue.ask(question, "agent"))
+        asked_event = await self.next_question()
         self.received.clear()
-        await self.desk.answer(told.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
+        await self.queue.answer(asked_event.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
         return (await waiting).answer == "allowed"
 
-    async def told(self) -> ToolApprovalRequestedEvent:
-        """The question, as soon as it is heard."""
+    async def next_question(self) -> ToolApprovalRequestedEvent:
+        """Waits for the published question."""
         async with asyncio.timeout(30):
-            while not (told := [event for event in self.received if isinstance(event, ToolApprovalRequestedEvent)]):
+            while not (
+                asked_event := [event for event in self.received if isinstance(event, ToolApprovalRequestedEvent)]
+            ):
                 await asyncio.sleep(0)
-        return told[-1]
+        return asked_event[-1]
 
     async def rules(self, session_id: str = "s", workspace: str | None = None) -> tuple[str, ...]:
-        await self.desk.refresh_grants()
-        return self.desk.find_grant({session_id}, workspace or self.workspace).rules
+        await self.queue.refresh_grants()
+        return self.queue.find_grant({session_id}, workspace or self.workspace).rules
 
 
 @pytest.fixture
@@ -80,16 +82,16 @@ async def test_a_yes_for_once_leaves_no_rule(asked: Asked):
 
 
 @pytest.mark.parametrize(
-    ("scope", "elsewhere", "other_session"),
+    ("scope", "other_project", "other_session"),
     [("session", False, False), ("project", False, True), ("always", True, True)],
 )
-async def test_a_yes_for_longer_keeps_the_smallest_rule_where_it_holds(
-    asked: Asked, scope: str, elsewhere: bool, other_session: bool
+async def test_a_lasting_approval_stores_the_smallest_rule_in_its_scope(
+    asked: Asked, scope: str, other_project: bool, other_session: bool
 ):
     assert await asked.answered(asked.question("shell", command="make test"), scope=scope)
     assert await asked.rules() == ("shell(make test)",)
     assert (await asked.rules("other") != ()) is other_session
-    assert (await asked.rules("other", "/elsewhere") != ()) is elsewhere
+    assert (await asked.rules("other", "/elsewhere") != ()) is other_project
 
 
 async def test_a_rule_about_files_never_leaves_its_workspace(asked: Asked):
@@ -98,7 +100,7 @@ async def test_a_rule_about_files_never_leaves_its_workspace(asked: Asked):
     assert await asked.rules("s", "/elsewhere") == ()
 
 
-async def test_what_cannot_be_shown_in_full_is_allowed_once_whatever_the_answer_says(asked: Asked):
+async def test_what_cannot_be_shown_in_full_is_allowed_only_once_for_any_answer(asked: Asked):
     question = asked.question("shell", command="make " + "x" * 3000)
     assert await asked.answered(question, scope="always")
     assert await asked.rules() == ()
@@ -110,28 +112,28 @@ async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
     assert await asked.rules() == ()
 
 
-async def test_the_question_says_what_would_be_preserved(asked: Asked):
-    waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
-    await asked.told()
-    (told,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
-    assert (told.offers, told.can_last) == (("shell(make test)",), True)
-    await asked.desk.answer(told.approval_id, allow=False)
+async def test_the_question_shows_the_rule_that_would_be_stored(asked: Asked):
+    waiting = asyncio.create_task(asked.queue.ask(asked.question("shell", command="make test"), "agent"))
+    await asked.next_question()
+    (asked_event,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
+    assert (asked_event.offers, asked_event.can_last) == (("shell(make test)",), True)
+    await asked.queue.answer(asked_event.approval_id, allow=False)
     assert (await waiting).answer == "denied"
 
 
 async def test_a_yes_covers_the_files_that_steer_the_program_as_they_were(asked: Asked):
     Path(asked.workspace, "conftest.py").write_text("x = 1")
     assert await asked.answered(asked.question("shell", command="pytest -q"), scope="always")
-    grant = asked.desk.find_grant({"s"}, asked.workspace)
+    grant = asked.queue.find_grant({"s"}, asked.workspace)
     assert (grant.rules, len(grant.contents)) == (("shell(pytest -q)",), 1)
     assert await asked.rules("s", "/elsewhere") == ()
 
 
-async def test_answers_that_hold_are_listed_and_can_be_taken_back(asked: Asked):
+async def test_lasting_answers_are_listed_and_can_be_revoked(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     (found,) = await lasting_approvals(asked.store)
     assert found.offers == ("shell(make test)",)
-    await asked.desk.revoke(found.id)
+    await asked.queue.revoke(found.id)
     assert await asked.rules() == ()
     assert await lasting_approvals(asked.store) == []
 
@@ -146,15 +148,15 @@ async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, 
 
 async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(desk_module, "POLL_SECONDS", 0.01)
-    waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
-    await asked.told()
+    waiting = asyncio.create_task(asked.queue.ask(asked.question("shell", command="make test"), "agent"))
+    await asked.next_question()
     (question,) = await asked.inner.approvals(only_open=True)
     await asked.inner.answer(question.id, "allowed", scope="always", by="elsewhere")
     assert (await waiting).answer == "allowed"
     assert await asked.rules() == ("shell(make test)",)
 
 
-async def test_a_new_desk_knows_what_was_answered_before(asked: Asked):
+async def test_a_new_queue_knows_what_was_answered_before(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     later = ApprovalQueue(asked.store, asked.bus, lambda: True)
     await later.load()
@@ -165,19 +167,19 @@ async def test_a_call_with_a_secret_is_preserved_without_it_and_still_bound_to_w
     secret = "ghp_" + "a1B2" * 9
     question = asked.question("shell", command=f"login {secret}")
     assert await asked.answered(question, scope="always")
-    (kept,) = await asked.inner.approvals()
-    assert secret not in str(kept)
-    assert kept.fingerprint == fingerprint_call("shell", {"command": f"login {secret}"})
+    (stored,) = await asked.inner.approvals()
+    assert secret not in str(stored)
+    assert stored.fingerprint == fingerprint_call("shell", {"command": f"login {secret}"})
     assert await asked.rules() == ()
 
 
 async def test_a_yes_to_one_input_is_none_to_another_of_the_same_call(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"))
-    waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make evil"), "agent"))
-    await asked.told()
+    waiting = asyncio.create_task(asked.queue.ask(asked.question("shell", command="make evil"), "agent"))
+    await asked.next_question()
     assert not waiting.done()
     (question,) = await asked.inner.approvals(only_open=True)
-    await asked.desk.answer(question.id, allow=False)
+    await asked.queue.answer(question.id, allow=False)
     assert (await waiting).answer == "denied"
 
 
@@ -187,12 +189,12 @@ async def test_a_call_at_a_peer_is_asked_about_with_the_same_choices_as_here(tmp
     await there.session("s")
     question = there.question("shell", command="go version")
     assert question.contents and not question.offers, "such a call lasts as long as its files are unchanged"
-    waiting = asyncio.create_task(there.desk.ask(question, "agent"))
-    told = await there.told()
+    waiting = asyncio.create_task(there.queue.ask(question, "agent"))
+    asked_event = await there.next_question()
     peers = PeerApprovals(bus, [Provider("there", "outrider", base_url="https://there")])
-    bus.publish(msgspec.structs.replace(told, server="https://there"))
+    bus.publish(msgspec.structs.replace(asked_event, server="https://there"))
     [here] = peers.open_approvals()
-    assert approval_view(here) == approval_view(question) == requested_approval_view(told)
+    assert approval_view(here) == approval_view(question) == requested_approval_view(asked_event)
     assert ALLOW_PROJECT in approval_view(here).choices
-    await there.desk.answer(told.approval_id, allow=False)
+    await there.queue.answer(asked_event.approval_id, allow=False)
     await waiting

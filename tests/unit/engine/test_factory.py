@@ -35,7 +35,7 @@ async def test_a_turn_with_built_in_tools_is_answered_and_preserved_for_the_next
     assert stat.S_IMODE(place.own.stat().st_mode) == 0o700
 
 
-async def test_rules_and_the_lack_of_anybody_decide_about_calls(place):
+async def test_rules_and_unattended_mode_decide_about_calls(place):
     script = [[call("shell", command="echo hi > made.txt"), call("shell", command="date")], "done"]
     async with place.engine(script, deny=("shell(date *)", "shell(date)")) as engine:
         session = await engine.create(workspace=place.workspace)
@@ -54,7 +54,7 @@ async def test_limits_hold_for_the_turn(place):
     assert len(place.requests) == 2
 
 
-async def test_without_a_provider_it_says_how_to_get_one(place):
+async def test_without_a_provider_it_explains_how_to_get_one(place):
     settings = read_settings(cwd=place.workspace, environ={"OUTRIDER_HOME": str(place.own)})
     with pytest.raises(ConfigurationError, match="three ways"):
         async with standard_engine(settings, workspace=place.workspace, attended=False):

@@ -18,14 +18,14 @@ from tests.unit.engine.busy_engine import Endless, engine_on
 
 
 class Trouble(MemoryStore):
-    """Something happens to whoever takes or puts an input."""
+    """A store in which consuming or putting an input can fail or wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.on_put: Exception | None = None
         self.on_take: Exception | None = None
         self.on_look: Exception | None = None
-        self.taken: Callable[[], Any] | None = None
+        self.on_consume: Callable[[], Any] | None = None
         self.taking: Callable[[], Any] | None = None
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
@@ -46,59 +46,59 @@ class Trouble(MemoryStore):
         if takes and self.taking is not None:
             await self.taking()
         seq = await super().append(session_id, values, takes=takes, **more)
-        if takes and self.taken is not None:
-            await self.taken()
+        if takes and self.on_consume is not None:
+            await self.on_consume()
         return seq
 
 
-def said(engine: Engine, session_id: str) -> list[str]:
+def texts_of(engine: Engine, session_id: str) -> list[str]:
     return [message.get_text_content() for message in engine.live[session_id].session.messages]
 
 
-async def test_an_input_that_is_put_again_while_it_is_taken_ends_with_its_turn():
+async def test_an_input_that_is_put_again_while_it_is_consumed_ends_with_its_turn():
     store = Trouble()
-    kept, go_on = asyncio.Event(), asyncio.Event()
+    stored, release = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
-        kept.set()
-        await go_on.wait()
+        stored.set()
+        await release.wait()
 
-    store.taken = wait
+    store.on_consume = wait
     async with engine_on(store, ["the answer"]) as engine:
         session_id = await engine.create()
         first = await engine.put(session_id, "hello", input_id="one")
-        await kept.wait()
+        await stored.wait()
         again = await engine.put(session_id, "hello", input_id="one")
         assert not first.done()
         assert not again.done()
-        go_on.set()
+        release.set()
         assert (await first).output == (await again).output == "the answer"
 
 
-async def test_an_input_whose_taking_was_aborted_is_not_taken_once_more():
+async def test_an_input_that_was_aborted_while_consumed_is_not_consumed_again():
     store = Trouble()
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
-        begun.set()
-        await go_on.wait()
+        started.set()
+        await release.wait()
 
     store.taking = wait
     async with engine_on(store, ["the answer"]) as engine:
         session_id = await engine.create()
         first = await engine.put(session_id, "hello")
-        await begun.wait()
+        await started.wait()
         await engine.abort(session_id)
         assert (await first).reason == "aborted"
         second = await engine.put(session_id, "and now?")
         for _ in range(5):
             await asyncio.sleep(0)
-        go_on.set()
+        release.set()
         assert (await second).output == "the answer"
-        assert said(engine, session_id) == ["hello", "and now?", "the answer"]
+        assert texts_of(engine, session_id) == ["hello", "and now?", "the answer"]
 
 
-async def test_one_who_stops_waiting_takes_the_end_from_nobody_else():
+async def test_a_cancelled_waiter_does_not_affect_other_waiters():
     gate = asyncio.Event()
 
     async def work() -> str:
@@ -116,7 +116,7 @@ async def test_one_who_stops_waiting_takes_the_end_from_nobody_else():
 
 
 @pytest.mark.parametrize("error", [StorageFullError("full"), StoreError("odd")])
-async def test_an_input_that_cannot_be_taken_is_reported_to_have_failed_and_is_taken_once_later(error: StoreError):
+async def test_an_input_that_cannot_be_consumed_is_reported_as_failed_and_consumed_once_later(error: StoreError):
     store = Trouble()
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
@@ -125,7 +125,7 @@ async def test_an_input_that_cannot_be_taken_is_reported_to_have_failed_and_is_t
         assert (end.reason, end.error) == ("error", error)
         store.on_take = None
         assert (await engine.prompt(session_id, "and now?")).reason == "completed"
-        inputs = [words for words in said(engine, session_id) if words in ("hello", "and now?")]
+        inputs = [text for text in texts_of(engine, session_id) if text in ("hello", "and now?")]
         assert inputs == ["hello", "and now?"]
         assert not await engine.queued(session_id)
 
@@ -139,10 +139,10 @@ async def test_while_the_disk_is_full_each_input_is_reported_to_have_failed():
             assert (await engine.prompt(session_id, "hello", input_id="one")).error is store.on_take
         store.on_take = None
         assert (await engine.prompt(session_id, "now")).output == "one"
-        assert said(engine, session_id) == ["hello", "now", "one"]
+        assert texts_of(engine, session_id) == ["hello", "now", "one"]
 
 
-async def test_an_input_that_could_not_be_put_leaves_nothing_behind():
+async def test_an_input_that_could_not_be_put_leaves_no_waiter():
     store = Trouble()
     async with engine_on(store, ["one"]) as engine:
         session_id = await engine.create()
@@ -151,21 +151,21 @@ async def test_an_input_that_could_not_be_put_leaves_nothing_behind():
             await engine.put(session_id, "hello", input_id="one")
         store.on_put = None
         assert (await engine.prompt(session_id, "hello", input_id="one")).output == "one"
-        assert said(engine, session_id) == ["hello", "one"]
+        assert texts_of(engine, session_id) == ["hello", "one"]
 
 
-async def test_who_stands_in_line_receives_that_the_store_is_away():
+async def test_a_queued_input_fails_if_the_store_is_unavailable():
     store = Trouble()
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
         store.on_look = StoreUnavailableError("away")
-        ends = [await engine.put(session_id, words) for words in ("hello", "and then this")]
+        ends = [await engine.put(session_id, text) for text in ("hello", "and then this")]
         assert [(await end).error for end in ends] == [store.on_look] * 2
         store.on_look = None
         assert len(await engine.queued(session_id)) == 2
 
 
-async def test_who_stands_in_line_when_the_session_is_closed_does_not_wait_for_ever():
+async def test_a_queued_input_of_a_closed_session_does_not_hang():
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
@@ -177,7 +177,7 @@ async def test_who_stands_in_line_when_the_session_is_closed_does_not_wait_for_e
         assert [item.message.get_text_content() for item in await store.inbox(session_id)] == ["and then this"]
 
 
-async def test_who_stands_in_line_when_the_session_is_taken_over_does_not_wait_for_ever():
+async def test_a_queued_input_of_a_session_that_is_taken_over_does_not_hang():
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
@@ -207,7 +207,7 @@ async def test_a_session_that_is_wanted_while_it_is_closed_is_opened_once_that_i
         first = await engine.put(session_id, "hello")
         await endless.began.wait()
         closing = asyncio.create_task(engine.close(session_id))
-        await asyncio.sleep(0)  # the turn is told to end, and has not ended yet
+        await asyncio.sleep(0)  # the turn is aborted, and has not ended yet
         assert (await engine.prompt(session_id, "and now?")).output == "went on"
         await closing
         assert (await first).reason == "aborted"
@@ -219,7 +219,7 @@ def calls_of(message: Message) -> list[Any]:
     return list(message.get_parts_by_type(ToolPart))
 
 
-async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_whoever_opens_it_next():
+async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_the_next_owner():
     store = MemoryStore()
     async with engine_on(store, ["one"]) as engine:
         session_id = await engine.create()

@@ -1,4 +1,4 @@
-"""Calls that cannot have their apparent effect are denied before anybody is asked."""
+"""Calls that cannot have their apparent effect are denied before the user is asked."""
 
 import pytest
 
@@ -9,13 +9,13 @@ CONFINED, LOOSE = (lambda: True), (lambda: False)
 
 
 @pytest.mark.parametrize("mode", ["plan", "background"])
-def test_without_a_sandbox_no_command_runs_where_nobody_is_asked(mode):
+def test_without_a_sandbox_no_command_runs_unattended(mode):
     assert "none works on this machine" in denial_reason("shell", {"command": "ls"}, mode, LOOSE)
     assert denial_reason("shell", {"command": "ls"}, mode, CONFINED) == ""
     assert denial_reason("read", {"file_path": "a"}, mode, LOOSE) == ""
 
 
-def test_where_somebody_is_asked_a_sandbox_is_not_needed():
+def test_in_attended_mode_a_sandbox_is_not_needed():
     assert denial_reason("shell", {"command": "ls"}, "agent", LOOSE) == ""
 
 
@@ -28,11 +28,11 @@ def test_where_somebody_is_asked_a_sandbox_is_not_needed():
         ("apply_patch", {"patch": f"+{HIDDEN_SECRET}"}),
     ],
 )
-def test_what_stands_for_a_secret_is_never_written_in_its_place(tool: str, given: dict[str, object]):
+def test_a_placeholder_of_a_secret_is_never_written_in_its_place(tool: str, given: dict[str, object]):
     assert "is not the secret itself" in denial_reason(tool, given, "agent", CONFINED)
 
 
-def test_what_stands_for_a_secret_may_be_looked_for_and_talked_about():
+def test_a_placeholder_of_a_secret_may_be_searched_and_mentioned():
     assert denial_reason("grep", {"pattern": HIDDEN_SECRET}, "agent", CONFINED) == ""
     assert denial_reason("mine", {"text": HIDDEN_SECRET}, "agent", CONFINED) == ""
     assert (

@@ -8,15 +8,15 @@ from tests.fixtures.http_server import Reply, serving
 
 
 @pytest.mark.parametrize(
-    ("status", "finding", "says"),
+    ("status", "finding", "text"),
     [(200, "ok", "takes the key"), (401, "problem", "refuses the key"), (404, "note", "lists no models"),
      (302, "problem", "redirects"), (500, "problem", "answers 500")],
 )  # fmt: skip
-async def test_the_status_decides_and_the_key_stays_at_its_address(status: int, finding: str, says: str):
+async def test_the_status_decides_and_the_key_stays_at_its_address(status: int, finding: str, text: str):
     async with serving(Reply([b"{}"])) as other:
         async with serving(Reply([b"{}"], status, {"location": other.url})) as server:
             found = await check_network(Provider("mine", "openai", "key", f"{server.url}/v1/"))
-        assert (found.status, says in found.says) == (finding, True)
+        assert (found.status, text in found.says) == (finding, True)
         assert [(seen.target, seen.headers["authorization"]) for seen in server.requests] == [
             ("/v1/models", "Bearer key")
         ]

@@ -13,20 +13,20 @@ from outrider.types.events import SessionUpdatedEvent
 
 
 def asking() -> tuple[QuestionQueue, "asyncio.Task[Any]", list[SessionUpdatedEvent]]:
-    bus, heard = EventBus(), list[SessionUpdatedEvent]()
-    bus.subscribe(SessionUpdatedEvent, heard.append)
+    bus, received = EventBus(), list[SessionUpdatedEvent]()
+    bus.subscribe(SessionUpdatedEvent, received.append)
     questions = QuestionQueue(bus)
     question = UserQuestion("Which?", ("red", "blue"))
     asked = asyncio.create_task(questions.ask(question, ToolContext(session_id="s", agent="painter")))
-    return questions, asked, heard
+    return questions, asked, received
 
 
-async def test_the_first_answer_counts_and_whoever_comes_later_is_reported():
-    questions, asked, heard = asking()
+async def test_the_first_answer_applies_and_later_ones_are_rejected():
+    questions, asked, received = asking()
     await asyncio.sleep(0)
     (waiting,) = questions.open_questions("s")
     assert questions.open_questions("another") == []
-    assert heard[0].changes["question"] == {
+    assert received[0].changes["question"] == {
         "id": waiting.id, "session_id": "s", "text": "Which?", "options": ("red", "blue"), "multiple": False,
         "agent": "painter",
     }  # fmt: skip
@@ -34,16 +34,16 @@ async def test_the_first_answer_counts_and_whoever_comes_later_is_reported():
     with pytest.raises(OutriderError, match="no answer any more"):
         questions.answer(waiting.id, ["red"])
     assert await asked == ("blue",)
-    assert heard[1].changes == {"settled": waiting.id}
+    assert received[1].changes == {"settled": waiting.id}
     assert questions.open_questions() == []
     with pytest.raises(OutriderError, match="no answer any more"):
         questions.answer(waiting.id, ["red"])
 
 
 async def test_a_question_goes_with_the_call_that_asks():
-    questions, asked, heard = asking()
+    questions, asked, received = asking()
     await asyncio.sleep(0)
     asked.cancel()
     await asyncio.wait([asked])
     assert questions.open_questions() == []
-    assert list(heard[-1].changes) == ["settled"]
+    assert list(received[-1].changes) == ["settled"]

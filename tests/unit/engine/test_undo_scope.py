@@ -21,10 +21,10 @@ from outrider.types.tool_declaration import KNOWN_NAMES
         ("shell", False, True),
     ],
 )
-def test_tools_that_nobody_knows_are_looked_after(tool: str, built_in: bool, looked_at: bool):
+def test_unknown_tools_are_watched_for_changes(tool: str, built_in: bool, looked_at: bool):
     made = Tool(lambda: "", name=tool, declares=KNOWN_NAMES.get(tool))
     assert may_change_files(made, built_in=built_in) is looked_at
 
 
-def test_a_tool_that_only_reads_is_taken_at_its_word():
+def test_a_tool_that_is_declared_read_only_is_not_watched():
     assert not may_change_files(Tool(lambda: "", name="mine", read_only=True), built_in=False)

@@ -133,7 +133,7 @@ async def test_tests_of_the_agent_do_not_replace_those_of_the_benchmark(instance
     assert "assert -1 == 3" in run.attempts[0].problem
 
 
-def test_a_prediction_can_be_applied_whatever_the_agent_left_behind(tmp_path: Path):
+def test_a_prediction_can_be_applied_with_any_files_of_the_agent(tmp_path: Path):
     base, changed, checkout = (tmp_path / name for name in ("base", "changed", "checkout"))
     write_files(base, {"a.py": "1\n", "gone.py": "x\n", "run.sh": "y\n", ".gitignore": "build/\n*.log\n"})
     shutil.copytree(base, checkout)
@@ -164,7 +164,7 @@ def test_an_instance_without_a_clone_or_with_a_missing_field_is_an_error(instanc
         load_swe_bench(instances, tmp_path / "clones")
 
 
-def test_a_task_keeps_the_data_of_its_tests_and_names_what_is_missing(tmp_path: Path):
+def test_a_task_has_the_data_of_its_tests_and_names_what_is_missing(tmp_path: Path):
     task = tmp_path / "count"
     (task / "tests" / "data").mkdir(parents=True)
     (task / "task.yaml").write_text(

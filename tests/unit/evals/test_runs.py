@@ -148,9 +148,7 @@ def runs_shell(*commands: str) -> Any:
         ("truncate -s 51M a.txt", FileCheck(path="a.txt", contains="a"), False),
     ],
 )
-async def test_what_an_agent_leaves_behind_fools_no_check_and_ends_no_run(
-    command: str, check: Any, passes: bool, tmp_path: Path
-):
+async def test_files_of_an_agent_fool_no_check_and_end_no_run(command: str, check: Any, passes: bool, tmp_path: Path):
     (tmp_path / "solution.txt").write_text("solved")
     model = runs_shell(command.format(outside=tmp_path))
     found = await attempts_with(check, model=model, files={"a.txt": "a\n", "tests/t.py": "x = 1\n"})
@@ -409,16 +407,16 @@ async def test_a_missing_recording_is_a_usage_error(tmp_path: Path):
 
 async def test_a_run_is_written_to_a_folder_and_read_again(tmp_path: Path):
     suite = suite_of(case_of(FileCheck(path="a.txt")), case_of(FileCheck(path="<b>"), name="bad & <worse>"))
-    told: list[tuple[str, int, int]] = []
+    progress: list[tuple[str, int, int]] = []
     run = await async_run_suite(
         suite,
         [AGENT],
         [writes(answer="<script>alert(1)</script>\x1b")],
         folder=tmp_path,
-        on_attempt=lambda one, done, total: told.append((one.case, done, total)),
+        on_attempt=lambda one, done, total: progress.append((one.case, done, total)),
     )
     assert EvalRun.load(tmp_path) == run
-    assert sorted(told) == [("bad & <worse>", 2, 2), ("case", 1, 2)] or len(told) == 2
+    assert sorted(progress) == [("bad & <worse>", 2, 2), ("case", 1, 2)] or len(progress) == 2
     page = to_html(run, compare_runs(run, run))
     assert "<script>alert" not in page
     assert "no significant change" in page

@@ -179,7 +179,7 @@ async def test_each_built_in_task_passes_with_its_reference_and_fails_untouched(
     assert [one for one in found if one.problem] == []
 
 
-async def test_checks_that_cannot_tell_a_solution_from_the_fixture_are_reported():
+async def test_checks_that_cannot_distinguish_a_solution_from_the_fixture_are_reported():
     cases = (
         EvalCase(name="no reference", prompt="x", checks=(AnswerCheck(contains="x"),)),
         EvalCase(name="passes", prompt="x", checks=(AnswerCheck(),), reference=EvalReference(answer="x")),
@@ -209,8 +209,8 @@ def solves(suite: EvalSuite) -> Any:
     """A model that carries out the reference solutions with the tools."""
 
     def answer(request: Request) -> Any:
-        said = str(request.prompt[0].content)
-        case = next(case for case in suite.cases if repr(case.prompts[0])[1:-1] in said)
+        prompt = str(request.prompt[0].content)
+        case = next(case for case in suite.cases if repr(case.prompts[0])[1:-1] in prompt)
         step = sum(message.role == "assistant" for message in request.prompt)
         assert case.reference is not None
         files = list(case.reference.files.items())
@@ -228,7 +228,7 @@ def solves(suite: EvalSuite) -> Any:
 
 
 @pytest.mark.slow
-async def test_the_built_in_suite_runs_offline_and_tells_a_worker_from_an_idler():
+async def test_the_built_in_suite_runs_offline_and_distinguishes_a_working_agent_from_an_idle_one():
     suite = load_suite("coding")
     agent = Agent("worker", "Do the task.", "m", "demo")
     run = await async_run_suite(suite, [agent], [solves(suite)])

@@ -58,7 +58,7 @@ async def test_one_connection_serves_many_calls_and_several_at_once_get_their_ow
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="this Python has no eager tasks")
-async def test_a_connection_is_made_where_tasks_begin_at_once_as_in_terminal_applications():
+async def test_a_connection_is_made_where_tasks_start_eagerly_as_in_terminal_applications():
     loop = asyncio.get_running_loop()
     loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not known to the oldest Python
     try:
@@ -100,8 +100,8 @@ async def test_headers_that_change_from_call_to_call_are_sent_as_they_are_then()
         for body, turn in ((b"a", "1"), (b"bb", "1"), (b"ccc", "2")):
             headers["x-turn"] = turn
             await whole(await client.send(HttpRequest(server.url, headers, body)))
-        told = [(seen.headers["x-turn"], seen.headers["content-length"], seen.body) for seen in server.requests]
-        assert told == [("1", "1", b"a"), ("1", "2", b"bb"), ("2", "3", b"ccc")]
+        received = [(seen.headers["x-turn"], seen.headers["content-length"], seen.body) for seen in server.requests]
+        assert received == [("1", "1", b"a"), ("1", "2", b"bb"), ("2", "3", b"ccc")]
 
 
 async def test_an_answer_that_has_ended_does_not_call_off_the_watch_over_the_next_on_its_connection():
@@ -124,7 +124,7 @@ async def test_a_server_that_never_takes_a_large_call_is_not_waited_for_without_
             await client.send(HttpRequest(f"http://127.0.0.1:{port}/", {}, b"x" * 60_000_000))
 
 
-async def test_a_refusal_of_a_large_upload_is_read_although_the_rest_was_never_taken():
+async def test_a_refusal_of_a_large_upload_is_read_although_the_rest_was_never_accepted():
     has_read = asyncio.Event()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,14 +199,14 @@ async def test_encrypted_calls_go_through_a_tunnel_of_the_proxy_and_it_does_not_
         assert "proxy-authorization" not in server.requests[0].headers
 
 
-async def test_a_proxy_that_refuses_says_so():
+async def test_a_proxy_that_refuses_is_reported():
     async with proxying(Proxy(b"407 Who are you?")) as address, opened(address) as client:
         with pytest.raises(NetworkError, match=r"the proxy .* rejected the CONNECT request with status 407") as refused:
             await posted(client, "https://models.example")
     assert "secret" not in str(refused.value)
 
 
-async def test_nobody_who_accepts_is_a_connection_that_took_too_long():
+async def test_a_connection_that_is_never_accepted_times_out():
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 

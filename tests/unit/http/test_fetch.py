@@ -47,7 +47,7 @@ async def test_a_get_request_has_no_body_and_no_length():
     assert b"content-length" not in seen
 
 
-async def test_a_head_response_has_no_body_whatever_its_head_says():
+async def test_a_head_response_has_no_body_for_any_head():
     raw = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\ncontent-encoding: gzip\r\n\r\n"
     async with serving(Reply(raw=raw)) as server, opened() as client:
         response = await client.send(HttpRequest(server.url, {}, method="HEAD"))

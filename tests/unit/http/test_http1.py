@@ -129,7 +129,7 @@ def test_a_head_without_end_is_given_up():
         head.find_head_end(bytearray(b"x" * 200_000))
 
 
-def test_a_connection_stays_open_unless_one_side_says_otherwise():
+def test_a_connection_stays_open_unless_one_side_closes_it():
     assert answered().keeps_alive
     assert not answered(connection="Close").keeps_alive
     assert not answered(version="HTTP/1.0").keeps_alive
@@ -143,7 +143,7 @@ def test_a_header_cannot_smuggle_in_another(value: str):
     assert value not in str(refused.value)
 
 
-def test_an_address_is_taken_apart():
+def test_an_address_is_split_into_its_parts():
     place = HttpAddress.parse("https://user:p%40ss@models.example:8443/v1/a b?key=x y#part")
     assert (place.host, place.port, place.is_secure) == ("models.example", 8443, True)
     assert place.target == "/v1/a%20b?key=x%20y"

@@ -58,7 +58,7 @@ def test_a_field_without_a_colon_has_an_empty_value():
     assert read(b"data\ndata\n\n") == [("", b"\n")]
 
 
-def test_a_name_counts_for_one_event_only():
+def test_a_name_applies_to_one_event_only():
     assert read(b"event: e\n\ndata: a\n\nevent: f\ndata: b\n\ndata: c\n\n") == [("", b"a"), ("f", b"b"), ("", b"c")]
 
 
@@ -67,7 +67,7 @@ def test_the_last_event_needs_no_blank_line(end: bytes):
     assert read(b"data: a\n\ndata: b" + end) == [("", b"a"), ("", b"b")]
 
 
-def test_a_line_that_is_a_json_object_is_an_event_of_its_own():
+def test_a_line_that_is_a_json_object_is_a_separate_event():
     assert read(b'data: a\n\n{"error": "boom"}\n') == [("", b"a"), ("", b'{"error": "boom"}')]
 
 

@@ -36,7 +36,7 @@ class Clock:
         self.timers.append(Timer(at, call))
         return self.timers[-1]
 
-    def go_on_to(self, moment: float) -> None:
+    def advance_to(self, moment: float) -> None:
         while due := [timer for timer in self.timers if not timer.canceled and timer.at <= moment]:
             timer = min(due, key=Timer.when)
             self.timers.remove(timer)
@@ -53,10 +53,10 @@ def test_what_is_put_off_happens_once_at_the_last_moment_that_was_set():
     clock, rung = Clock(), list[float]()
     alarm = on(clock)
     for moment in range(5):
-        clock.go_on_to(moment)
+        clock.advance_to(moment)
         alarm.set(10, lambda: rung.append(clock.now))
     assert clock.started == 1
-    clock.go_on_to(100)
+    clock.advance_to(100)
     assert rung == [14]
 
 
@@ -65,9 +65,9 @@ def test_what_is_set_to_an_earlier_moment_happens_then():
     alarm = on(clock)
     alarm.set(10, lambda: rung.append("late"))
     alarm.set(1, lambda: rung.append("soon"))
-    clock.go_on_to(1)
+    clock.advance_to(1)
     assert rung == ["soon"]
-    clock.go_on_to(100)
+    clock.advance_to(100)
     assert rung == ["soon"]
 
 
@@ -76,10 +76,10 @@ def test_what_is_called_off_does_not_happen_and_can_be_set_again():
     alarm = on(clock)
     alarm.set(10, lambda: rung.append(clock.now))
     alarm.clear()
-    clock.go_on_to(20)
+    clock.advance_to(20)
     assert rung == []
     alarm.set(10, lambda: rung.append(clock.now))
-    clock.go_on_to(100)
+    clock.advance_to(100)
     assert rung == [30]
 
 
@@ -93,7 +93,7 @@ def test_who_is_rung_may_set_it_again():
             alarm.set(5, ring)
 
     alarm.set(1, ring)
-    clock.go_on_to(100)
+    clock.advance_to(100)
     assert rung == [1, 6, 11]
 
 

@@ -115,7 +115,7 @@ async def test_more_providers_than_are_preserved_are_asked_all_the_same():
             assert (await async_complete(provider, "m", "?", stream=False)).finish == "stop"
 
 
-async def test_a_refusal_is_raised_in_the_provider_s_words():
+async def test_a_refusal_is_raised_with_the_provider_s_message():
     refused = Reply([b'{"error":{"type":"authentication_error","message":"invalid x-api-key"}}'], 401, JSON)
     async with serving(refused) as server:
         with pytest.raises(AuthenticationError) as raised:
@@ -170,7 +170,7 @@ def test_a_maximum_that_was_asked_for_once_is_remembered():
     assert b'"max_tokens":4096' in second.build_request(request).body
 
 
-async def test_a_local_model_without_weights_says_how_to_get_them(tmp_path, monkeypatch):
+async def test_a_local_model_without_weights_explains_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
     with pytest.raises(NotFoundError, match=r"outrider models pull 0\.5b"):
         await async_complete(Provider("l", "local"), "0.5b", "Hello.")

@@ -158,8 +158,8 @@ async def test_the_list_has_prices_and_context_sizes_of_the_catalog():
 
 def test_a_model_is_described_by_context_and_prices_and_an_unknown_one_by_nothing():
     providers = [Provider("vendor", "anthropic", "key"), Provider("near", "openai", base_url="http://127.0.0.1:1/v1")]
-    said = describe_model(providers, ModelRef("vendor", "claude-sonnet-4-5"))
-    assert said == "200k context · $3 in, $15 out per 1M tokens"  # not the rates for long prompts
+    text = describe_model(providers, ModelRef("vendor", "claude-sonnet-4-5"))
+    assert text == "200k context · $3 in, $15 out per 1M tokens"  # not the rates for long prompts
     assert describe_model(providers, ModelRef("near", "own-model")) == ""
     assert describe_model(providers, ModelRef("gone", "x")) == ""
 

@@ -146,7 +146,7 @@ def test_a_service_that_hands_out_credentials_is_never_offered():
     assert find_blocked(output, 7, workspace=WORKSPACE) == (BlockedAccess("network"),)
 
 
-def test_a_grant_names_where_a_link_leads(tmp_path):
+def test_a_grant_names_the_target_of_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     output = f"touch: {tmp_path}/link/new: Read-only file system\ntouch: {tmp_path}/x/../link: Read-only file system"

@@ -94,7 +94,7 @@ def test_an_outcome_is_stored_as_it_is(name: str, sandbox: Sandbox, tmp_path: Pa
 
 
 def commit_with_fault(run: OverlayRun, folder: OutcomeFolder, fault: str) -> bool:
-    """Repeats the commit of a stored outcome in a process of its own; returns whether a failpoint killed it."""
+    """Repeats the commit of a stored outcome in a separate process; returns whether a failpoint killed it."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -207,13 +207,13 @@ def test_an_index_with_a_path_out_of_the_work_tree_is_dangerous(overlay: Overlay
 
 
 def test_operations_are_described_as_a_person_would(overlay: OverlayRun, sandbox):
-    told = operations_of(
+    operations = operations_of(
         overlay,
         sandbox,
         "echo two > a.txt; echo n > new.txt; git add .; git commit -qm 'Say two'; git tag v1; git branch -D old; "
         "git checkout -q -b feature; echo three > a.txt; git stash -q; echo s > staged.txt; git add staged.txt",
     )
-    assert [line.partition(" ")[0] for line in told] == [
+    assert [line.partition(" ")[0] for line in operations] == [
         "commit",
         "new",
         "branch",
@@ -223,29 +223,29 @@ def test_operations_are_described_as_a_person_would(overlay: OverlayRun, sandbox
         "HEAD:",
         "staged:",
     ]
-    assert told[0].endswith('"Say two" by Ann <a@b>: a.txt (modified), new.txt (added)')
-    assert told[1].startswith("new branch feature at ")
-    assert told[2].startswith("branch main: ")
-    assert told[3].startswith("branch old deleted, it was ")
-    assert told[4].startswith('new stash "WIP on feature: ')
-    assert told[5].startswith("new tag v1 at ")
-    assert told[6:] == ["HEAD: main -> feature", "staged: staged.txt (added)"]
+    assert operations[0].endswith('"Say two" by Ann <a@b>: a.txt (modified), new.txt (added)')
+    assert operations[1].startswith("new branch feature at ")
+    assert operations[2].startswith("branch main: ")
+    assert operations[3].startswith("branch old deleted, it was ")
+    assert operations[4].startswith('new stash "WIP on feature: ')
+    assert operations[5].startswith("new tag v1 at ")
+    assert operations[6:] == ["HEAD: main -> feature", "staged: staged.txt (added)"]
 
 
 def test_commits_that_a_branch_loses_are_counted(overlay: OverlayRun, sandbox):
     run_git(overlay.workspace, "commit", "-q", "--allow-empty", "-m", "second")
-    told = operations_of(overlay, sandbox, "git reset -q --hard HEAD~1")
-    assert told[0].endswith(", which drops 1 commit from it")
-    assert len(told) == 1
+    operations = operations_of(overlay, sandbox, "git reset -q --hard HEAD~1")
+    assert operations[0].endswith(", which drops 1 commit from it")
+    assert len(operations) == 1
 
 
 def test_packing_refs_is_no_operation_and_hostile_texts_stay_in_their_line(overlay: OverlayRun, sandbox):
     assert operations_of(overlay, sandbox, "git pack-refs --all") == []
-    told = operations_of(
+    operations = operations_of(
         overlay, sandbox, r"git commit -q --allow-empty -m $'a\x1b[31mb\x00\x1d\u202ec' --author $'E\x1b <e@f>'"
     )
-    assert len(told) == 2
-    assert told[0].isprintable()
+    assert len(operations) == 2
+    assert operations[0].isprintable()
 
 
 def test_reading_a_hostile_repository_executes_nothing(overlay: OverlayRun, sandbox, tmp_path: Path):
@@ -253,8 +253,8 @@ def test_reading_a_hostile_repository_executes_nothing(overlay: OverlayRun, sand
         run_git(
             overlay.workspace, "config", key, "true" if key.startswith("log") else f"touch {overlay.workspace}/ran; :"
         )
-    told = operations_of(overlay, sandbox, "echo 2 > a.txt; git commit -qam two; ls ran 2>/dev/null || true")
-    assert told[0].startswith("commit ")
+    operations = operations_of(overlay, sandbox, "echo 2 > a.txt; git commit -qam two; ls ran 2>/dev/null || true")
+    assert operations[0].startswith("commit ")
     assert not (overlay.upper / "ran").exists()
 
 

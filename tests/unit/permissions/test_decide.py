@@ -71,7 +71,7 @@ TABLE = [
 
 
 @for_each(("tool", "arguments", "effects"), TABLE)
-def test_every_mode_treats_every_kind_of_call_as_the_table_says(
+def test_every_mode_treats_every_kind_of_call_as_in_the_table(
     tool: str, arguments: dict[str, Any], effects: str, workspace: Path
 ):
     assert [judged(workspace, tool, arguments, mode) for mode in MODES] == effects.split()
@@ -189,7 +189,7 @@ def test_only_a_rule_of_the_user_lets_a_command_leave_the_sandbox(workspace: Pat
     assert confinement("make x", allow=["shell"], sandbox=False) == "none"
 
 
-def test_rules_restrict_a_command_whatever_the_sandbox_would_catch(workspace: Path):
+def test_rules_restrict_a_command_that_the_sandbox_would_catch(workspace: Path):
     for level in APPROVAL_LEVELS:
         make = partial(decide_call, "shell", {"command": "make x"}, workspace=workspace, level=level)
         assert make(mode="agent", deny=["shell(make *)"]).effect == "deny"
@@ -224,7 +224,7 @@ def test_deny_wins_over_everything(workspace: Path):
     assert found == Decision("deny", "a rule forbids it: write(src/a.py)", "write(src/a.py)")
 
 
-def test_a_protected_file_is_asked_about_whatever_rules_allow(workspace: Path):
+def test_a_protected_file_is_asked_about_even_if_rules_allow_it(workspace: Path):
     for allow in (["write(**)"], ["write"], ["write(.git/config)"], ["*"]):
         assert judged(workspace, "write", {"file_path": ".git/config"}, allow=allow) == "ask"
     assert judged(workspace, "read", {"file_path": ".env"}, allow=["read(.env)"]) == "ask"
@@ -235,7 +235,7 @@ def test_ask_wins_over_allow(workspace: Path):
     assert (found.effect, found.rule) == ("ask", "read(*.md)")
 
 
-def test_nobody_is_asked_in_background_mode(workspace: Path):
+def test_no_question_is_asked_in_background_mode(workspace: Path):
     found = decide("read", {"path": "README.md"}, mode="background", ask=["read"], workspace=workspace)
     assert found.effect == "deny"
     assert "cannot ask for approval" in found.reason
@@ -258,7 +258,7 @@ def test_paths_outside_are_allowed_only_by_name(workspace: Path):
     assert judged(workspace, "read", outside, "background", allow=[f"read(/{workspace.parent}/*.txt)"]) == "allow"
 
 
-def test_a_link_is_judged_by_where_it_leads(workspace: Path):
+def test_a_link_is_judged_by_its_target(workspace: Path):
     (workspace / "docs").symlink_to("src")
     (workspace / "leak").symlink_to("..")
     assert judged(workspace, "write", {"file_path": "docs/a.py"}, allow=["write(docs/**)"]) == "ask"
@@ -412,7 +412,7 @@ OPENING = [
 
 
 @pytest.mark.parametrize("command", OPENING)
-def test_what_is_found_is_opened_only_where_no_link_leads_out(command: str, workspace: Path):
+def test_found_files_are_opened_only_if_no_link_points_outside(command: str, workspace: Path):
     (workspace / "src" / "app.py").write_text("x")
     (workspace / "src" / "inside.py").symlink_to("app.py")
     assert judged(workspace, "shell", {"command": command}, "plan") == "allow"
@@ -446,7 +446,7 @@ def test_a_link_that_is_not_followed_does_not_matter(command: str, workspace: Pa
         "find . -name '*.py' -print0 -type f | xargs -0 wc -l",
     ],
 )
-def test_only_a_test_that_counts_keeps_links_out(command: str, workspace: Path):
+def test_only_an_effective_test_excludes_links(command: str, workspace: Path):
     (workspace / "src" / "leak.py").symlink_to("../../secret.txt")
     assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
 
@@ -473,7 +473,7 @@ def test_more_files_than_can_be_looked_at_may_hold_such_a_link(workspace: Path, 
 
 
 def test_patterns_are_read_as_every_shell_may_read_them(workspace: Path):
-    """Older ones let `.?` stand for the folder above, and a range of capitals for small letters."""
+    """Older ones let `.?` match the folder above, and a range of capitals for small letters."""
     assert judged(workspace, "shell", {"command": "cat .?/secret.txt"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "cat .[D-F]nv"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "cat [Q-S]EADME.md"}, "plan") == "allow"
@@ -497,19 +497,19 @@ def test_no_command_line_takes_long_to_judge(command: str, workspace: Path):
     assert time.process_time() - start < 5  # far less on an idle machine; what grows without bound takes minutes
 
 
-def test_what_is_too_much_to_look_at_is_asked_about_whatever_a_rule_says(workspace: Path):
+def test_what_is_too_large_to_check_is_asked_about_even_if_a_rule_allows_it(workspace: Path):
     for command in ("grep " + "-e x " * 600 + "README.md", "cd src; " * 20 + "ls"):
         assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "make " + "x " * 600}, allow=["shell(make *)"]) == "ask"
 
 
 def test_a_program_of_the_workspace_does_not_pass_for_a_known_one(workspace: Path):
-    stand_in = workspace / "node_modules" / ".bin" / "ls"
-    stand_in.parent.mkdir(parents=True)
-    stand_in.write_text("#!/bin/sh\ntouch PWNED\n")
-    path = f"/nowhere:{stand_in.parent}:/usr/bin"
+    program = workspace / "node_modules" / ".bin" / "ls"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\ntouch PWNED\n")
+    path = f"/nowhere:{program.parent}:/usr/bin"
     assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path=path) == "allow"
-    stand_in.chmod(0o755)
+    program.chmod(0o755)
     assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path=path) == "deny"
     assert judged(workspace, "shell", {"command": "ls"}, search_path=path, allow=["shell(cat *)"]) == "ask"
     assert judged(workspace, "shell", {"command": "/bin/cat README.md"}, "plan", search_path=path) == "allow"

@@ -1,6 +1,6 @@
 """Techniques that hide an effect in a command, and harmless commands that must stay allowed.
 
-`asked.txt` and `run.txt` hold one command line per line; ⏎ stands for a line end.
+`asked.txt` and `run.txt` hold one command line per line; ⏎ represents a line end.
 """
 
 import subprocess
@@ -96,7 +96,7 @@ def test_other_languages_are_no_reason_to_ask(command: str, workspace: Path):
         "timeout 5 " * 30 + "ls",
     ],
 )
-def test_what_nobody_can_read_asks(command: str, workspace: Path):
+def test_unreadable_commands_ask(command: str, workspace: Path):
     assert decide("shell", {"command": command}, mode="plan", workspace=workspace).effect == "deny"
 
 

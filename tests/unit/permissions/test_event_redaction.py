@@ -50,8 +50,8 @@ def delta(text: str, part: str = "p") -> PartDeltaEvent:
     return PartDeltaEvent(message_id="m", part_id=part, delta=text, session_id="s")
 
 
-def told(teller: RedactingEventFilter, events: Iterable[Event]) -> list[Event]:
-    return [heard for event in events for heard in teller(event)]
+def published_by(teller: RedactingEventFilter, events: Iterable[Event]) -> list[Event]:
+    return [received for event in events for received in teller(event)]
 
 
 def put_together(events: Iterable[Event]) -> str:
@@ -69,12 +69,12 @@ def test_a_secret_in_pieces_is_hidden_and_everything_else_is_reported(secret: st
     for context in CONTEXTS:
         text = "some words before it " + context.format(secret) + " and more words after it."
         teller = RedactingEventFilter(Redactor([KNOWN]))
-        heard = put_together(told(teller, [*map(delta, pieces(text, dice)), ended()]))
+        received = put_together(published_by(teller, [*map(delta, pieces(text, dice)), ended()]))
         private = secret.rpartition(":")[2]
-        assert not any(private[at : at + 12] in heard for at in range(len(private) - 11)), (context, heard)
-        assert HIDDEN_SECRET in heard
-        assert heard.startswith("some words before it ")
-        assert heard.endswith(" and more words after it.")
+        assert not any(private[at : at + 12] in received for at in range(len(private) - 11)), (context, received)
+        assert HIDDEN_SECRET in received
+        assert received.startswith("some words before it ")
+        assert received.endswith(" and more words after it.")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_text_without_a_secret_is_reported_as_it_is_however_it_is_cut(text: str)
     dice = random.Random(text)
     for _ in range(10):
         teller = RedactingEventFilter(Redactor([KNOWN]))
-        assert put_together(told(teller, [*map(delta, pieces(text, dice)), ended()])) == text
+        assert put_together(published_by(teller, [*map(delta, pieces(text, dice)), ended()])) == text
 
 
 def test_a_long_word_in_pieces_is_searched_a_few_times_only():
@@ -107,8 +107,8 @@ def test_a_long_word_in_pieces_is_searched_a_few_times_only():
     word = "".join(random.Random(3).choices("abcdefghijklmnopqrstuvwxyz/+", k=30_000))
     text = f"{word} {secret} {word}"
     pieces_of_text = [text[at : at + 4] for at in range(0, len(text), 4)]
-    heard = put_together(told(RedactingEventFilter(redactor), [*map(delta, pieces_of_text), ended()]))
-    assert heard == f"{word} {HIDDEN_SECRET} {word}"
+    received = put_together(published_by(RedactingEventFilter(redactor), [*map(delta, pieces_of_text), ended()]))
+    assert received == f"{word} {HIDDEN_SECRET} {word}"
     assert redactor.searches < 60
 
 
@@ -118,11 +118,13 @@ def test_plain_pieces_are_not_held_back():
         assert [event.delta for event in teller(delta(word)) if isinstance(event, PartDeltaEvent)] == [word]
 
 
-def test_each_stream_has_a_text_of_its_own():
+def test_each_stream_has_a_separate_text():
     teller = RedactingEventFilter(Redactor())
     events = [delta("ghp_abcdef", "one"), delta("ghp_ghijkl", "two"), delta(" x", "one"), delta(" y", "two")]
-    heard = [(event.part_id, event.delta) for event in told(teller, events) if isinstance(event, PartDeltaEvent)]
-    assert heard == [("one", "ghp_abcdef x"), ("two", "ghp_ghijkl y")]
+    received = [
+        (event.part_id, event.delta) for event in published_by(teller, events) if isinstance(event, PartDeltaEvent)
+    ]
+    assert received == [("one", "ghp_abcdef x"), ("two", "ghp_ghijkl y")]
 
 
 @pytest.mark.parametrize(
@@ -152,23 +154,23 @@ def test_each_stream_has_a_text_of_its_own():
 )
 def test_what_was_held_back_follows_before_the_end(piece, end: Event):
     teller = RedactingEventFilter(Redactor())
-    assert told(teller, [piece("a ghp_")]) != []
-    *rest, last = told(teller, [piece("short"), end])
+    assert published_by(teller, [piece("a ghp_")]) != []
+    *rest, last = published_by(teller, [piece("short"), end])
     assert last == end
     assert [getattr(event, "delta", "") or getattr(event, "output", "") for event in rest] == ["ghp_short"]
-    assert told(teller, [end]) == [end]
+    assert published_by(teller, [end]) == [end]
 
 
 def test_a_stream_that_never_ends_is_not_held_for_ever():
     teller = RedactingEventFilter(Redactor())
-    heard = put_together(told(teller, [delta("ab" * 100) for _ in range(200)]))
-    assert len(heard) > 20_000
+    received = put_together(published_by(teller, [delta("ab" * 100) for _ in range(200)]))
+    assert len(received) > 20_000
 
 
 def test_the_streams_that_are_remembered_are_bounded():
     teller = RedactingEventFilter(Redactor())
     for number in range(5_000):
-        told(teller, [delta("ghp_", f"part {number}")])
+        published_by(teller, [delta("ghp_", f"part {number}")])
     assert len(teller._streams) <= 4_096
 
 
@@ -183,61 +185,66 @@ def test_whole_values_are_redacted():
 
 
 def test_a_bus_states_through_it_until_that_is_ended():
-    bus, heard = EventBus(), list[Event]()
-    bus.subscribe_all(heard.append)
+    bus, received = EventBus(), list[Event]()
+    bus.subscribe_all(received.append)
     end = bus.add_transform(RedactingEventFilter(Redactor([KNOWN])))
     bus.publish(ErrorEvent(error_type="E", message=KNOWN))
     end()
     bus.publish(ErrorEvent(error_type="E", message=KNOWN))
-    assert [event.message for event in heard if isinstance(event, ErrorEvent)] == [HIDDEN_SECRET, KNOWN]
+    assert [event.message for event in received if isinstance(event, ErrorEvent)] == [HIDDEN_SECRET, KNOWN]
 
 
-def test_what_is_held_back_is_reported_at_the_end_though_nobody_listens_to_ends():
-    bus, heard = EventBus(), list[ToolOutputEvent]()
-    bus.subscribe(ToolOutputEvent, heard.append)
+def test_what_is_held_back_is_published_at_the_end_even_without_listeners_of_ends():
+    bus, received = EventBus(), list[ToolOutputEvent]()
+    bus.subscribe(ToolOutputEvent, received.append)
     bus.add_transform(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
     bus.publish(ToolOutputEvent(tool_name="t", call_id="c", output="say correct ho", session_id="s"))
     bus.publish(ToolExecutionCompletedEvent(tool_name="t", call_id="c", session_id="s"))
-    assert [event.output for event in heard] == ["say ", "correct ho"]
+    assert [event.output for event in received] == ["say ", "correct ho"]
 
 
-def test_who_comes_in_the_middle_of_a_secret_does_not_hear_the_rest_of_it():
-    bus, heard = EventBus(), list[PartDeltaEvent]()
+def test_a_listener_that_starts_in_the_middle_of_a_secret_does_not_receive_the_rest():
+    bus, received = EventBus(), list[PartDeltaEvent]()
     bus.subscribe(ErrorEvent, lambda _: None)
     bus.add_transform(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
     bus.publish(delta("say correct ho", "p"))
-    bus.subscribe(PartDeltaEvent, heard.append)
+    bus.subscribe(PartDeltaEvent, received.append)
     bus.publish(delta("rse battery, and more", "p"))
-    assert [event.delta for event in heard] == [f"{HIDDEN_SECRET}, and more"]
+    assert [event.delta for event in received] == [f"{HIDDEN_SECRET}, and more"]
 
 
-def test_an_event_that_cannot_be_made_safe_is_not_reported_and_hurts_nobody(caplog: pytest.LogCaptureFixture):
-    bus, heard = EventBus(), list[Event]()
-    bus.subscribe_all(heard.append)
+def test_an_event_that_cannot_be_made_safe_is_not_published_and_affects_no_other_event(
+    caplog: pytest.LogCaptureFixture,
+):
+    bus, received = EventBus(), list[Event]()
+    bus.subscribe_all(received.append)
 
     def broken(_: Event) -> list[Event]:
         raise ValueError("broken")
 
     bus.add_transform(broken)
     bus.publish(ErrorEvent(error_type="E", message=KNOWN))
-    assert heard == []
+    assert received == []
     assert "was dropped" in caplog.text
 
 
-def test_many_threads_may_tell_at_once():
+def test_many_threads_may_publish_at_once():
     teller = RedactingEventFilter(Redactor([KNOWN]))
-    heard: dict[int, str] = {}
+    received: dict[int, str] = {}
 
-    def tell(number: int) -> None:
+    def publish_one(number: int) -> None:
         text = f"thread {number} says {KNOWN} and that is all" * 20
         events = [delta(char, f"p{number}") for char in text]
-        heard[number] = put_together(told(teller, [*events, ended(f"p{number}")]))
+        received[number] = put_together(published_by(teller, [*events, ended(f"p{number}")]))
 
-    threads = [threading.Thread(target=tell, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=publish_one, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for number, text in heard.items():
-        said = f"thread {number} says {HIDDEN_SECRET} and that is all" * 20
-        assert text.replace(f"corr{HIDDEN_SECRET}", HIDDEN_SECRET).replace(f"cor{HIDDEN_SECRET}", HIDDEN_SECRET) == said
+    for number, text in received.items():
+        original = f"thread {number} says {HIDDEN_SECRET} and that is all" * 20
+        assert (
+            text.replace(f"corr{HIDDEN_SECRET}", HIDDEN_SECRET).replace(f"cor{HIDDEN_SECRET}", HIDDEN_SECRET)
+            == original
+        )

@@ -56,7 +56,7 @@ def test_files_of_an_untrusted_folder_are_untrusted_and_private(workspace):
     assert kinds(labels, "read", workspace, path="/etc/hosts") == [("outside", False, True)]
 
 
-def test_the_user_says_which_servers_are_private_or_trusted(workspace):
+def test_the_user_declares_which_servers_are_private_or_trusted(workspace):
     labels = OriginLabels(private_servers=("notes",), trusted_servers=("files", "notes"))
     assert kinds(labels, "mcp__notes__get", workspace) == [("mcp", False, True)]
     assert kinds(labels, "mcp__files__get", workspace) == [("mcp", False, False)]

@@ -140,7 +140,7 @@ def test_what_would_make_a_folder_a_repository_is_noticed(
     assert may_create_bare_repository(tmp_path / written) is plants
 
 
-def test_a_git_file_leads_to_the_folder_that_it_names(tmp_path: Path):
+def test_a_git_file_resolves_to_the_folder_that_it_names(tmp_path: Path):
     assert find_linked_git_folder(tmp_path) is None
     marker = tmp_path / ".git"
     for text, folder in (

@@ -48,7 +48,7 @@ LONG = "a1B2" * 10
         f"SG.{LONG}.{LONG}",
     ],
 )
-def test_what_looks_like_a_key_is_hidden_wherever_it_stands(secret: str):
+def test_text_that_looks_like_a_key_is_hidden_at_any_position(secret: str):
     for text in (
         secret,
         f"key={secret}",
@@ -262,7 +262,7 @@ class Mine:
         return cls(value["text"])
 
 
-def test_values_are_redacted_as_deep_as_they_go_and_stay_the_same_objects_elsewhere():
+def test_nested_values_are_redacted_and_other_values_stay_the_same_objects():
     redactor = Redactor(["correct horse battery"])
     plain = {"a": [1, "x", Note("1", "y")], "b": ("z",)}
     assert redactor.redact_value(plain) is plain
@@ -284,7 +284,7 @@ def test_parts_of_unknown_and_own_kinds_are_redacted_too():
     assert redactor.redact_value(mine) is mine
 
 
-def test_a_picture_in_letters_is_left_alone_and_text_that_begins_like_one_is_not():
+def test_a_picture_in_letters_is_left_alone_and_text_that_starts_like_one_is_not():
     picture = "data:image/png;base64," + "QUtJQUFBQUFBQUFBQUFB" * 400
     assert Redactor().redact_value(picture) is picture
     assert Redactor().redact_value("QUtJ" * 2000) == "QUtJ" * 2000
@@ -313,7 +313,7 @@ def test_each_long_line_of_a_secret_is_one():
 
 
 @pytest.mark.parametrize(
-    ("value", "telling"),
+    ("value", "is_secret"),
     [
         ("postgres", False),
         ("development", False),
@@ -326,8 +326,8 @@ def test_each_long_line_of_a_secret_is_one():
         ("short1", False),
     ],
 )
-def test_words_paths_and_switches_are_no_secrets_though_their_variables_sound_like_it(value: str, telling: bool):
-    assert bool(secret_values({"DB_PASSWORD": value})) is telling
+def test_words_paths_and_switches_are_no_secrets_though_their_variables_sound_like_it(value: str, is_secret: bool):
+    assert bool(secret_values({"DB_PASSWORD": value})) is is_secret
 
 
 def test_bytes_are_searched_where_they_are():
@@ -336,7 +336,7 @@ def test_bytes_are_searched_where_they_are():
     assert [raw[start:end] for start, end in spans] == [b"ghp_" + b"a1B2" * 9, b"p\xc3\xa4ssword one"]
 
 
-def test_a_text_that_continues_is_reported_without_what_may_begin_a_secret():
+def test_an_unfinished_text_is_published_without_a_possible_start_of_a_secret():
     redactor = Redactor(["correct horse battery"])
     assert redactor.redact_complete("say correct ho") == "say "
     assert redactor.redact_complete("say correct horses") == "say correct horses"
@@ -428,7 +428,7 @@ def test_secrets_are_known_by_the_words_before_them(text: str, secret: str):
         "MTA1Mjk0NTk5NjQ1NjI0NzI5{}",
     ],
 )
-def test_a_secret_is_hidden_exactly_whatever_stands_around_it(text: str):
+def test_a_secret_is_hidden_exactly_in_any_surrounding_text(text: str):
     secret = ".Gabcde.abcdefghijklmnopqrstuvwxyz012345" if text.startswith("MTA1") else "hunter2hunter2"
     assert redact_patterns(text.format(secret)) == text.format(HIDDEN_SECRET)
 
@@ -457,7 +457,7 @@ def test_every_place_of_a_secret_in_bytes_is_found():
     assert redactor.find_spans_in_bytes(b"nothing") == []
 
 
-def test_the_secrets_that_are_given_are_hidden_besides_those_of_the_environment():
+def test_the_secrets_that_are_given_are_hidden_in_addition_to_those_of_the_environment():
     redactor = Redactor.from_environment({"A_TOKEN": "one of them 1"}, ["another of them"])
     assert redactor.redact_text("one of them 1, another of them") == f"{HIDDEN_SECRET}, {HIDDEN_SECRET}"
 

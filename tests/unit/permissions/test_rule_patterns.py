@@ -223,7 +223,7 @@ def test_outcomes_offer_their_files_and_folders(tmp_path: Path):
     assert suggest_widths("shell", {"command": "x"}, workspace=str(tmp_path), outcome=blocked) == ()
 
 
-def test_a_backtest_counts_what_a_width_would_have_answered(tmp_path: Path):
+def test_a_backtest_sums_up_what_a_width_would_have_answered(tmp_path: Path):
     widths = (
         RuleWidth(id="program", label="", rules=("shell(pytest *)",)),
         RuleWidth(id="paths", label="", rules=("may write build/**",)),

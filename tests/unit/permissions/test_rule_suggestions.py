@@ -110,7 +110,7 @@ def explain(command: str, workspace: Path, mode: Any = "agent", **more: Any) -> 
     return explain_decision("shell", {"command": command}, mode=mode, workspace=str(workspace), **more).format()
 
 
-def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: Path):
+def test_an_explanation_names_what_decided_and_what_each_command_does(tmp_path: Path):
     assert explain("ls && timeout 5 make x", tmp_path).splitlines() == [
         "allow, inside the sandbox (its changes are asked about): make x builds the project and writes build files",
         "  ls: reads only",
@@ -132,7 +132,7 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
     assert text == 'ask: it changes files of the workspace\n"always" would add write(/a)'
 
 
-def test_an_explanation_says_where_a_command_runs_and_what_becomes_of_its_changes(tmp_path: Path):
+def test_an_explanation_names_where_a_command_runs_and_what_becomes_of_its_changes(tmp_path: Path):
     def first_words(command: str, mode: Any = "agent", **more: Any) -> str:
         return explain(command, tmp_path, mode, **more).partition(":")[0]
 

@@ -119,7 +119,7 @@ def workspace(tmp_path: Path) -> Path:
         ("make *", "FORCE_COLOR=1 make"),
     ],
 )
-def test_a_rule_covers_what_it_says(rule: str, command: str, workspace: Path):
+def test_a_rule_covers_what_it_shows(rule: str, command: str, workspace: Path):
     found = decide("shell", {"command": command}, mode="agent", allow=[f"shell({rule})"], workspace=workspace)
     assert found.effect == "allow", found.reason
     assert found.rule == f"shell({rule})"

@@ -52,7 +52,7 @@ def test_nothing_else_is_read(path: str, place: Path):
         read(path, place)
 
 
-def test_protected_files_open_only_where_somebody_has_reported_yes(place: Path):
+def test_protected_files_open_only_after_approval(place: Path):
     (place / "ws" / ".env").write_text("x")
     with pytest.raises(PathRefused) as refused:
         read(".env", place)
@@ -75,7 +75,7 @@ def test_pipes_and_second_names_are_refused(place: Path):
     assert (place / "ws" / "second").read_text() == "new"
 
 
-def test_writing_makes_folders_and_keeps_the_mode(place: Path):
+def test_writing_makes_folders_and_preserves_the_mode(place: Path):
     workspace = str(place / "ws")
     write_atomically("new/deep/x.sh", b"one", root=workspace, cwd=workspace)
     (place / "ws" / "new" / "deep" / "x.sh").chmod(0o751)
@@ -85,7 +85,7 @@ def test_writing_makes_folders_and_keeps_the_mode(place: Path):
     assert [path.name for path in (place / "ws" / "new" / "deep").iterdir()] == ["x.sh"]
 
 
-def test_a_file_opened_to_write_keeps_its_content_until_written(place: Path):
+def test_a_file_opened_to_write_has_its_content_until_written(place: Path):
     workspace = str(place / "ws")
     descriptor = open_to_write("a.txt", root=workspace, cwd=workspace)
     assert os.read(descriptor, 10) == b"inside"
@@ -94,7 +94,7 @@ def test_a_file_opened_to_write_keeps_its_content_until_written(place: Path):
     assert (place / "ws" / "fresh" / "b.txt").read_bytes() == b""
 
 
-def test_a_failed_write_leaves_nothing_behind(place: Path):
+def test_a_failed_write_leaves_no_files(place: Path):
     workspace = str(place / "ws")
     with pytest.raises(TypeError):
         write_atomically("a.txt", 7, root=workspace, cwd=workspace)  # pyright: ignore
@@ -103,13 +103,13 @@ def test_a_failed_write_leaves_nothing_behind(place: Path):
 
 
 def test_an_error_of_the_kernel_is_reported(place: Path):
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as raised:
         read("missing", place)
-    assert told.value.errno == errno.ENOENT
+    assert raised.value.errno == errno.ENOENT
 
 
 def racing(swap: Callable[[], None], attempt: Callable[[], None], rounds: int = 400) -> None:
-    """One thread swaps things while the other goes on trying; what fails is refused, which is fine."""
+    """One thread swaps things while the other repeats its attempts; an error is an accepted result."""
     stop = threading.Event()
 
     def keep_swapping() -> None:
@@ -220,7 +220,7 @@ def test_what_is_refused_leaves_nothing_open(place: Path):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_file_that_is_replaced_keeps_its_mode(place: Path):
+def test_a_file_that_is_replaced_has_its_old_mode(place: Path):
     (place / "ws" / "a.txt").chmod(0o640)
     write_atomically("a.txt", b"new", root=str(place / "ws"), cwd=str(place / "ws"))
     assert (place / "ws" / "a.txt").stat().st_mode & 0o777 == 0o640

@@ -84,7 +84,7 @@ ssh host ls farm|bash rm-x.sh|ls # rm x|timeout 5 grep rm a|docker exec c ls"""
 
 
 def split(lines: str) -> list[str]:
-    """Alternatives stand between bars; a pipe inside one is written as a slash between blanks."""
+    """Alternatives are separated by bars; a pipe inside one is written as a slash between blanks."""
     return [part.replace(" / ", " | ") for line in lines.splitlines() for part in line.split("|")]
 
 
@@ -114,7 +114,7 @@ def test_git_alone_is_judged_too(tmp_path: Path):
 
 
 @for_each("command", split(DENIED))
-def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, workspace: Path):
+def test_a_denied_command_is_denied_behind_any_program_that_runs_it(command: str, workspace: Path):
     deny = ["shell(rm *)"]
     found = decide_call("shell", {"command": command}, mode="background", deny=deny, workspace=workspace)
     assert found.effect == "deny", found
@@ -122,7 +122,7 @@ def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, worksp
 
 
 @for_each("command", split(NOT_DENIED))
-def test_a_forbidden_name_that_nothing_runs_hinders_nobody(command: str, workspace: Path):
+def test_a_denied_name_that_nothing_runs_denies_nothing(command: str, workspace: Path):
     deny = ["shell(rm *)"]
     found = decide_call("shell", {"command": command}, mode="background", deny=deny, workspace=workspace)
     assert found.effect == "allow", found

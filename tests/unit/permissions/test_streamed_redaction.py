@@ -10,7 +10,7 @@ from tests.fixtures.cases import for_each
 
 
 @for_each(
-    "begun",
+    "start",
     [
         "ghp_abc",
         "sk-ant-",
@@ -23,24 +23,24 @@ from tests.fixtures.cases import for_each
     ],
 )
 @for_each("before", ["", "use ", "use it, ", "words " * 2_000])
-def test_a_key_that_has_started_is_held_back_from_its_first_letter_on(before: str, begun: str):
-    assert Redactor().redact_complete(before + begun) == before
+def test_a_key_that_has_started_is_held_back_from_its_first_letter_on(before: str, start: str):
+    assert Redactor().redact_complete(before + start) == before
 
 
-@pytest.mark.parametrize("words", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
-def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(words: str):
-    before = "some words " * 1_000 + words
+@pytest.mark.parametrize("text", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
+def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(text: str):
+    before = "some words " * 1_000 + text
     assert Redactor().redact_complete(f"{before}hun") == before
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "a word", "x" * 19, "a\n" * 30, "tall, long, words, in, a, row", "it ended: yes "]
 )
-def test_words_that_begin_no_secret_are_reported_at_once(text: str):
+def test_words_that_start_no_secret_are_published_at_once(text: str):
     assert Redactor().redact_complete(text) == text
 
 
-def test_a_known_secret_is_held_back_wherever_its_beginning_stands_at_the_end():
+def test_a_known_secret_is_held_back_if_a_text_ends_with_its_start():
     redactor = Redactor(["abcabcabd secret", "another one"])
     assert redactor.redact_complete("abcabcabcabd sec") == "abc"
     assert redactor.redact_complete("abca anot") == "abca "
@@ -48,7 +48,7 @@ def test_a_known_secret_is_held_back_wherever_its_beginning_stands_at_the_end():
     assert redactor.redact_complete("x" * 5 + " " + "word " * 99 + "abcabca") == "x" * 5 + " " + "word " * 99
 
 
-def test_plain_text_is_known_to_be_plain_and_what_begins_a_secret_is_not():
+def test_plain_text_is_known_to_be_plain_and_the_start_of_a_secret_is_not():
     redactor = Redactor(["correct horse battery"])
     assert redactor.is_plain("Plain words, in v1.2 of it.")
     assert redactor.is_plain("")

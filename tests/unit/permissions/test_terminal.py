@@ -57,7 +57,7 @@ def test_dropped_characters_are_visible_as_such():
     assert sanitize_for_terminal("a\x07b\x08c") == "abc"
 
 
-def test_a_title_never_leaves_its_text_behind():
+def test_a_title_sequence_is_removed_with_its_text():
     assert sanitize_for_terminal("\x1b]0;evil title\x07shown") == "shown"
     assert sanitize_for_terminal("\x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\") == "link"
 

@@ -20,7 +20,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "ws"
 
 
-def test_nothing_is_trusted_until_somebody_says_so(trust: TrustList, workspace: Path):
+def test_nothing_is_trusted_until_the_user_trusts_it(trust: TrustList, workspace: Path):
     assert not trust.is_trusted(workspace)
     trust.trust(workspace, time=1)
     assert trust.is_trusted(workspace)
@@ -53,7 +53,7 @@ def test_an_item_is_approved_with_its_content_and_asked_again_when_that_changes(
     assert trust.approved_hashes(workspace.parent) == frozenset()
 
 
-def test_trusting_again_keeps_what_was_approved(trust: TrustList, workspace: Path):
+def test_trusting_again_preserves_what_was_approved(trust: TrustList, workspace: Path):
     trust.trust(workspace, time=1)
     trust.approve(workspace, "a", b"x")
     trust.trust(workspace, time=2)
@@ -78,7 +78,7 @@ def test_the_file_is_the_users_alone(trust: TrustList, workspace: Path, tmp_path
     assert trust.load() == {}
 
 
-def test_nobody_else_can_look_into_the_folder_that_is_made_for_it(workspace: Path, tmp_path: Path):
+def test_no_other_user_can_read_the_folder_that_is_made_for_it(workspace: Path, tmp_path: Path):
     folder = tmp_path / "new" / "folder"
     TrustList(folder / "trust.json").trust(workspace, time=1)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -94,9 +94,7 @@ def test_forgetting_what_was_never_trusted_leaves_the_file_as_it_is(trust: Trust
     assert file.read_text() == "damaged, and to be looked at"
 
 
-def test_what_cannot_be_written_is_reported_and_leaves_nothing_behind(
-    trust: TrustList, workspace: Path, tmp_path: Path
-):
+def test_a_failed_write_is_reported_and_leaves_no_files(trust: TrustList, workspace: Path, tmp_path: Path):
     file = tmp_path / "home" / "trust.json"
     file.mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):

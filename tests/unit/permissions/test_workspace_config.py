@@ -91,7 +91,7 @@ def test_a_repository_that_steers_git_asks_before_reading(configuration: str, wo
         "[core]\n\tpager = less",
     ],
 )
-def test_ordinary_configuration_does_not_stand_in_the_way_of_reading(configuration: str, workspace: Path):
+def test_ordinary_configuration_does_not_prevent_reading(configuration: str, workspace: Path):
     with (workspace / ".git" / "config").open("a") as file:
         file.write(configuration + "\n")
     assert judged(workspace, "git status") == "allow"
@@ -169,11 +169,11 @@ def test_configurations_of_worktrees_and_submodules_count(workspace: Path):
     assert judged(workspace, "git status") == "ask"
 
 
-def test_a_configuration_that_cannot_be_read_counts_as_steering(tmp_path: Path):
+def test_an_unreadable_configuration_is_treated_as_steering(tmp_path: Path):
     assert find_risky_key(tmp_path / "missing", reads_only=True) == "unreadable.unreadable"
 
 
-def test_a_repository_inside_the_repository_counts_once_the_index_names_it(workspace: Path):
+def test_a_repository_inside_the_repository_is_included_once_the_index_names_it(workspace: Path):
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for number in range(3):
         (workspace / f"file{number}").write_text("x")

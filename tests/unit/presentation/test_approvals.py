@@ -55,7 +55,7 @@ def test_a_failed_command_shows_its_exit_code_above_its_files():
     assert approval_view(approval).facts == ("exit code 3", "created: new.txt")
 
 
-def test_a_command_that_has_not_started_says_once_why_it_asks():
+def test_a_command_that_has_not_started_shows_once_why_it_asks():
     reason = "`git push` sends commits to git.example.org. It has not started yet"
     outcome = CommandOutcome(
         predicted="`git push` sends commits to git.example.org", blocked=(BlockedAccess("network", "git.example.org"),)

@@ -153,7 +153,7 @@ def test_any_text_can_be_read_as_a_diff_or_a_patch(text: str):
 
 
 @given(st.lists(st.sampled_from(["--- a", "+++ a", "@@ -1 +1 @@", "@@", "-x", "+y", " z", "", "*** Add File: b"])))
-def test_a_patch_that_counts_as_complete_has_lost_no_line(rows: list[str]):
+def test_a_patch_that_is_reported_as_complete_has_lost_no_line(rows: list[str]):
     text = "\n".join(rows)
     if is_complete_patch(text):
         changed = sum(file.added + file.removed for file in parse_patch(text))

@@ -55,7 +55,7 @@ def test_a_call_that_is_being_written_has_the_end_of_its_input():
     assert (call.status, call.status_text, call.diff) == ("generating", "writing", ())
 
 
-def test_a_call_that_waits_or_failed_says_so():
+def test_a_call_that_waits_or_failed_shows_it():
     assert "needs approval" in view(ToolPart("c", "shell", ToolPending({}, "", "awaiting_approval"))).status_text
     denied = ToolError({"command": "make"}, "no", EndedTime(0, 10), reason="denied")
     assert view(ToolPart("c", "shell", denied)).status_text == "canceled · 10ms · denied"
@@ -82,14 +82,14 @@ def test_a_called_agent_a_command_a_file_and_an_unknown_part_are_shown():
     assert (novel.kind, novel.subject) == ("notice", "hologram")
 
 
-def test_a_message_says_how_it_failed_and_how_long_it_took():
+def test_a_message_shows_how_it_failed_and_how_long_it_took():
     message = Message("assistant", [], time=MessageTime(0, 2500), error=MessageError("ProviderError", "busy"))
     shown = message_view(message)
     assert ([notice.text for notice in shown.notices], shown.duration) == (["busy"], "2.5s")
     assert message_view(Message("user", [], metadata={"plan_answer": "accepted"})).notices[0].level == "success"
 
 
-def test_a_sum_without_some_prices_says_so():
+def test_a_sum_without_some_prices_is_marked():
     tokens = Tokens(input=900, output=200, reasoning=100, cache=CacheTokens(read=300))
     shown = usage_view(tokens, Decimal("0.5"), unpriced=1)
     assert (shown.tokens, shown.tokens_in, shown.tokens_out, shown.cost) == ("1.5k", "1.2k", "300", "≥$0.5000")

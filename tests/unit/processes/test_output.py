@@ -64,7 +64,7 @@ def test_of_much_output_the_ends_stay_in_memory_and_the_whole_is_in_a_private_fi
     output.close()
 
 
-def test_a_file_ends_at_its_limit_and_says_so(tmp_path: Path):
+def test_a_file_ends_at_its_limit_and_reports_it(tmp_path: Path):
     output = written(b"x" * 1000, folder=tmp_path)
     text = output.text()
     assert text.path is not None
@@ -164,7 +164,7 @@ def test_slices_join_to_the_whole_where_nothing_is_forgotten(chunks: list[bytes]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=40))
-def test_memory_stays_within_its_limits_whatever_is_written(chunks: list[bytes]):
+def test_memory_stays_within_its_limits_for_any_output(chunks: list[bytes]):
     output = written(*chunks)
     text = output.text()
     assert output.size == sum(map(len, chunks))

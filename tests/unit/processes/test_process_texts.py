@@ -19,7 +19,7 @@ from tests.fixtures.cases import for_each
 
 
 @for_each(
-    ("code", "out_of_memory", "because", "words"),
+    ("code", "out_of_memory", "because", "expected"),
     [
         (0, False, None, "exit code 0"),
         (2, False, None, "exit code 2"),
@@ -34,8 +34,8 @@ from tests.fixtures.cases import for_each
         (255, False, None, "exit code 255"),
     ],
 )
-def test_an_ending_in_words(code: int, out_of_memory: bool, because: str, words: str):
-    assert exit_status_of(code, out_of_memory=out_of_memory, requested=because).description == words  # pyright: ignore
+def test_the_end_of_a_process_is_described(code: int, out_of_memory: bool, because: str, expected: str):
+    assert exit_status_of(code, out_of_memory=out_of_memory, requested=because).description == expected  # pyright: ignore
 
 
 def test_only_exit_code_0_is_a_success():
@@ -60,15 +60,15 @@ def test_keys_and_what_steers_shells_stay_out_of_the_environment():
         "HTTPS_PROXY": "http://user:secret@proxy:3128",
         "HTTP_PROXY": "http://proxy:3128",
     }
-    kept = child_environment(source)
-    assert "secret" not in str(kept)
-    assert "evil" not in str(kept)
-    assert "SSH_AUTH_SOCK" not in kept
-    assert {"PATH", "LC_ALL", "XDG_CACHE_HOME", "HTTP_PROXY"} <= kept.keys()
-    assert (kept["TERM"], kept["GIT_TERMINAL_PROMPT"]) == ("dumb", "0")
+    environment = child_environment(source)
+    assert "secret" not in str(environment)
+    assert "evil" not in str(environment)
+    assert "SSH_AUTH_SOCK" not in environment
+    assert {"PATH", "LC_ALL", "XDG_CACHE_HOME", "HTTP_PROXY"} <= environment.keys()
+    assert (environment["TERM"], environment["GIT_TERMINAL_PROMPT"]) == ("dumb", "0")
 
 
-def test_what_the_user_adds_to_the_environment_counts():
+def test_what_the_user_adds_to_the_environment_is_passed_on():
     assert child_environment({"PATH": "/bin"}, {"MY_OWN_TOKEN": "wanted", "TERM": "xterm"})["MY_OWN_TOKEN"] == "wanted"
 
 
@@ -109,7 +109,7 @@ def test_without_bash_no_other_shell_reads_what_was_judged_as_bash(tmp_path: Pat
         find_bash(candidates=(), search_path=str(tmp_path))
 
 
-def test_a_bash_in_the_search_path_counts_only_by_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_bash_in_the_search_path_is_used_only_by_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bash").write_text("#!/bin/sh\n")
     (tmp_path / "bash").chmod(0o755)
     assert find_bash(candidates=(), search_path=str(tmp_path)) == str(tmp_path / "bash")
@@ -138,19 +138,26 @@ def test_programs_are_not_looked_for_in_the_working_directory_nor_in_a_folder_th
     (tmp_path / "bin").mkdir()
     (tmp_path / "alias").symlink_to(tmp_path / "bin")
     source = {"PATH": f".::bin:/usr/bin:{tmp_path}/bin:{tmp_path}/alias", "PYTHONPATH": f"src:{tmp_path}"}
-    kept = child_environment(source)
-    assert (kept["PATH"], kept["PYTHONPATH"]) == (f"/usr/bin:{tmp_path}/bin:{tmp_path}/alias", str(tmp_path))
-    kept = child_environment(source, exclude=tmp_path)
-    assert (kept["PATH"], kept["PYTHONPATH"]) == ("/usr/bin", "")
+    environment = child_environment(source)
+    assert (environment["PATH"], environment["PYTHONPATH"]) == (
+        f"/usr/bin:{tmp_path}/bin:{tmp_path}/alias",
+        str(tmp_path),
+    )
+    environment = child_environment(source, exclude=tmp_path)
+    assert (environment["PATH"], environment["PYTHONPATH"]) == ("/usr/bin", "")
 
 
 def test_settings_are_not_looked_for_in_the_working_directory_either(tmp_path: Path):
     source = {"XDG_CONFIG_HOME": ".", "XDG_CONFIG_DIRS": "etc:/etc/xdg", "CARGO_HOME": "/c", "XDG_SESSION_TYPE": "x11"}
     source |= {"VIRTUAL_ENV": str(tmp_path / ".venv"), "HOME": str(tmp_path), "GOPATH": "go:/go"}
-    kept = child_environment(source)
-    assert "XDG_CONFIG_HOME" not in kept
-    assert (kept["XDG_CONFIG_DIRS"], kept["CARGO_HOME"], kept["GOPATH"]) == ("/etc/xdg", "/c", "/go")
-    assert (kept["XDG_SESSION_TYPE"], kept["VIRTUAL_ENV"]) == ("x11", str(tmp_path / ".venv"))
-    kept = child_environment(source, exclude=tmp_path)
-    assert "VIRTUAL_ENV" not in kept
-    assert kept["HOME"] == str(tmp_path)
+    environment = child_environment(source)
+    assert "XDG_CONFIG_HOME" not in environment
+    assert (environment["XDG_CONFIG_DIRS"], environment["CARGO_HOME"], environment["GOPATH"]) == (
+        "/etc/xdg",
+        "/c",
+        "/go",
+    )
+    assert (environment["XDG_SESSION_TYPE"], environment["VIRTUAL_ENV"]) == ("x11", str(tmp_path / ".venv"))
+    environment = child_environment(source, exclude=tmp_path)
+    assert "VIRTUAL_ENV" not in environment
+    assert environment["HOME"] == str(tmp_path)

@@ -39,17 +39,17 @@ async def test_a_command_gives_its_output_and_its_exit_code(supervisor: ProcessS
 
 
 async def test_output_arrives_while_the_command_runs(supervisor: ProcessSupervisor, tmp_path: Path):
-    heard: list[str] = []
+    received: list[str] = []
 
-    def hear(text: str) -> None:
-        heard.append(text)
+    def receive(text: str) -> None:
+        received.append(text)
         (tmp_path / text).touch()
 
     one, two = until_there(tmp_path / "one"), until_there(tmp_path / "€")
     done = await supervisor.run_command(
-        "c", f"printf one; {one}; printf '\\xe2'; sleep 0.1; printf '\\x82\\xac'; {two}", hear, limit=60
+        "c", f"printf one; {one}; printf '\\xe2'; sleep 0.1; printf '\\x82\\xac'; {two}", receive, limit=60
     )
-    assert (heard, done.exit_code) == (["one", "€"], 0)
+    assert (received, done.exit_code) == (["one", "€"], 0)
 
 
 async def test_a_listener_that_fails_does_not_hurt_the_command(supervisor: ProcessSupervisor):
@@ -105,7 +105,7 @@ async def test_a_command_that_waits_for_input_finds_none(supervisor: ProcessSupe
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "message"),
     [
         (["no-such-program-anywhere"], "program: No such file"),
         (["/"], "program: "),
@@ -114,8 +114,8 @@ async def test_a_command_that_waits_for_input_finds_none(supervisor: ProcessSupe
         ("echo \0", "NUL"),
     ],
 )
-async def test_what_cannot_be_started_says_why(supervisor: ProcessSupervisor, command: str | list[str], words: str):
-    with pytest.raises(ProcessError, match=words):
+async def test_a_failed_start_reports_why(supervisor: ProcessSupervisor, command: str | list[str], message: str):
+    with pytest.raises(ProcessError, match=message):
         await supervisor.run_command("c", command)
     assert supervisor.get_running_ids() == []
     assert (await supervisor.run_command("c", "echo still works")).text == "still works\n"
@@ -149,7 +149,7 @@ async def test_a_command_that_may_open_next_to_nothing_can_still_be_killed():
     assert not is_alive(int(done.text))
 
 
-async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supervisor: ProcessSupervisor):
+async def test_a_command_over_its_time_limit_is_killed_and_its_output_preserved(supervisor: ProcessSupervisor):
     done = await asyncio.wait_for(supervisor.run_command("c", "echo begun; sleep 60", limit=2), 30)
     assert done.text == "begun\n"
     assert done.ending is not None
@@ -171,8 +171,8 @@ async def test_cancelling_the_caller_kills_the_command_and_waits_for_nothing(
 
 
 async def test_a_running_command_moves_to_the_background_and_continues(supervisor: ProcessSupervisor, tmp_path: Path):
-    go_on = tmp_path / "go on"
-    task = asyncio.create_task(supervisor.run_command("c", f"echo one; {until_there(go_on)}; echo two"))
+    release_file = tmp_path / "go on"
+    task = asyncio.create_task(supervisor.run_command("c", f"echo one; {until_there(release_file)}; echo two"))
     await asyncio.sleep(0)
     await until_written(supervisor, "c")
     assert supervisor.get_running_ids() == ["c"]
@@ -181,7 +181,7 @@ async def test_a_running_command_moves_to_the_background_and_continues(superviso
     so_far = await task
     assert (so_far.text, so_far.ending) == ("one\n", None)
     assert (supervisor.is_backgrounded("c"), supervisor.get_backgrounded_ids()) == (True, ["c"])
-    go_on.touch()
+    release_file.touch()
     done = await supervisor.wait("c", 30)
     assert (done.text, done.exit_code) == ("one\ntwo\n", 0)
     assert supervisor.get_running_ids() == []
@@ -189,14 +189,14 @@ async def test_a_running_command_moves_to_the_background_and_continues(superviso
 
 
 async def test_a_command_comes_back_to_the_foreground(supervisor: ProcessSupervisor, tmp_path: Path):
-    heard: list[str] = []
+    received: list[str] = []
     await supervisor.start_command("c", f"echo one; {until_there(tmp_path / 'go on')}; echo two")
     await until_written(supervisor, "c")
-    task = asyncio.create_task(supervisor.bring_to_foreground("c", heard.append))
+    task = asyncio.create_task(supervisor.bring_to_foreground("c", received.append))
     await asyncio.sleep(0)
     (tmp_path / "go on").touch()
     done = await task
-    assert (done.text, done.exit_code, heard) == ("one\ntwo\n", 0, ["two\n"])
+    assert (done.text, done.exit_code, received) == ("one\ntwo\n", 0, ["two\n"])
     assert not supervisor.is_backgrounded("c")
 
 
@@ -227,7 +227,7 @@ async def test_a_process_in_the_background_can_be_given_input(supervisor: Proces
         await supervisor.write("c", "too late")
 
 
-async def test_input_that_nobody_reads_does_not_hang(supervisor: ProcessSupervisor):
+async def test_unread_input_does_not_hang(supervisor: ProcessSupervisor):
     await supervisor.start_command("c", "sleep 60")
     with pytest.raises(ProcessError, match="did not read its input"):
         await supervisor.write("c", "x" * 1_000_000, limit=0.2)
@@ -318,11 +318,11 @@ async def test_more_foreground_commands_than_may_run_at_once_wait_their_turn():
 
 
 async def test_start_output_and_end_are_published():
-    bus, heard = EventBus(), list[Event]()
-    bus.subscribe_all(heard.append)
+    bus, received = EventBus(), list[Event]()
+    bus.subscribe_all(received.append)
     async with ProcessSupervisor(bus=bus) as supervisor:
         await supervisor.run_command("c", "echo hi; exit 2", session_id="s")
-    started, *output, exited = heard
+    started, *output, exited = received
     assert isinstance(started, ProcessStartedEvent)
     assert isinstance(exited, ProcessExitedEvent)
     assert (started.command, started.session_id, started.call_id) == ("echo hi; exit 2", "s", "c")
@@ -331,13 +331,13 @@ async def test_start_output_and_end_are_published():
 
 
 async def test_a_flood_becomes_few_events():
-    bus, heard = EventBus(), list[ProcessOutputEvent]()
-    bus.subscribe(ProcessOutputEvent, heard.append)
+    bus, received = EventBus(), list[ProcessOutputEvent]()
+    bus.subscribe(ProcessOutputEvent, received.append)
     async with ProcessSupervisor(bus=bus) as supervisor:
         await supervisor.run_command("c", "head -c 20000000 /dev/zero | tr '\\0' x")
-    assert 0 < len(heard) < 100
-    assert sum(len(event.output) for event in heard) < 1_000_000
-    assert len(heard) == 1 or any("characters not shown" in event.output for event in heard)
+    assert 0 < len(received) < 100
+    assert sum(len(event.output) for event in received) < 1_000_000
+    assert len(received) == 1 or any("characters not shown" in event.output for event in received)
 
 
 async def test_closing_ends_everything_quickly_even_what_ignores_it(tmp_path: Path):

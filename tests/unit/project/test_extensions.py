@@ -108,7 +108,7 @@ async def test_old_sessions_are_forgotten_only_where_the_user_wants_it(place):
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-async def test_what_is_reported_of_a_model_and_of_compaction_counts(place, automatic):
+async def test_settings_of_a_model_and_of_compaction_apply(place, automatic):
     (place.own / "config.toml").write_text(
         f"[compaction]\nautomatic = {str(automatic).lower()}\n"
         "[models.'claude-sonnet-4-6']\ncontext_limit = 6000\noutput_limit = 500"

@@ -52,7 +52,7 @@ def test_number_and_length_are_bounded(project, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("---\nname: a\ndescription: b\n---\nbody", {"name": "a", "description": "b"}),
         ("---\r\nname: 'it''s'\r\ndescription: \"b: c\"\r\n---\r\n", {"name": "it's", "description": "b: c"}),
@@ -66,8 +66,8 @@ def test_number_and_length_are_bounded(project, tmp_path):
         ("", {}),
     ],
 )
-def test_front_matter_is_read(text, said):
-    assert parse_front_matter(text) == said
+def test_front_matter_is_read(text, expected):
+    assert parse_front_matter(text) == expected
 
 
 def test_what_does_not_say_what_it_is_good_for_is_no_skill(project, tmp_path):

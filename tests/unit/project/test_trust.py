@@ -34,7 +34,7 @@ def test_a_workspace_that_brings_nothing_needs_no_trust(root, tmp_path):
     assert trust_in(root, tmp_path).state == "nothing to trust"
 
 
-def test_everything_that_would_count_is_listed_before_anybody_decides(root, tmp_path):
+def test_everything_that_would_apply_is_listed_before_the_user_decides(root, tmp_path):
     put(root / ".outrider" / "config.toml", "mode = 'plan'")
     put(root / "AGENTS.md", "Use tabs.")
     put(root / "inner" / "AGENTS.md", "Use spaces.")

@@ -63,7 +63,7 @@ def test_deltas_become_the_parts_of_an_answer_in_order():
     assert answer.message.metadata["response_id"] == "resp_1"
 
 
-def test_what_has_arrived_can_be_taken_at_any_moment_under_one_id():
+def test_what_has_arrived_can_be_read_at_any_moment_under_one_id():
     assembler = AnswerAssembler("fam")
     assembler.add(PartStart(0, "tool", "c", "write"))
     assembler.add(InputDelta(0, '{"a'))
@@ -79,7 +79,7 @@ def test_what_has_arrived_can_be_taken_at_any_moment_under_one_id():
     assert whole.state.input == {"a": 1}
 
 
-def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature_is_preserved():
+def test_an_empty_reasoning_part_is_left_out_and_one_with_a_signature_is_stored():
     deltas = [PartStart(0, "reasoning"), PartEnd(0), PartStart(1, "reasoning"), PartEnd(1, {"signature": "s"})]
     assert len(assemble_answer(deltas, "fam").message.parts) == 1
 
@@ -94,7 +94,7 @@ def test_input_that_can_be_understood_is(raw, value):
 
 
 @for_each(
-    ("raw", "words"),
+    ("raw", "message"),
     [
         ('{"path": "a', "not valid JSON"),
         ("{'path': 'a'}", "not valid JSON"),
@@ -112,11 +112,11 @@ def test_input_that_can_be_understood_is(raw, value):
         ('{"a":' + "[" * 400 + "]" * 400 + "}", "nested deeper"),
     ],
 )
-def test_damaged_input_becomes_words_that_the_model_can_act_on(raw, words):
+def test_damaged_input_becomes_a_message_that_the_model_can_act_on(raw, message):
     value, problem = parse_tool_input(raw)
     assert value == {}
     assert problem is not None
-    assert words in problem
+    assert message in problem
     assert "Nothing was run" in problem
     assert len(problem) < 1000
 

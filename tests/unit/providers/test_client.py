@@ -51,12 +51,12 @@ from outrider.types.request import (
     UsageReport,
 )
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
-from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
+from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, text_stream
 
 QUICK = RetryPolicy(attempts=3, first_window=0.01)
 SHORT = HttpTimeouts(first_byte=1, idle=1, quiet=2, total=10)  # for servers that fall silent
 CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
-GOOD = Reply([words("Hello", "world", "[END]")])
+GOOD = Reply([text_stream("Hello", "world", "[END]")])
 
 
 @asynccontextmanager
@@ -99,8 +99,8 @@ async def test_an_answer_is_streamed_and_its_connection_used_again():
 @pytest.mark.parametrize("end", ["[END]", None], ids=["whole", "broken off"])
 async def test_what_a_stage_holds_back_is_given_when_the_answer_ends_or_breaks_off(end: str | None):
     got: list[Delta] = []
-    said = words("<think>Well</think>", "So", "<thi", *([end] if end else []))
-    async with asking(Reply([said], after="keep" if end else "reset"), create_filter=create_think_filter) as (
+    body = text_stream("<think>Well</think>", "So", "<thi", *([end] if end else []))
+    async with asking(Reply([body], after="keep" if end else "reset"), create_filter=create_think_filter) as (
         client,
         _,
     ):
@@ -117,10 +117,10 @@ async def test_deltas_are_given_out_as_they_arrive():
     got: list[Delta] = []
 
     def pieces() -> Iterator[bytes | Pause]:
-        yield words("a")
+        yield text_stream("a")
         while text_of(got) != "a":
             yield 0.01
-        yield words("b", "[END]")
+        yield text_stream("b", "[END]")
 
     async with asking(Reply(pieces)) as (client, _), asyncio.timeout(30):
         assert await ask(client, got) == "a b"
@@ -143,12 +143,12 @@ async def test_a_doomed_request_is_not_repeated(status: int):
 
 
 async def test_the_last_failure_is_raised_after_the_last_attempt():
-    heard: list[Delta] = []
+    received: list[Delta] = []
     async with asking(Reply([b"full"], 529)) as (client, server):
         with pytest.raises(OverloadedError):
-            await ask(client, heard)
+            await ask(client, received)
         assert len(server.requests) == 3
-    retries = [delta for delta in heard if isinstance(delta, Retry)]
+    retries = [delta for delta in received if isinstance(delta, Retry)]
     assert [(retry.attempt, retry.max_attempts) for retry in retries] == [(1, 3), (2, 3)]
     assert "full" in retries[0].error
 
@@ -176,7 +176,10 @@ async def test_an_attempt_that_showed_nothing_is_repeated(broken: Reply):
 @pytest.mark.parametrize("after", ["reset", "drop", "keep", "stall"])
 async def test_an_answer_that_breaks_off_is_requested_again_and_withdrawn(after: Any):
     got: list[Delta] = []
-    async with asking(Reply([b"event: start\ndata: 1\n\n", words("Hello")], after=after), GOOD) as (client, server):
+    async with asking(Reply([b"event: start\ndata: 1\n\n", text_stream("Hello")], after=after), GOOD) as (
+        client,
+        server,
+    ):
         assert await ask(client, got) == "Hello world"
         assert len(server.requests) == 2
     assert [type(delta).__name__ for delta in got].count("Retry") == 1
@@ -228,7 +231,7 @@ async def test_a_client_of_a_user_fails_with_its_last_error(error: ProviderError
 
 async def test_all_that_arrived_before_an_error_in_the_stream_is_given_out_first():
     got: list[Delta] = []
-    async with asking(Reply([words("a", "b") + b"event: error\ndata: overloaded_error\n\n"])) as (client, _):
+    async with asking(Reply([text_stream("a", "b") + b"event: error\ndata: overloaded_error\n\n"])) as (client, _):
         with pytest.raises(OverloadedError):
             await ask(client, got)
     assert text_of(got) == "a b"
@@ -236,19 +239,19 @@ async def test_all_that_arrived_before_an_error_in_the_stream_is_given_out_first
 
 async def test_an_answer_that_is_whole_does_not_care_how_its_connection_ends():
     for after in ("reset", "drop", "stall", "keepalive_open"):
-        async with asking(Reply([words("Hello", "[END]")], after=after)) as (client, _), asyncio.timeout(30):  # type: ignore[arg-type]
+        async with asking(Reply([text_stream("Hello", "[END]")], after=after)) as (client, _), asyncio.timeout(30):  # type: ignore[arg-type]
             assert await ask(client) == "Hello"
 
 
 async def test_a_server_that_continues_after_the_end_is_not_listened_to():
     pings = [b": still here\n\n", 0.02] * 5000  # for more than a minute
-    async with asking(Reply([words("Hello", "[END]"), *pings])) as (client, _), asyncio.timeout(30):
+    async with asking(Reply([text_stream("Hello", "[END]"), *pings])) as (client, _), asyncio.timeout(30):
         assert await ask(client) == "Hello"
 
 
 async def test_a_silent_stream_is_cut():
     got: list[Delta] = []
-    async with asking(Reply([words("a")], after="stall")) as (client, server), asyncio.timeout(30):
+    async with asking(Reply([text_stream("a")], after="stall")) as (client, server), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client, got)
         await server.requests[0].closed.wait()
@@ -259,21 +262,23 @@ async def test_keep_alives_hold_a_quiet_stream_open_but_not_for_ever():
     pings = [b": ping\n\n", 0.05] * 2000  # for more than a minute
     started = asyncio.get_running_loop().time()
     limits = HttpTimeouts(idle=0.8, quiet=1)
-    async with asking(Reply([words("a"), *pings]), timeouts=limits) as (client, _), asyncio.timeout(30):
+    async with asking(Reply([text_stream("a"), *pings]), timeouts=limits) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
     assert asyncio.get_running_loop().time() - started > 0.9
 
 
 async def test_a_stream_that_never_ends_is_cut_after_its_total_time():
-    endless = Reply([words("a"), 0.05] * 2000)
+    endless = Reply([text_stream("a"), 0.05] * 2000)
     async with asking(endless, timeouts=HttpTimeouts(total=0.4)) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
 
 
-async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
-    async with asking(Reply([words("a"), words("b", "[END]")]), timeouts=HttpTimeouts(idle=0.5, total=0.5)) as (
+async def test_a_slow_reader_is_not_reported_as_a_silent_provider():
+    async with asking(
+        Reply([text_stream("a"), text_stream("b", "[END]")]), timeouts=HttpTimeouts(idle=0.5, total=0.5)
+    ) as (
         client,
         _,
     ):
@@ -285,7 +290,7 @@ async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
     assert text_of(got) == "a b"
 
 
-@pytest.mark.parametrize("replies", [Reply([words("a")], after="stall"), Reply(status=0, after="stall")])
+@pytest.mark.parametrize("replies", [Reply([text_stream("a")], after="stall"), Reply(status=0, after="stall")])
 async def test_cancelling_closes_the_connection_at_once(replies: Reply):
     async with asking(replies, timeouts=HttpTimeouts()) as (client, server):
         task = asyncio.create_task(ask(client))
@@ -299,7 +304,7 @@ async def test_cancelling_closes_the_connection_at_once(replies: Reply):
             await server.requests[0].closed.wait()
 
 
-async def test_closing_the_iterator_closes_the_connection_and_keeps_what_arrived():
+async def test_closing_the_iterator_closes_the_connection_and_preserves_what_arrived():
     async with asking(Reply([b"event: start\ndata: 1\n\n"], after="stall"), timeouts=HttpTimeouts()) as (
         client,
         server,
@@ -314,13 +319,13 @@ async def test_closing_the_iterator_closes_the_connection_and_keeps_what_arrived
 
 
 async def test_a_redirect_is_refused_and_the_key_stays_home():
-    async with serving(GOOD) as elsewhere:
-        moved = Reply(status=307, headers={"location": f"{elsewhere.url}/v1"})
+    async with serving(GOOD) as other_server:
+        moved = Reply(status=307, headers={"location": f"{other_server.url}/v1"})
         async with asking(moved) as (client, server):
             with pytest.raises(InvalidRequestError, match="redirects to"):
                 await ask(client)
             assert len(server.requests) == 1
-        assert elsewhere.requests == []
+        assert other_server.requests == []
 
 
 async def test_a_whole_answer_is_read_where_a_stream_was_expected():
@@ -346,7 +351,7 @@ async def test_an_error_body_without_end_is_read_to_a_bound():
 
 
 @pytest.mark.parametrize("after", ["stall", "reset"])
-async def test_a_refusal_counts_even_if_its_body_never_ends(after: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_a_refusal_is_raised_even_if_its_body_never_ends(after: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exchange, "_ERROR_BODY_SECONDS", 0.5)
     async with asking(Reply([b"bad key"], 401, after=after)) as (client, _), asyncio.timeout(30):
         with pytest.raises(AuthenticationError, match="bad key"):
@@ -354,7 +359,7 @@ async def test_a_refusal_counts_even_if_its_body_never_ends(after: Any, monkeypa
 
 
 async def test_a_compressed_stream_is_read_and_a_cut_one_is_not_whole():
-    packed = gzip.compress(words("Hello", "[END]"))
+    packed = gzip.compress(text_stream("Hello", "[END]"))
     headers = {"content-encoding": "gzip"}
     async with asking(Reply([packed], headers=headers)) as (client, _):
         assert await ask(client) == "Hello"
@@ -377,12 +382,20 @@ async def test_a_decoder_that_breaks_on_an_answer_ends_only_that_answer():
 
 async def test_a_key_that_the_provider_repeats_gets_nowhere(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
-    heard: list[Delta] = []
+    received: list[Delta] = []
     async with asking(Reply([f"your key is {KEY}".encode()], 500)) as (client, _):
         with pytest.raises(ProviderError) as refused:
-            await ask(client, heard)
+            await ask(client, received)
     error = refused.value
-    shown = [str(error), repr(error), error.message, str(error.args), str(error.details), caplog.text, *map(str, heard)]
+    shown = [
+        str(error),
+        repr(error),
+        error.message,
+        str(error.args),
+        str(error.details),
+        caplog.text,
+        *map(str, received),
+    ]
     assert not [text for text in shown if KEY in text]
     assert "[hidden secret]" in error.message
 
@@ -399,19 +412,22 @@ async def test_an_answer_that_is_not_http_is_a_typed_error_without_the_key(broke
 
 
 async def test_a_body_that_ends_with_its_connection_is_read():
-    async with asking(Reply(raw=b"HTTP/1.0 200 OK\r\n\r\n" + words("Hello", "[END]"))) as (client, _):
+    async with asking(Reply(raw=b"HTTP/1.0 200 OK\r\n\r\n" + text_stream("Hello", "[END]"))) as (client, _):
         assert await ask(client) == "Hello"
 
 
 async def test_a_body_shorter_than_announced_is_preserved_and_not_whole():
     got: list[Delta] = []
-    async with asking(Reply(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n" + words("Hello"))) as (client, _):
+    async with asking(Reply(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n" + text_stream("Hello"))) as (
+        client,
+        _,
+    ):
         with pytest.raises(NetworkError):
             await ask(client, got)
     assert text_of(got) == "Hello"
 
 
-async def test_nobody_listening_is_a_clear_error():
+async def test_a_refused_connection_is_a_clear_error():
     client = WireClient("plain", PlainWire(f"http://127.0.0.1:{unused_port()}"), retry=QUICK)
     with pytest.raises(NetworkError, match="no connection to"):
         await ask(client)
@@ -523,27 +539,30 @@ async def serving_tls(*replies: Reply) -> AsyncIterator[Server]:
 
 
 async def test_an_untrusted_certificate_is_explained_and_not_tried_again():
-    heard: list[Delta] = []
+    received: list[Delta] = []
     async with serving_tls(GOOD) as server:
         client = WireClient("plain", PlainWire(server.url), retry=QUICK)
         with pytest.raises(NetworkError, match="SSL_CERT_FILE") as refused:
-            await ask(client, heard)
+            await ask(client, received)
         await client.aclose()
     assert not refused.value.retryable
-    assert (server.requests, heard) == ([], [])
+    assert (server.requests, received) == ([], [])
 
 
 async def test_silence_is_measured_from_the_first_byte_of_the_body():
     """Also if that byte comes together with the head."""
     limits = HttpTimeouts(first_byte=60, idle=0.2)
-    async with asking(Reply([words("a")], after="stall"), timeouts=limits) as (client, server), asyncio.timeout(20):
+    async with (
+        asking(Reply([text_stream("a")], after="stall"), timeouts=limits) as (client, server),
+        asyncio.timeout(20),
+    ):
         with pytest.raises(StalledStreamError):
             await ask(client)
         assert len(server.requests) == QUICK.attempts
 
 
 async def test_a_model_that_pauses_longer_than_usual_gets_more_time_with_each_attempt_and_later():
-    slow = Reply(lambda: [words("a"), 0.6, words("b", "[END]")])
+    slow = Reply(lambda: [text_stream("a"), 0.6, text_stream("b", "[END]")])
     async with asking(slow, timeouts=HttpTimeouts(first_byte=60, idle=0.4)) as (client, server):
         assert await ask(client) == "a b"
         assert len(server.requests) == 2

@@ -29,7 +29,7 @@ from tests.fixtures.cases import for_each
         (500, ServerError), (502, ServerError), (503, OverloadedError), (504, ServerError), (529, OverloadedError),
     ],
 )  # fmt: skip
-def test_without_words_the_status_decides(status: int, expected: type[ProviderError]):
+def test_without_a_message_the_status_decides(status: int, expected: type[ProviderError]):
     error = build_provider_error("", status=status)
     assert type(error) is expected
     assert error.status == status
@@ -100,7 +100,7 @@ def test_without_words_the_status_decides(status: int, expected: type[ProviderEr
         (None, None, None, "something new", ServerError),
     ],
 )  # fmt: skip
-def test_names_and_words_say_more_than_the_status(
+def test_error_names_and_messages_override_the_status(
     status: int | None, type_: str | None, code: str | int | None, message: str, expected: type[ProviderError]
 ):
     error = build_provider_error(message, status=status, type=type_, code=code)
@@ -108,7 +108,7 @@ def test_names_and_words_say_more_than_the_status(
     assert error.message == message
 
 
-def test_the_words_of_a_provider_behind_this_one_count():
+def test_the_message_of_an_upstream_provider_is_used():
     error = build_provider_error(
         "Provider returned error", status=400, upstream_message="This model's maximum context length is 8 tokens."
     )
@@ -124,7 +124,7 @@ def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
 
 
 @pytest.mark.parametrize(
-    ("words", "seconds"),
+    ("message", "seconds"),
     [
         ("Rate limit reached. Please try again in 20ms. Visit us.", 0.02),
         ("Please try again in 6m0s.", 360),
@@ -135,14 +135,16 @@ def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
         ("Please try again in a while.", None),
     ],
 )
-def test_the_wait_may_stand_in_the_words(words: str, seconds: float | None):
-    assert build_provider_error(words, status=429).retry_after == (None if seconds is None else pytest.approx(seconds))
-    assert build_provider_error(words, status=429, headers={"retry-after": "9"}).retry_after == 9
+def test_the_wait_may_be_in_the_message(message: str, seconds: float | None):
+    assert build_provider_error(message, status=429).retry_after == (
+        None if seconds is None else pytest.approx(seconds)
+    )
+    assert build_provider_error(message, status=429, headers={"retry-after": "9"}).retry_after == 9
 
 
-@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False), ("False", False)])
-def test_the_provider_may_say_whether_asking_again_helps(said: str, retryable: bool):
-    assert build_provider_error("", status=500, headers={"x-should-retry": said}).retryable is retryable
+@pytest.mark.parametrize(("header", "retryable"), [("true", True), ("false", False), ("False", False)])
+def test_the_provider_may_say_whether_asking_again_helps(header: str, retryable: bool):
+    assert build_provider_error("", status=500, headers={"x-should-retry": header}).retryable is retryable
 
 
 def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
@@ -216,6 +218,8 @@ def test_the_wait_is_read_from_the_limit_that_is_used_up(headers: dict[str, str]
         ("You exceeded your current quota, please check your plan and billing details.", QuotaExceededError, None),
     ],
 )
-def test_a_rate_limit_is_told_from_a_used_up_quota(message: str, expected: type[ProviderError], wait: float | None):
+def test_a_rate_limit_is_distinguished_from_an_exhausted_quota(
+    message: str, expected: type[ProviderError], wait: float | None
+):
     error = build_provider_error(message, status=429)
     assert (type(error), error.retry_after) == (expected, wait)

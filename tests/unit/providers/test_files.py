@@ -19,7 +19,7 @@ WIRES: dict[str, WireFormat] = {
     "responses": ResponsesWire(Provider("p", "openai-responses", "k")),
 }
 ALL = tuple(WIRES)
-WORDS = b"cannot read such files"
+MESSAGE = b"cannot read such files"
 
 
 def sent(name: str, *parts: object, model: str = "m") -> bytes:
@@ -47,7 +47,7 @@ def sent(name: str, *parts: object, model: str = "m") -> bytes:
     ],
 )
 def test_a_file_is_sent_or_named(name: str, mime: str, url: str, refused_by: tuple[str, ...]):
-    assert (WORDS in sent(name, FilePart(mime=mime, url=url))) is (name in refused_by)
+    assert (MESSAGE in sent(name, FilePart(mime=mime, url=url))) is (name in refused_by)
 
 
 def test_a_picture_that_gemini_cannot_see_does_not_stand_inside_a_response():

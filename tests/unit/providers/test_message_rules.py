@@ -85,12 +85,12 @@ BAD = {
 }
 
 
-@for_each(("messages", "words", "kinds"), BAD.values())
-def test_a_bad_conversation_is_refused_in_words(messages: list[ModelMessage], words: str, kinds: list[str]):
+@for_each(("messages", "message", "kinds"), BAD.values())
+def test_a_bad_conversation_is_refused_with_a_message(messages: list[ModelMessage], message: str, kinds: list[str]):
     for kind in kinds:
         with pytest.raises(InvalidRequestError) as caught:
             check_messages(kind, messages)
-        assert words in " ".join(caught.value.details["problems"])
+        assert message in " ".join(caught.value.details["problems"])
         assert (caught.value.status, caught.value.provider) == (400, kind)
 
 

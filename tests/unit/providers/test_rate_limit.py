@@ -21,7 +21,7 @@ async def emptied(requests: float | None = None, tokens: float | None = None) ->
     return found
 
 
-async def test_without_limits_nobody_waits():
+async def test_without_limits_no_request_waits():
     unlimited = limiter()
     async with asyncio.timeout(30):
         for _ in range(1000):
@@ -101,7 +101,7 @@ async def test_who_asked_first_goes_first_even_if_it_needs_more():
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-async def test_who_gives_up_does_not_block_those_behind(gone: int):
+async def test_a_cancelled_waiter_does_not_block_the_next_ones(gone: int):
     found = await emptied(requests=600)
     waiting = [asyncio.create_task(found.reserve(0)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -111,7 +111,7 @@ async def test_who_gives_up_does_not_block_those_behind(gone: int):
     assert [isinstance(result, asyncio.CancelledError) for result in done].count(True) == 1
 
 
-async def test_giving_up_at_the_moment_of_reaching_the_front_blocks_nobody():
+async def test_cancelling_at_the_moment_of_reaching_the_front_blocks_no_waiter():
     found = limiter(requests=FAST)
     first, second, third = (asyncio.create_task(found.reserve(0)) for _ in range(3))
     await first
@@ -120,7 +120,7 @@ async def test_giving_up_at_the_moment_of_reaching_the_front_blocks_nobody():
         await third
 
 
-async def test_a_pause_that_the_provider_asked_for_counts_for_everybody():
+async def test_a_pause_that_the_provider_asked_for_applies_to_all_requests():
     loop = asyncio.get_running_loop()
     found = limiter(requests=FAST)
     found.pause_requests(0.1)

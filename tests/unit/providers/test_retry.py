@@ -11,7 +11,7 @@ from outrider.types.request import RetryPolicy
 POLICY = RetryPolicy(attempts=4, first_window=1.0, largest_window=3.0, longest_wait=60.0)
 
 
-def test_an_error_that_waiting_cannot_mend_is_not_repeated():
+def test_a_permanent_error_is_not_retried():
     assert JitterBackoff(POLICY).next_wait(1, InvalidRequestError("no")) is None
 
 
@@ -55,7 +55,7 @@ def test_fifty_that_were_refused_together_return_apart(start: float):
     assert max(later - earlier for earlier, later in pairwise(waits)) < 0.1
 
 
-def test_errors_tell_themselves_whether_asking_again_may_help():
+def test_errors_declare_whether_a_retry_may_help():
     assert [error.retryable for error in (ProviderError(""), RateLimitError(""), OverloadedError(""))] == [
         False,
         True,

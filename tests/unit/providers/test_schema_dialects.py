@@ -44,7 +44,7 @@ def wrapped(hint: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dialect", RULES)
 @for_each("hint", [*(one for one, _, _ in ACCEPTED), Order, list[Order], Order | Person])
-def test_a_lowered_schema_keeps_the_rules_of_its_api(hint: Any, dialect: Any):
+def test_a_lowered_schema_follows_the_rules_of_its_api(hint: Any, dialect: Any):
     lowered = lower_schema(wrapped(type(None) if hint is None else hint), dialect)
     assert lowered is None or list(RULES[dialect]("answer", lowered)) == []
 
@@ -102,7 +102,7 @@ def make_request(**fields: Any) -> Request:
 
 
 @pytest.mark.parametrize("dialect", RULES)
-def test_a_rejected_schema_is_described_in_words_for_that_model_only(dialect: Any):
+def test_a_rejected_schema_is_described_as_text_for_that_model_only(dialect: Any):
     lowering = SchemaLowering(dialect)
     request = make_request(settings=ModelSettings(output=OUTPUT))
     assert lowering.lower_request(request).settings.output is not None
@@ -118,7 +118,7 @@ def test_a_rejected_schema_is_described_in_words_for_that_model_only(dialect: An
     assert lowering.lower_request(other).settings.output is not None
 
 
-def test_a_schema_that_an_api_does_not_have_is_described_in_words():
+def test_a_schema_that_an_api_does_not_have_is_described_as_text():
     request = make_request(settings=ModelSettings(output=OutputSchema(wrapped(Tree), "Tree")))
     lowered = SchemaLowering("anthropic").lower_request(request)
     assert lowered.settings.output is None

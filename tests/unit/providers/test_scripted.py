@@ -69,7 +69,7 @@ async def test_one_function_may_be_the_whole_script():
     assert inputs == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-async def test_a_script_that_is_over_says_so():
+async def test_an_exhausted_script_is_reported():
     client = ScriptedClient(["one"])
     await collect(client, ask())
     with pytest.raises(InvalidRequestError, match="the script has 1 answers, this is request 2"):
@@ -85,7 +85,7 @@ async def test_an_error_is_raised_before_anything_is_reported():
     assert (await collect(client, ask()))[0].message.get_text_content() == "better"
 
 
-async def test_an_error_in_the_middle_keeps_what_was_reported_and_ends_no_part():
+async def test_an_error_in_the_middle_preserves_what_arrived_and_ends_no_part():
     assembler = AnswerAssembler("scripted")
     with pytest.raises(NetworkError):
         async for delta in ScriptedClient([["Hel", NetworkError("gone"), "lo"]]).stream(ask()):
@@ -132,7 +132,7 @@ async def test_requests_are_preserved_as_they_were_sent():
     await collect(client, request)
     request.prompt.append(ModelMessage("assistant", (TextPart("a"),)))
     await collect(client, request)
-    assert [len(kept.prompt) for kept in client.requests] == [1, 2]
+    assert [len(stored.prompt) for stored in client.requests] == [1, 2]
 
 
 async def test_rules_refuse_what_the_real_api_would():
@@ -162,11 +162,11 @@ def test_options_that_cannot_work_are_refused(options: dict[str, object]):
 
 
 @pytest.mark.parametrize("piece", [{"txt": "x"}, {"text": "x", "more": 1}, 42])
-async def test_a_piece_that_nobody_could_say_is_refused(piece: object):
+async def test_an_impossible_chunk_is_refused(piece: object):
     with pytest.raises(ConfigurationError, match="a script"):
         await collect(ScriptedClient([[piece]]), ask())
 
 
-def test_a_call_for_a_script_has_an_id_of_its_own():
+def test_a_call_for_a_script_has_a_unique_id():
     made = call("echo", text="x")
     assert isinstance(made, ToolUsePart) and made.tool_id != call("echo").tool_id

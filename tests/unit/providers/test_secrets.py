@@ -27,7 +27,7 @@ def test_a_key_is_hidden_wherever_it_is_repeated():
     )
 
 
-def test_what_looks_like_somebody_s_key_is_hidden_too():
+def test_text_that_looks_like_a_key_is_hidden_too():
     text = "Bearer sk-test-SECRET1234567890 and AIzaSyA1234567890123456789012 and sk-ant-api03-abcdefghijklmnop"
     hidden = redact_secrets(text, call())
     assert hidden == "Bearer [hidden secret] and [hidden secret] and [hidden secret]"
@@ -38,5 +38,5 @@ def test_what_a_provider_masked_itself_stays_readable():
     assert redact_secrets(text, call()) == text
 
 
-def test_a_short_secret_does_not_tear_words_apart():
+def test_a_short_secret_does_not_split_words():
     assert redact_secrets("the test failed", call(x_api_key="test")) == "the test failed"

@@ -83,9 +83,9 @@ def named(*ids: str) -> list[Any]:
     return [pytest.param(name, id=f"{name} {cases()[name]['title']}") for name in ids if name in cases()]
 
 
-def outcomes(*wanted: str, beside: Iterable[str] = ()) -> list[Any]:
+def outcomes(*wanted: str, also: Iterable[str] = ()) -> list[Any]:
     chosen = [name for name, case in cases().items() if case["expected"]["outcome"] in wanted]
-    return named(*(name for name in chosen if name not in beside)) or [pytest.param("", id="corpus absent")]
+    return named(*(name for name in chosen if name not in also)) or [pytest.param("", id="corpus absent")]
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +151,7 @@ class Trial:
         self.expected: dict[str, Any] = case["expected"]
         self.server = server
         self.client = client
-        self.kept = AnswerAssembler(client.model_family(REQUEST.model))
+        self.assembler = AnswerAssembler(client.model_family(REQUEST.model))
         self.error: OutriderError | None = None
         self.retries: list[str] = []
         self.pace = 0.0
@@ -160,7 +160,7 @@ class Trial:
         count = 0
         try:
             async for delta in self.client.stream(REQUEST):
-                self.kept.add(delta)
+                self.assembler.add(delta)
                 if isinstance(delta, Retry):
                     self.retries.append(str(delta))
                 count += 1
@@ -171,16 +171,16 @@ class Trial:
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.kept.list_parts() if isinstance(part, TextPart))
+        return "".join(part.text for part in self.assembler.list_parts() if isinstance(part, TextPart))
 
     @property
     def calls(self) -> list[ToolPart]:
-        return [part for part in self.kept.list_parts() if isinstance(part, ToolPart)]
+        return [part for part in self.assembler.list_parts() if isinstance(part, ToolPart)]
 
     @property
     def runnable(self) -> list[dict[str, Any]]:
         """Calls that are whole and whose input could be read, in an answer that is whole."""
-        whole = self.error is None and self.kept.finish in ("tool_use", "stop")
+        whole = self.error is None and self.assembler.finish in ("tool_use", "stop")
         return [
             {"name": call.tool, "input": call.state.input}
             for call in self.calls
@@ -199,7 +199,7 @@ class Trial:
         if (kind := self.expected.get("error_kind")) and self.error is not None:
             assert isinstance(self.error, ERRORS[kind])
         if "usage" in self.expected:
-            tokens = self.kept.tokens
+            tokens = self.assembler.tokens
             assert {"input": tokens.input, "output": tokens.output}.items() >= self.expected["usage"].items()
         shown = [str(self.error), repr(self.error), *self.retries]
         assert not [text for text in shown if KEY in text]
@@ -210,7 +210,7 @@ def _ready(call: ToolPart) -> bool:
 
 
 def spelt_out(text: str) -> str:
-    """`<8388608 x>` stands for that many x."""
+    """`<8388608 x>` represents that many x."""
     found = re.fullmatch(r"<(\d+) (.)>", text)
     return found[2] * int(found[1]) if found else text
 
@@ -238,7 +238,7 @@ async def trial(name: str, **options: Any) -> AsyncIterator[Trial]:
         try:
             if first:
                 await tried.ask()
-                tried.kept = AnswerAssembler("")
+                tried.assembler = AnswerAssembler("")
                 server.requests.clear()
             yield tried
         finally:
@@ -254,19 +254,19 @@ RESPONSES_BASELINE = (
 LARGE = ("st-045", "st-046", "st-086", "st-140")
 
 
-@pytest.mark.parametrize("name", outcomes("complete", beside=LARGE))
+@pytest.mark.parametrize("name", outcomes("complete", also=LARGE))
 async def test_an_unusual_stream_is_whole(name: str):
     async with trial(name) as tried:
         await tried.ask()
         assert tried.error is None
-        assert tried.kept.finish is not None
+        assert tried.assembler.finish is not None
         assert len(tried.server.requests) == 1
         tried.holds()
         if "stop" in tried.expected:
-            assert tried.kept.finish == tried.expected["stop"]
+            assert tried.assembler.finish == tried.expected["stop"]
 
 
-@pytest.mark.parametrize("name", outcomes("complete_after_retry", beside=["st-198"]))
+@pytest.mark.parametrize("name", outcomes("complete_after_retry", also=["st-198"]))
 async def test_a_failure_before_anything_was_shown_is_made_good_by_asking_again(name: str):
     started = asyncio.get_running_loop().time()
     async with trial(name) as tried:
@@ -284,18 +284,18 @@ async def test_a_failure_before_anything_was_shown_is_made_good_by_asking_again(
 async def test_an_answer_that_broke_off_is_preserved_as_far_as_it_came(name: str):
     async with trial(name) as tried:
         await tried.ask()
-        said_to_be_cut = tried.kept.finish in ("length", "other")
-        assert said_to_be_cut or tried.error is not None
+        marked_as_cut = tried.assembler.finish in ("length", "other")
+        assert marked_as_cut or tried.error is not None
         tried.holds()
         assert tried.runnable == []
 
 
-@pytest.mark.parametrize("name", outcomes("fatal_clean", beside=LARGE))
+@pytest.mark.parametrize("name", outcomes("fatal_clean", also=LARGE))
 async def test_a_failure_that_cannot_be_repaired_ends_cleanly(name: str):
     async with trial(name) as tried:
         await tried.ask()
         assert isinstance(tried.error, ProviderError)
-        assert tried.kept.list_parts() == []
+        assert tried.assembler.list_parts() == []
         tried.holds()
 
 
@@ -320,7 +320,7 @@ async def test_a_damaged_call_does_not_kill_the_answer(name: str):
 
 
 @pytest.mark.parametrize("name", outcomes("cancelled_kept"))
-async def test_cancelling_keeps_what_arrived(name: str):
+async def test_cancelling_preserves_what_arrived(name: str):
     async with trial(name, timeouts={}) as tried:
         task = asyncio.create_task(tried.ask())
         while not tried.calls:
@@ -330,7 +330,7 @@ async def test_cancelling_keeps_what_arrived(name: str):
             await asyncio.gather(task, return_exceptions=True)
             await tried.server.requests[0].closed.wait()
         assert not _ready(tried.calls[0])
-        assert tried.kept.tokens.input == 5
+        assert tried.assembler.tokens.input == 5
         tried.holds()
 
 
@@ -376,12 +376,12 @@ async def test_fifty_sessions_that_were_refused_together_come_back_apart(name: s
 
 async def answered(client: ModelClient) -> list[int]:
     """Milliseconds that were waited before each further attempt."""
-    kept, waits = AnswerAssembler(""), list[int]()
+    assembler, waits = AnswerAssembler(""), list[int]()
     async for delta in client.stream(REQUEST):
-        kept.add(delta)
+        assembler.add(delta)
         if isinstance(delta, Retry):
             waits.append(delta.delay_ms)
-    assert kept.finish == "stop"
+    assert assembler.finish == "stop"
     return waits
 
 
@@ -402,7 +402,7 @@ async def test_a_provider_without_capacity_is_followed_by_the_fallback(name: str
 async def test_thinking_without_a_signature_is_marked_as_such(name: str):
     async with trial(name) as tried:
         await tried.ask()
-        thoughts = [part for part in tried.kept.list_parts() if isinstance(part, ReasoningPart)]
+        thoughts = [part for part in tried.assembler.list_parts() if isinstance(part, ReasoningPart)]
         assert len(thoughts) == 1
         assert "signature" not in thoughts[0].provider_state
 

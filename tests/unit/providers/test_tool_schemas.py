@@ -22,7 +22,7 @@ EITHER = {"kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}, "path": TEXT, "si
 
 
 @for_each(
-    ("given", "taken"),
+    ("given", "expected"),
     [
         (A, A),
         ({"type": "object", "properties": {"type": TEXT, "items": NUMBER}}, None),
@@ -40,8 +40,8 @@ EITHER = {"kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}, "path": TEXT, "si
         ({"$ref": "#/$defs/gone"}, {"type": "object", "properties": {}}),
     ],
 )  # fmt: skip
-def test_the_root_is_an_object_and_lists_say_what_they_hold(given: dict[str, Any], taken: dict[str, Any] | None):
-    assert object_schema(given) == (given if taken is None else taken)
+def test_the_root_is_an_object_and_lists_say_what_they_hold(given: dict[str, Any], expected: dict[str, Any] | None):
+    assert object_schema(given) == (given if expected is None else expected)
 
 
 @pytest.mark.parametrize("given", [{"anyOf": 5}, {"allOf": [A], "properties": ["x"]}])

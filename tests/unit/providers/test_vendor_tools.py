@@ -91,7 +91,7 @@ def test_gemini_before_3_gets_functions_or_tools_of_the_vendor(model, tools, exp
     assert tool_names(build("google", model, tools)[2].body) == expected
 
 
-def test_gemini_3_is_asked_to_report_its_own_calls_beside_functions():
+def test_gemini_3_is_asked_to_report_its_own_calls_next_to_functions():
     assert json.loads(build("google")[2].body)["toolConfig"] == {"includeServerSideToolInvocations": True}
     assert "toolConfig" not in json.loads(build("google", tools=())[2].body)
 

@@ -36,10 +36,10 @@ def test_a_server_of_this_machine_gets_the_token_of_its_file(written, url, envir
 def test_what_is_reported_goes_before_what_is_found(environ):
     link = "http://127.0.0.1:8765/?token=from-the-link"
     assert resolve_server(link, token=None, environ=environ).token == "from-the-link"
-    said = {**environ, "OUTRIDER_SERVER_TOKEN": "from-the-environment"}
-    assert resolve_server(link, token=None, environ=said).token == "from-the-environment"
-    assert resolve_server(link, token="given", environ=said).token == "given"
-    assert "from-the-link" not in resolve_server(link, token="given", environ=said).url
+    environment = {**environ, "OUTRIDER_SERVER_TOKEN": "from-the-environment"}
+    assert resolve_server(link, token=None, environ=environment).token == "from-the-environment"
+    assert resolve_server(link, token="given", environ=environment).token == "given"
+    assert "from-the-link" not in resolve_server(link, token="given", environ=environment).url
 
 
 def test_the_token_of_this_machine_s_server_is_never_sent_to_another(environ):
@@ -48,7 +48,7 @@ def test_the_token_of_this_machine_s_server_is_never_sent_to_another(environ):
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
+    ("written", "message"),
     [
         ("http://build.example:8765", "https"),
         ("http://127.0.0.1:8765/api", "not the address of a server"),
@@ -56,6 +56,6 @@ def test_the_token_of_this_machine_s_server_is_never_sent_to_another(environ):
         ("ftp://127.0.0.1", "not a valid HTTP URL"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_sent(written, words, environ):
-    with pytest.raises(ConfigurationError, match=words):
+def test_what_cannot_work_is_refused_before_anything_is_sent(written, message, environ):
+    with pytest.raises(ConfigurationError, match=message):
         resolve_server(written, token="x", environ=environ)

@@ -17,18 +17,18 @@ def part(text: str) -> TextPart:
 
 
 class Reader:
-    """Shows what it is told, as a screen or a pipe would."""
+    """Shows the events that it receives, as a screen or a pipe does."""
 
     def __init__(self, texts: TextDeltaTracker) -> None:
         self._texts = texts
         self.shown = ""
         self.replaced = False
 
-    def hear(self, told: list[Event] | None, value: str) -> None:
-        if told is None:
+    def receive(self, events: list[Event] | None, value: str) -> None:
+        if events is None:
             self.shown, self.replaced = value, True
             return
-        for event in told:
+        for event in events:
             assert isinstance(event, PartDeltaEvent | PartUpdatedEvent)
             self.shown += event.delta if isinstance(event, PartDeltaEvent) else ""
 
@@ -38,28 +38,28 @@ steps = st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.sampled_fro
 
 
 @given(steps, st.booleans())
-def test_no_letter_is_missing_or_doubled(steps: list[tuple[str, str]], begun: bool):
+def test_no_letter_is_missing_or_doubled(steps: list[tuple[str, str]], started: bool):
     texts = TextDeltaTracker("s")
     reader = Reader(texts)
-    if begun:
+    if started:
         texts.start_answer()
     whole = last = ""
-    heard = True
+    received = True
     for text, then in steps:
         whole += text
-        if heard:
-            reader.hear(texts.accept_delta(piece(text)), whole)
+        if received:
+            reader.receive(texts.accept_delta(piece(text)), whole)
         match then:
             case "draft" | "lagging":
-                kept = whole if then == "draft" else last
-                reader.hear(texts.accept_draft(part(kept)), kept)
-                heard = True
+                stored = whole if then == "draft" else last
+                reader.receive(texts.accept_draft(part(stored)), stored)
+                received = True
             case "break":
                 texts.mark_reconnected()
-                heard = False  # what comes during a break is not received
+                received = False  # what comes during a break is not received
             case _:
                 last = whole
-    reader.hear(texts.finish_text(part(whole)), whole)
+    reader.receive(texts.finish_text(part(whole)), whole)
     assert reader.shown == whole
     assert not reader.replaced
 

@@ -30,10 +30,10 @@ async def test_who_waits_for_an_answer_when_the_server_ends_is_asked_to_come_bac
     answer = asyncio.create_task(make_handler(endpoint)(request))
     await waiting.wait()
     answer.cancel()
-    said = await answer
-    assert said.status_code == 503
+    response = await answer
+    assert response.status_code == 503
     place = resolve_server("http://localhost", token="t" * 40, environ={"HOME": "/nowhere"})
-    assert isinstance(error_from_response(place, said.status_code, bytes(said.body)), ServerAwayError)
+    assert isinstance(error_from_response(place, response.status_code, bytes(response.body)), ServerAwayError)
 
 
 async def test_repeated_requests_are_forgotten_after_a_day_and_when_they_are_too_large():

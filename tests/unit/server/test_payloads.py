@@ -112,7 +112,7 @@ def test_a_damaged_row_comes_with_a_notice():
     assert change["notice"]["text"] == "a damaged part is skipped: no JSON"
 
 
-def test_an_event_says_what_a_front_end_shows_unless_something_else_shows_it():
+def test_an_event_has_what_a_front_end_shows_unless_something_else_shows_it():
     class DeployedEvent(Event, frozen=True):
         pass
 

@@ -15,18 +15,18 @@ from outrider.sessions.sqlite.writer import DatabaseWriter
 
 
 class Disk:
-    """Counts who waits for it; the writer's own thread waits until it may go on."""
+    """Counts the waiters; the writer's own thread waits until it is released."""
 
     def __init__(self) -> None:
         self.waits = 0
         self.reached = threading.Event()
-        self.may_go_on = threading.Event()
+        self.release = threading.Event()
 
     def sync(self, _: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             self.waits += 1
             self.reached.set()
-            assert self.may_go_on.wait(30)
+            assert self.release.wait(30)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -46,7 +46,7 @@ async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path:
         waits = disk.waits
         late = asyncio.create_task(writer.run(lambda db: db.execute("PRAGMA user_version = 99"), synced=False))
         await asyncio.sleep(0)
-        disk.may_go_on.set()
+        disk.release.set()
         await late
         await until(lambda: disk.waits > waits)
     finally:
@@ -64,10 +64,10 @@ async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, 
         async with asyncio.timeout(10):
             await other.run(lambda db: db.execute("PRAGMA user_version = 99"))
         assert not first.done(), "its result is delivered after the sync"
-        disk.may_go_on.set()
+        disk.release.set()
         await first
     finally:
-        disk.may_go_on.set()
+        disk.release.set()
         await writer.close()
         await other.close()
 

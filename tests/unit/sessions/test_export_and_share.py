@@ -90,7 +90,7 @@ async def stored(store: MemoryStore | SqliteStore) -> str:
     return transcript.session.id
 
 
-async def test_an_export_that_is_imported_elsewhere_exports_to_the_same_bytes(tmp_path: Path):
+async def test_an_export_that_is_imported_into_another_store_exports_to_the_same_bytes(tmp_path: Path):
     first = MemoryStore()
     session_id = await stored(first)
     exported = await export_session(first, session_id)
@@ -192,8 +192,8 @@ def test_everything_is_on_the_page_and_calls_are_folded():
     html = render_share_page(a_session())
     page = Page(html)
     assert page.open == []
-    for words in ("Mend it", "Please mend", "Hm.", "ls", "out", "hologram", "reviewer", "short", "busy", "$0.2500"):
-        assert words in page.text
+    for text in ("Mend it", "Please mend", "Hm.", "ls", "out", "hologram", "reviewer", "short", "busy", "$0.2500"):
+        assert text in page.text
     assert page.tags.count("details") == 7
     assert "open" not in [name for name, _ in page.attributes]
     assert page.tags.count("rect") == 4

@@ -63,7 +63,7 @@ async def test_a_session_comes_over_as_a_copy(server: Server):
     assert server.seen == [("/export", "Bearer secret")]
 
 
-async def test_whatever_else_answers_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch):
+async def test_any_other_server_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch):
     store = MemoryStore()
     for path in ("/moved", "/nothing"):
         with pytest.raises(StoreUnavailableError, match="answered"):

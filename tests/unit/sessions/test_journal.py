@@ -1,4 +1,4 @@
-"""The journal keeps, applies and tells in this order, and loses nothing that was shown."""
+"""The journal stores, applies and publishes in this order, and loses nothing that was shown."""
 
 import asyncio
 import time
@@ -50,14 +50,14 @@ def store() -> SmallStore:
 
 
 @pytest.fixture
-def heard() -> list[Event]:
+def received() -> list[Event]:
     return []
 
 
 @pytest.fixture
-def bus(heard: list[Event]) -> EventBus:
+def bus(received: list[Event]) -> EventBus:
     bus = EventBus()
-    bus.subscribe_all(heard.append)
+    bus.subscribe_all(received.append)
     return bus
 
 
@@ -77,8 +77,8 @@ async def test_a_change_is_preserved_before_it_is_applied_and_applied_before_it_
 
         def look(event: PartUpdatedEvent) -> None:
             shelf = store._sessions[journal.session.id]
-            kept = any(part.id in shelf.parts[event.part.message_id] for part in [event.part])
-            seen.append((event.seq or 0, kept and journal.session.messages[0].parts[-1] is event.part))
+            stored = any(part.id in shelf.parts[event.part.message_id] for part in [event.part])
+            seen.append((event.seq or 0, stored and journal.session.messages[0].parts[-1] is event.part))
 
         bus.subscribe(PartUpdatedEvent, look)
         message = await answer(journal)
@@ -168,7 +168,7 @@ async def test_a_long_text_is_not_written_for_each_chunk_but_when_it_ends(store:
     assert (await store.load(journal.session.id)).messages[0].get_text_content() == chunk * chunks
 
 
-async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBus):
+async def test_closing_stores_what_was_shown_last(store: SmallStore, bus: EventBus):
     async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         part = TextPart("bye")
@@ -178,7 +178,7 @@ async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBu
 
 
 async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_preserved_when_there_is_space(
-    store: SmallStore, bus: EventBus, heard: list[Event]
+    store: SmallStore, bus: EventBus, received: list[Event]
 ):
     async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
@@ -187,7 +187,7 @@ async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_preserved_whe
         for change in (journal.put_part(TextPart("one"), message), journal.add_message(text_message("user", "two"))):
             with pytest.raises(StorageFullError):
                 await change
-        assert [event.error_type for event in heard if isinstance(event, ErrorEvent)] == ["StorageFullError"] * 2
+        assert [event.error_type for event in received if isinstance(event, ErrorEvent)] == ["StorageFullError"] * 2
         assert len(journal.session.messages) == 1
         assert message.parts == [call]
         store.full = False

@@ -32,7 +32,7 @@ class CountingStore(MemoryStore):
         return last
 
 
-class Told:
+class JournalHarness:
     def __init__(self) -> None:
         self.store = CountingStore()
         self.bus = EventBus()
@@ -47,55 +47,55 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def harness() -> JournalHarness:
+    return JournalHarness()
 
 
-async def texts(told: Told, journal: Journal) -> list[str]:
-    (message,) = (await told.store.load(journal.session.id)).messages
+async def texts(harness: JournalHarness, journal: Journal) -> list[str]:
+    (message,) = (await harness.store.load(journal.session.id)).messages
     return [part.text for part in message.parts]
 
 
-async def test_what_comes_together_is_one_write_and_every_part_has_its_own_number(told: Told):
-    journal, message = await told.journal()
+async def test_what_comes_together_is_one_write_and_every_part_has_its_own_number(harness: JournalHarness):
+    journal, message = await harness.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
         journal.put_part_soon(TextPart("b"), message)
         await journal.put_message(message)
-        assert told.store.writes == [3]
-        assert [text for text, _ in told.received] == await texts(told, journal) == ["a", "b"]
-        changes = [change async for change in told.store.changes(journal.session.id, follow=False)]
+        assert harness.store.writes == [3]
+        assert [text for text, _ in harness.received] == await texts(harness, journal) == ["a", "b"]
+        changes = [change async for change in harness.store.changes(journal.session.id, follow=False)]
         numbers = {change.part.text: change.seq for change in changes if hasattr(change, "part")}
-        assert dict(told.received) == numbers
+        assert dict(harness.received) == numbers
 
 
-async def test_what_nobody_waits_for_is_preserved_all_the_same(told: Told):
-    journal, message = await told.journal()
+async def test_changes_without_a_waiter_are_stored_too(harness: JournalHarness):
+    journal, message = await harness.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
         journal.flush_soon()
         assert len(message.parts) == 1
-        assert told.received == []
+        assert harness.received == []
         for _ in range(10):
             await asyncio.sleep(0)
-        assert await texts(told, journal) == ["a"]
-        assert [text for text, _ in told.received] == ["a"]
+        assert await texts(harness, journal) == ["a"]
+        assert [text for text, _ in harness.received] == ["a"]
 
 
-async def test_one_that_cannot_be_preserved_fails_alone_and_the_next_who_waits_learns_of_it(told: Told):
-    journal, message = await told.journal()
+async def test_one_that_cannot_be_preserved_fails_alone_and_the_next_who_waits_learns_of_it(harness: JournalHarness):
+    journal, message = await harness.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
         journal.put_part_soon(TextPart("b", metadata={"not JSON": object()}), message)
         journal.put_part_soon(TextPart("c"), message)
         with pytest.raises(TypeError):
             await journal.put_message(message)
-        assert await texts(told, journal) == ["a", "c"]
+        assert await texts(harness, journal) == ["a", "c"]
         await journal.put_message(message)
 
 
-async def test_a_part_without_a_proper_id_is_refused_at_once(told: Told):
-    journal, message = await told.journal()
+async def test_a_part_without_a_proper_id_is_refused_at_once(harness: JournalHarness):
+    journal, message = await harness.journal()
     async with journal:
         with pytest.raises(PartValidationError):
             journal.put_part_soon(TextPart("a", id="no id at all"), message)
@@ -103,56 +103,56 @@ async def test_a_part_without_a_proper_id_is_refused_at_once(told: Told):
         assert message.parts == []
 
 
-async def test_what_happens_after_a_change_is_reported_after_it(told: Told):
-    journal, message = await told.journal()
-    told.bus.subscribe(ErrorEvent, lambda event: told.received.append((event.message, 0)))
+async def test_what_happens_after_a_change_is_reported_after_it(harness: JournalHarness):
+    journal, message = await harness.journal()
+    harness.bus.subscribe(ErrorEvent, lambda event: harness.received.append((event.message, 0)))
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
         journal.publish_event(ErrorEvent(error_type="x", message="after a"))
-        assert told.received == []
+        assert harness.received == []
         await journal.put_part(TextPart("b"), message)
-        assert told.store.writes == [2]
+        assert harness.store.writes == [2]
         journal.publish_event(ErrorEvent(error_type="x", message="after b"))
-        assert [text for text, _ in told.received] == ["a", "after a", "b", "after b"]
+        assert [text for text, _ in harness.received] == ["a", "after a", "b", "after b"]
 
 
-async def test_a_full_disk_holds_back_no_news(told: Told):
-    journal, message = await told.journal()
-    told.bus.subscribe(ErrorEvent, lambda event: told.received.append((event.message, 0)))
+async def test_a_full_disk_holds_back_no_news(harness: JournalHarness):
+    journal, message = await harness.journal()
+    harness.bus.subscribe(ErrorEvent, lambda event: harness.received.append((event.message, 0)))
     async with journal:
-        told.store.full = True
+        harness.store.full = True
         journal.put_part_soon(TextPart("a"), message)
         journal.publish_event(ErrorEvent(error_type="x", message="one"))
         with pytest.raises(StorageFullError):
             await journal.put_part(TextPart("b"), message)
         journal.publish_event(ErrorEvent(error_type="x", message="two"))
-        assert {"one", "two"} <= {text for text, _ in told.received}
-        told.store.full = False
+        assert {"one", "two"} <= {text for text, _ in harness.received}
+        harness.store.full = False
         assert await journal.retry_writes()
-        assert [text for text, _ in told.received][-2:] == ["a", "b"]
+        assert [text for text, _ in harness.received][-2:] == ["a", "b"]
 
 
-async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
-    journal, message = await told.journal()
+async def test_on_a_full_disk_pending_changes_stay_in_order(harness: JournalHarness):
+    journal, message = await harness.journal()
     async with journal:
-        told.store.full = True
+        harness.store.full = True
         journal.put_part_soon(TextPart("a"), message)
         with pytest.raises(StorageFullError):
             await journal.put_part(TextPart("b"), message)
-        assert await texts(told, journal) == []
-        told.store.full = False
+        assert await texts(harness, journal) == []
+        harness.store.full = False
         assert await journal.retry_writes()
-        assert await texts(told, journal) == ["a", "b"]
-        assert [text for text, _ in told.received] == ["a", "b"]
+        assert await texts(harness, journal) == ["a", "b"]
+        assert [text for text, _ in harness.received] == ["a", "b"]
 
 
-async def test_many_who_write_at_once_are_each_preserved_once(told: Told):
-    journal, message = await told.journal()
+async def test_many_who_write_at_once_are_each_preserved_once(harness: JournalHarness):
+    journal, message = await harness.journal()
     async with journal:
         await asyncio.gather(*(journal.put_part(TextPart(str(number)), message) for number in range(20)))
-        assert await texts(told, journal) == [str(number) for number in range(20)]
-        assert len(told.store.writes) <= 2
-        assert [seq for _, seq in told.received] == sorted({seq for _, seq in told.received})
+        assert await texts(harness, journal) == [str(number) for number in range(20)]
+        assert len(harness.store.writes) <= 2
+        assert [seq for _, seq in harness.received] == sorted({seq for _, seq in harness.received})
 
 
 class AbsentMindedStore(MemoryStore):
@@ -172,16 +172,16 @@ async def test_what_becomes_known_of_a_message_while_it_is_written_is_preserved_
         await asyncio.sleep(0.01)
         message.finish, message.time = "tool_use", MessageTime(1, 2)
         await journal.put_message(message)
-        (kept,) = (await store.load(journal.session.id)).messages
-        assert kept.finish == "tool_use"
+        (stored,) = (await store.load(journal.session.id)).messages
+        assert stored.finish == "tool_use"
 
 
-async def test_what_an_answer_begins_with_is_preserved_as_well(told: Told):
-    async with await create_journal(Session(), told.store, told.bus) as journal:
+async def test_the_start_of_an_answer_is_stored_as_well(harness: JournalHarness):
+    async with await create_journal(Session(), harness.store, harness.bus) as journal:
         message = journal.open_message(Message("assistant", [StepStartPart()]))
         await journal.put_message(message)
-        (kept,) = (await told.store.load(journal.session.id)).messages
-        assert kept.parts == message.parts
+        (stored,) = (await harness.store.load(journal.session.id)).messages
+        assert stored.parts == message.parts
 
 
 class GatedStore(MemoryStore):
@@ -222,8 +222,8 @@ async def test_what_a_thread_describes_a_call_while_its_end_is_written_does_not_
         store.gate.set()
         await end
         await journal.flush_drafts()
-        (kept,) = (await store.load(journal.session.id)).messages
-        assert [part.ended for part in kept.parts] == [True]
+        (stored,) = (await store.load(journal.session.id)).messages
+        assert [part.ended for part in stored.parts] == [True]
 
 
 async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_refused():
@@ -240,19 +240,19 @@ async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_r
         attempt.cancel()
         await asyncio.wait([attempt])
         store.gate.set()
-    (kept,) = (await store.load(journal.session.id)).messages
-    assert [part.text for part in kept.parts] == [part.text for part in message.parts] == ["said"]
+    (stored,) = (await store.load(journal.session.id)).messages
+    assert [part.text for part in stored.parts] == [part.text for part in message.parts] == ["said"]
 
 
-async def test_whoever_wants_all_to_be_reported_waits_for_a_slow_store():
-    store, bus, heard = GatedStore(), EventBus(), []
-    bus.subscribe(ErrorEvent, lambda event: heard.append(event.message))
+async def test_flushing_events_waits_for_a_slow_store():
+    store, bus, received = GatedStore(), EventBus(), []
+    bus.subscribe(ErrorEvent, lambda event: received.append(event.message))
     async with await create_journal(Session(), store, bus) as journal:
         message = await journal.add_message(Message("assistant"))
         store.shut()
         journal.put_part_soon(TextPart("said"), message)
         journal.publish_event(ErrorEvent(error_type="x", message="after it"))
         asyncio.get_running_loop().call_later(0.05, store.gate.set)
-        assert heard == []
+        assert received == []
         await journal.flush_events()
-        assert heard == ["after it"]
+        assert received == ["after it"]

@@ -28,7 +28,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Quick(MemoryStore):
-    """Its leases are short, so that a beat comes soon. Some fail to be renewed, some take until they may go on."""
+    """Its leases are short, so that a renewal comes soon. Some renewals fail, some wait until they are released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ async def nothing_under_way() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_session_that_is_closed_as_the_beat_begins_is_free(store: Store):
+async def test_a_session_that_is_closed_as_the_renewal_starts_is_released(store: Store):
     holder = LeaseOwner(store, current_process())
     for rounds in range(6):
         journal = await held(store, holder)

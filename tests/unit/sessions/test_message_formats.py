@@ -218,7 +218,7 @@ def claude_entry(uuid: str, parent: str | None, content: object, **more: object)
     return {"type": role, "uuid": uuid, "parentUuid": parent, "sessionId": "s", "message": message, **more}
 
 
-async def test_what_was_taken_back_in_claude_code_is_not_imported():
+async def test_what_was_rewound_in_claude_code_is_not_imported():
     calls = [{"type": "tool_use", "id": f"t{number}", "name": "Bash", "input": {}} for number in (1, 2)]
     results = [{"type": "tool_result", "tool_use_id": f"t{number}", "content": f"r{number}"} for number in (1, 2)]
     messages = await import_messages(write_lines(

@@ -28,10 +28,10 @@ async def test_nothing_that_is_preserved_holds_a_secret():
     async with store:
         await store.create(StoredSession(id=SESSION, title=f"about {SECRET}"))
         assert (await store.update(SESSION, SessionUpdate(title=f"still {SECRET}"))).title == f"still {HIDDEN_SECRET}"
-        said = Message("user", [TextPart(f"I say {SECRET}")], time=MessageTime(1))
-        said.join(SESSION)
-        await store.append(SESSION, [said])
-        assert said.get_text_content() == f"I say {SECRET}"
+        user_message = Message("user", [TextPart(f"I say {SECRET}")], time=MessageTime(1))
+        user_message.join(SESSION)
+        await store.append(SESSION, [user_message])
+        assert user_message.get_text_content() == f"I say {SECRET}"
         item = await store.put_inbox(InboxItem(session_id=SESSION, message=Message("user", [TextPart(SECRET)])))
         assert item.message.get_text_content() == HIDDEN_SECRET
         assert (await store.fork(SESSION, title=f"fork of {SECRET}")).title == f"fork of {HIDDEN_SECRET}"
@@ -39,7 +39,7 @@ async def test_nothing_that_is_preserved_holds_a_secret():
         assert [message.get_text_content() for message in loaded.messages] == [f"I say {HIDDEN_SECRET}"]
 
 
-async def test_a_draft_is_preserved_without_what_may_begin_a_secret():
+async def test_a_draft_is_stored_without_a_possible_start_of_a_secret():
     inner = MemoryStore()
     store = redact_store(inner, Redactor([SECRET]))
     await store.create(StoredSession(id=SESSION))
@@ -49,8 +49,8 @@ async def test_a_draft_is_preserved_without_what_may_begin_a_secret():
     part = TextPart("it is correct hor")
     part.adopt(message.id, SESSION)
     await store.append(SESSION, [part], draft=True)
-    (kept,) = (await inner.load(SESSION)).messages
-    assert kept.get_text_content() == "it is "
+    (stored,) = (await inner.load(SESSION)).messages
+    assert stored.get_text_content() == "it is "
 
 
 def test_a_store_that_hides_enough_is_not_wrapped_again():

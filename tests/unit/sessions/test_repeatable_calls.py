@@ -72,7 +72,7 @@ def test_a_call_of_an_earlier_answer_is_never_run_again():
     assert isinstance(ended.state, ToolError)
 
 
-def test_a_call_that_only_asks_a_person_is_put_back_wherever_somebody_can_be_asked():
+def test_a_call_that_only_asks_a_person_is_queued_again_in_attended_mode():
     asking = ToolPart(
         call_id="one",
         tool="question",

@@ -48,8 +48,8 @@ def assistant(*content: object) -> dict:
     return {"role": "assistant", "content": list(content)}
 
 
-def text(words: str) -> dict:
-    return {"type": "text", "text": words}
+def text(content: str) -> dict:
+    return {"type": "text", "text": content}
 
 
 CONVERSATIONS = {
@@ -145,11 +145,11 @@ def conversations(draw: st.DrawFn) -> list[dict]:
     """Any conversation that the API could have had."""
     messages, calls = [], 0
     for _ in range(draw(st.integers(0, 5))):
-        words = draw(st.lists(blocks, min_size=1, max_size=2))
+        content = draw(st.lists(blocks, min_size=1, max_size=2))
         uses = [use(f"c{calls + number}") for number in range(draw(st.integers(0, 3)))]
         calls += len(uses)
         results = draw(st.permutations([result(use["id"], draw(strategies.text)) for use in uses]))
-        messages += [user(*words), assistant(text("ok"), *uses)]
+        messages += [user(*content), assistant(text("ok"), *uses)]
         if results:
             messages.append(user(*results, *draw(st.lists(blocks, max_size=1))))
     return messages
@@ -266,13 +266,13 @@ def test_every_stored_part_of_a_session_is_valid_once_it_was_added():
 
 
 def test_a_bus_is_informed_of_every_message():
-    bus, heard = EventBus(), []
-    bus.subscribe(MessageAddedEvent, heard.append)
+    bus, received = EventBus(), []
+    bus.subscribe(MessageAddedEvent, received.append)
     session = Session(event_bus=bus)
     session.add_user_message("go")
     session.add_assistant_message([text("ok"), use("a")])
     session.add_tool_results([result("a")])
-    assert [(event.role, event.part_count, event.session_id) for event in heard] == [
+    assert [(event.role, event.part_count, event.session_id) for event in received] == [
         ("user", 1, session.id),
         ("assistant", 2, session.id),
         ("user", 1, session.id),

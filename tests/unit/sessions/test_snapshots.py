@@ -118,7 +118,9 @@ def test_a_preview_shows_what_would_happen_and_touches_nothing(workspace: Path, 
     assert contents(workspace) == after
 
 
-def test_a_file_that_somebody_else_changed_since_is_reported_and_left_alone(workspace: Path, snapshots: ChangeTracker):
+def test_a_file_that_another_process_changed_since_is_reported_and_left_alone(
+    workspace: Path, snapshots: ChangeTracker
+):
     changed = command(workspace, snapshots, SCRIPT)
     (workspace / "src" / "a.py").write_text("mine")
     (workspace / "b.txt").write_text("made anew by hand")
@@ -174,9 +176,7 @@ def test_what_a_tool_is_about_to_put_in_the_place_of_a_file_does_not_count(works
     assert command(workspace, snapshots, f"rm {staged}") is None
 
 
-def test_what_programs_make_from_elsewhere_is_not_looked_at_even_if_nobody_ignores_it(
-    workspace: Path, snapshots: ChangeTracker
-):
+def test_installed_dependencies_are_not_scanned_even_if_not_ignored(workspace: Path, snapshots: ChangeTracker):
     changed = command(
         workspace, snapshots, "mkdir -p node_modules/x src/__pycache__; touch node_modules/x/y node_modules.txt"
     )
@@ -225,7 +225,7 @@ def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, limited: Limi
     assert snapshots.apply_restore(ids[-1:])[0].conflicts == ()
 
 
-def test_what_a_running_call_may_need_is_preserved_whatever_the_quota(workspace: Path, tmp_path: Path):
+def test_what_a_running_call_may_need_is_preserved_beyond_the_quota(workspace: Path, tmp_path: Path):
     with closing(ChangeTracker(tmp_path / "kept", workspace, limits=SnapshotLimits(quota_bytes=200_000))) as snapshots:
         (workspace / "large").write_bytes(os.urandom(150_000))
         running = snapshots.take_snapshot()
@@ -311,7 +311,7 @@ dir/sub/a.py""".replace("\n", "|").split("|")
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is the judge")
 @pytest.mark.parametrize("round", range(20))
-def test_ignore_rules_mean_what_git_says_they_mean(tmp_path: Path, round: int):
+def test_ignore_rules_match_as_in_git(tmp_path: Path, round: int):
     lines = [PATTERNS[(round * 7 + step * (round + 3)) % len(PATTERNS)] for step in range(5)]
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / ".gitignore").write_text("\n".join(lines) + "\n")
@@ -324,7 +324,7 @@ def test_ignore_rules_mean_what_git_says_they_mean(tmp_path: Path, round: int):
 
 
 def is_ignored(rules: IgnoreRules, path: str) -> bool:
-    """A file in an ignored folder is ignored whatever else is said about it."""
+    """A file in an ignored folder is ignored even if another rule includes it."""
     parts = path.split("/")
     folders = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
     return any(rules.ignores(folder, is_folder=True) for folder in folders) or rules.ignores(path, is_folder=False)
@@ -343,7 +343,7 @@ def test_files_that_are_only_ignored_since_are_neither_deleted_nor_made_anew(wor
     assert (workspace / "a.log").read_text() == "kept"
 
 
-def test_files_that_are_no_longer_ignored_are_not_taken_for_new(workspace: Path, snapshots: ChangeTracker):
+def test_files_that_are_no_longer_ignored_are_not_reported_as_new(workspace: Path, snapshots: ChangeTracker):
     """Undoing would delete what was there long before."""
     (workspace / ".gitignore").write_text("secret/\n*.log\n")
     (workspace / "secret").mkdir()
@@ -356,7 +356,7 @@ def test_files_that_are_no_longer_ignored_are_not_taken_for_new(workspace: Path,
     assert (workspace / "secret" / "key").read_text() == "mine"
 
 
-def test_what_a_look_did_not_come_to_is_not_taken_for_deleted_or_new(workspace: Path, limited: Limited):
+def test_what_an_incomplete_scan_missed_is_not_reported_as_deleted_or_new(workspace: Path, limited: Limited):
     for number in range(30):
         (workspace / f"f{number:02}").write_text(str(number))
     snapshots = limited(SnapshotLimits(files=20))

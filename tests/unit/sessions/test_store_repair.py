@@ -53,11 +53,11 @@ async def test_what_hangs_loose_is_found(path: Path):
     execute(path, "DELETE FROM blobs")
     execute(path, "UPDATE parts SET seq = 99 WHERE key = 2")
     problems = " ".join(doctor.check_file(path).problems)
-    for words in ("1 messages without a session", "large texts that are missing", "past their session's"):
-        assert words in problems
+    for text in ("1 messages without a session", "large texts that are missing", "past their session's"):
+        assert text in problems
 
 
-async def test_repair_brings_back_a_search_that_lost_its_words(path: Path):
+async def test_repair_rebuilds_a_damaged_search_index(path: Path):
     ids = await fill(path, "the lost word")
     execute(path, "INSERT INTO words (words) VALUES ('delete-all')")
     assert doctor.repair_file(path).is_healthy
@@ -75,13 +75,13 @@ async def test_compacting_gives_back_what_was_deleted(path: Path):
     health = doctor.check_file(path)
     assert health.is_healthy
     assert health.rows == {"sessions": 1, "messages": 1, "parts": 1, "blobs": 1}
-    for words in noise[1:]:
-        assert words[:64].encode() not in path.read_bytes()
+    for text in noise[1:]:
+        assert text[:64].encode() not in path.read_bytes()
 
 
 async def test_a_file_that_is_no_database_is_reported_to_be_broken(path: Path):
     path.write_bytes(b"nothing of the kind" * 100)
     assert not doctor.check_file(path).is_healthy
-    mended = doctor.repair_file(path)
-    assert mended.is_healthy
+    repaired = doctor.repair_file(path)
+    assert repaired.is_healthy
     assert list(path.parent.glob("*.damaged-*"))

@@ -81,7 +81,7 @@ def post(simulator: Simulator, kind: ApiKind, body: dict[str, Any]) -> tuple[int
         return 0, str(error).encode()
 
 
-def test_a_rate_limit_says_when_to_try_again_and_a_stall_and_a_trickle_take_their_time():
+def test_a_rate_limit_names_when_to_try_again_and_a_stall_and_a_trickle_take_their_time():
     body = {"messages": [{"role": "user", "content": "x"}]}
     with Simulator(lambda _: "hello there", chaos=Chaos(stall=1, stall_seconds=0.3)) as simulator:
         began = time.monotonic()

@@ -50,7 +50,7 @@ def write(folder: Path, question: str, fields: str) -> None:
 
 
 async def run_pytest(folder: Path, *options: str) -> tuple[int, str]:
-    """Runs pytest in a process of its own, with our plugin only: loading all installed ones takes most of the time."""
+    """Runs pytest in a separate process, with our plugin only: loading all installed ones takes most of the time."""
     named = ["-p", "outrider.testing.plugin", "-p", "no:cacheprovider", "--strict-markers"]
     clean = {name: value for name, value in os.environ.items() if "API_KEY" not in name and "BASE_URL" not in name}
     clean["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -69,8 +69,8 @@ async def test_a_test_is_recorded_once_and_played_after(tmp_path: Path):
         code, printed = await run_pytest(tmp_path, "--outrider-record")
         assert code == 0, printed
         assert len(server.requests) == 1
-    kept = (tmp_path / "cassettes" / "test_mine.test_it.jsonl").read_text()
-    assert KEY not in kept and "swordfish" not in kept
+    cassette = (tmp_path / "cassettes" / "test_mine.test_it.jsonl").read_text()
+    assert KEY not in cassette and "swordfish" not in cassette
 
     write(tmp_path, "Hi, swordfish", "")
     code, printed = await run_pytest(tmp_path)
@@ -83,7 +83,7 @@ async def test_a_test_is_recorded_once_and_played_after(tmp_path: Path):
 
 
 @pytest.mark.slow
-async def test_a_test_without_a_recording_says_how_to_make_one(tmp_path: Path):
+async def test_a_test_without_a_recording_explains_how_to_make_one(tmp_path: Path):
     write(tmp_path, "Hi", "")
     code, printed = await run_pytest(tmp_path, "-k", "test_it")
     assert code == 1 and "record it first" in printed

@@ -44,14 +44,14 @@ async def test_agents_are_recorded_once_and_replayed_after(tmp_path: Path, kind:
         (tmp_path / "test_mine.py").write_text(USER_TEST.format(**fields))
 
     vendor = SIMULATED_APIS[kind]
-    asks, tells = [call("add", "c1", a=1, b=2)], "It is 3."
-    async with Simulator([asks, tells, asks, tells, "Then it is 4."]) as server:
+    asks, answer = [call("add", "c1", a=1, b=2)], "It is 3."
+    async with Simulator([asks, answer, asks, answer, "Then it is 4."]) as server:
         write(server.url(kind))
         code, printed = await run_pytest(tmp_path, "--outrider-record")
         assert code == 0, printed
         assert len(server.requests) == 5
-    kept = {path.name for path in (tmp_path / "cassettes").iterdir()}
-    assert kept == {
+    files = {path.name for path in (tmp_path / "cassettes").iterdir()}
+    assert files == {
         "test_mine.test_mine.jsonl",
         "test_mine.test_mine.session.json",
         "test_mine.test_otherwise.jsonl",
@@ -71,7 +71,7 @@ async def test_agents_are_recorded_once_and_replayed_after(tmp_path: Path, kind:
 
 
 @pytest.mark.slow
-async def test_what_was_not_recorded_says_how_to(tmp_path: Path):
+async def test_a_missing_recording_explains_how_to_record(tmp_path: Path):
     fields = {"kind": "anthropic", "url": "http://127.0.0.1:9", "model": "m", "instructions": "You add."}
     (tmp_path / "test_mine.py").write_text(USER_TEST.format(**fields))
     code, printed = await run_pytest(tmp_path)

@@ -53,7 +53,7 @@ def test_what_goes_without_saying_is_not_reported():
     }
 
 
-async def test_null_is_still_taken_from_models_that_write_it():
+async def test_null_is_still_accepted_from_models_that_write_it():
     assert await plan.execute(title="x", steps=None, limit=None) == "x None short None False"
 
 

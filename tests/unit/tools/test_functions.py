@@ -101,7 +101,7 @@ async def test_every_kind_of_function_is_a_tool(function, name, parameters, argu
     assert await tool.execute(**arguments) == result
 
 
-def test_descriptions_come_from_the_function_behind():
+def test_descriptions_come_from_the_wrapped_function():
     assert Tool(partial(convert, unit="km")).description == "Convert a text."
     assert Tool(Lookup()).description == "Look things up."
     assert Tool(AsyncLookup()).description == "Look up a word."
@@ -122,7 +122,7 @@ async def coroutine() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: tools_by_name([Shop.price])["price"].parameters, "method without its object"),
         (lambda: Tool(Shop.plain).parameters, "method without its object"),
@@ -135,8 +135,8 @@ async def coroutine() -> None: ...
         (lambda: Tool("search"), "got str; decorate a function"),
     ],
 )
-def test_what_cannot_be_a_tool_is_rejected_with_a_reason(make: Any, words: str):
-    with pytest.raises(ConfigurationError, match=words):
+def test_what_cannot_be_a_tool_is_rejected_with_a_reason(make: Any, message: str):
+    with pytest.raises(ConfigurationError, match=message):
         make()
 
 

@@ -17,8 +17,8 @@ def call(**given: object) -> ToolPart:
 
 def test_a_file_is_named_with_its_size_and_hash(tmp_path: Path):
     (tmp_path / "a.txt").write_text("abc")
-    told = describe_touched_files(call(file_path="a.txt", content="abc"), tmp_path)
-    assert told == f"a.txt now has 3 bytes, sha256 {sha256(b'abc').hexdigest()}."
+    text = describe_touched_files(call(file_path="a.txt", content="abc"), tmp_path)
+    assert text == f"a.txt now has 3 bytes, sha256 {sha256(b'abc').hexdigest()}."
 
 
 def test_a_file_that_is_not_there_is_reported_not_to_be(tmp_path: Path):

@@ -47,7 +47,7 @@ def test_a_value_is_accepted_if_the_reference_implementation_accepts_it(schema, 
 
 
 @for_each(
-    ("value", "words"),
+    ("value", "message"),
     [
         ({}, "it lacks name"),
         ({"name": 3}, "`name` must be string, not integer"),
@@ -57,8 +57,8 @@ def test_a_value_is_accepted_if_the_reference_implementation_accepts_it(schema, 
         ({"name": "a", "age": -1}, "`age` must be at least 0"),
     ],
 )
-def test_a_problem_names_its_place(value, words):
-    assert find_schema_problem(value, PERSON) == words
+def test_a_problem_names_its_place(value, message):
+    assert find_schema_problem(value, PERSON) == message
 
 
 def test_the_whole_message_fits_into_a_prompt():

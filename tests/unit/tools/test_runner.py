@@ -74,7 +74,7 @@ def breaks():
     raise KeyError("k")
 
 
-def says_nothing():
+def returns_nothing():
     raise ValueError
 
 
@@ -89,21 +89,21 @@ def own_timeout():
 
 
 @pytest.mark.parametrize(
-    ("function", "reason", "words"),
+    ("function", "reason", "message"),
     [
         (fails, "failed", "no such file: a"),
         (breaks, "failed", "KeyError: 'k'"),
-        (says_nothing, "failed", "ValueError"),
+        (returns_nothing, "failed", "ValueError"),
         (own_timeout, "failed", "TimeoutError: the server did not answer"),
         (endless, "failed", "cannot be written as JSON"),
         (lambda path: path, "invalid_input", "`path` is missing"),
     ],
 )
-async def test_a_tool_that_goes_wrong_ends_the_call_in_error(function, reason, words):
+async def test_a_tool_that_goes_wrong_ends_the_call_in_error(function, reason, message):
     part, ledger = await run(Tool(function, name="t"))
     assert isinstance(part.state, ToolError)
     assert part.state.reason == reason
-    assert words in part.state.error
+    assert message in part.state.error
     assert ledger.statuses == ["running", "error"]
 
 
@@ -224,7 +224,7 @@ async def test_partial_output_is_bounded():
 
 
 async def test_progress_reaches_the_one_who_watches():
-    heard: list[Progress] = []
+    received: list[Progress] = []
 
     @Tool
     async def work(context: ToolContext) -> str:
@@ -232,8 +232,8 @@ async def test_progress_reaches_the_one_who_watches():
         return "done"
 
     ledger = Ledger()
-    part = await ToolRunner(tools_by_name([work]), ledger.record).run(call("work"), ToolContext(report=heard.append))
-    assert heard == [Progress("a", title="half")]
+    part = await ToolRunner(tools_by_name([work]), ledger.record).run(call("work"), ToolContext(report=received.append))
+    assert received == [Progress("a", title="half")]
     assert part.state.title == "half"  # pyright: ignore[reportAttributeAccessIssue]
 
 

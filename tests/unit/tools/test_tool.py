@@ -139,7 +139,7 @@ def test_the_docstring_describes_parameters_too():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "`query` is missing"),
         ({"query": None}, "`query`: expected `str`, got `null`; got null"),
@@ -150,10 +150,10 @@ def test_the_docstring_describes_parameters_too():
         ({"query": "x" * 10_000, "lang": ["y" * 10_000]}, "`lang`: expected `str`, got `array`; got an array (['yyy"),
     ],
 )
-async def test_wrong_arguments_are_reported_precisely(arguments, words):
+async def test_wrong_arguments_are_reported_precisely(arguments, message):
     with pytest.raises(ToolFailure) as caught:
         await search_web.execute(**arguments)
-    assert words in caught.value.message
+    assert message in caught.value.message
     assert caught.value.message.startswith("Invalid arguments for search_web: ")
     assert len(caught.value.message) < 500
 
@@ -169,7 +169,7 @@ async def test_a_wrong_field_inside_an_argument_is_named():
         await plot.execute(points=[], shape={"inner": None})
 
 
-async def test_text_that_spells_a_number_or_a_truth_value_is_taken_for_one():
+async def test_text_that_spells_a_number_or_a_truth_value_is_read_as_one():
     @Tool
     def repeat(times: int, loud: bool = False) -> str:
         return f"{times} {loud}"
@@ -215,7 +215,7 @@ async def test_further_arguments_are_passed_on_where_a_function_takes_them():
         (Path("a"), '"a"'),
     ],
 )
-async def test_whatever_a_function_returns_becomes_text(value, text):
+async def test_any_return_value_becomes_text(value, text):
     assert await Tool(lambda: value, name="t").execute() == text
 
 
@@ -238,12 +238,12 @@ async def test_a_plain_function_runs_in_a_thread_and_never_blocks_the_loop():
     def slow() -> str:
         return str(loop_went_on.wait(30))
 
-    async def go_on() -> None:
+    async def proceed() -> None:
         for _ in range(3):
             await asyncio.sleep(0.005)
         loop_went_on.set()
 
-    going_on = asyncio.ensure_future(go_on())
+    going_on = asyncio.ensure_future(proceed())
     assert await slow.execute() == "True"
     await going_on
 
@@ -312,7 +312,7 @@ def test_annotated_limits_go_into_the_schema():
     }
 
 
-def test_closures_of_one_definition_have_the_types_and_texts_of_their_own():
+def test_closures_of_one_definition_have_separate_types_and_texts():
     def make(kind: type, text: str):
         def convert(value: kind) -> str:
             return f"{value}"
@@ -326,7 +326,7 @@ def test_closures_of_one_definition_have_the_types_and_texts_of_their_own():
         assert [tool.description for tool in (numbers, words)] == ["Convert a number.", "Convert a word."]
 
 
-def test_closures_of_one_definition_have_the_defaults_and_unions_of_their_own():
+def test_closures_of_one_definition_have_separate_defaults_and_unions():
     def make(default: object, first: type, second: type):
         def convert(value: first | second, times: float | bool = default) -> str:  # type: ignore[valid-type]
             return f"{value}"

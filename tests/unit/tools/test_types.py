@@ -269,9 +269,9 @@ REJECTED: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("hint", "given", "words"), REJECTED, ids=lambda one: str(one)[:40])
-async def test_a_value_of_another_type_is_rejected_with_its_place(hint: Any, given: Any, words: str):
-    with pytest.raises(ValueMismatch, match=words):
+@pytest.mark.parametrize(("hint", "given", "message"), REJECTED, ids=lambda one: str(one)[:40])
+async def test_a_value_of_another_type_is_rejected_with_its_place(hint: Any, given: Any, message: str):
+    with pytest.raises(ValueMismatch, match=message):
         compile_type(hint).convert(given)
     ran: list[Any] = []
 
@@ -387,7 +387,7 @@ class Holder:
 
 
 @pytest.mark.parametrize(
-    ("hint", "words"),
+    ("hint", "message"),
     [
         (Plain, "Plain is a class that JSON values cannot be converted to"),
         (list[Plain], "Plain is a class"),
@@ -400,14 +400,14 @@ class Holder:
     ],
     ids=str,
 )
-def test_an_unsupported_type_names_tool_parameter_and_reason_when_the_tool_is_created(hint: Any, words: str):
+def test_an_unsupported_type_names_tool_parameter_and_reason_when_the_tool_is_created(hint: Any, message: str):
     def take(value):
         return value
 
     take.__annotations__["value"] = hint
     with pytest.raises(UnsupportedTypeError, match="tool take, parameter `value`: ") as caught:
         Tool(take)
-    with pytest.raises(UnsupportedTypeError, match=words):
+    with pytest.raises(UnsupportedTypeError, match=message):
         compile_type(hint)
     assert caught.value.message
 

@@ -93,7 +93,7 @@ def test_what_has_started_and_not_ended_is_listed_as_unfinished():
     assert [(event.type, event.data["open"]) for event in log.unfinished] == [("finish", True), ("tool_exec", True)]
 
 
-def test_an_answer_says_how_often_it_was_retried():
+def test_an_answer_has_the_number_of_its_retries():
     log = log_of(
         LLMRequestEvent(message_count=1, session_id="s"),
         RetryScheduledEvent(attempt=1, delay_ms=500, error="overloaded", session_id="s"),
@@ -106,7 +106,7 @@ def test_an_answer_says_how_often_it_was_retried():
     assert "retries" not in second.data
 
 
-def test_a_call_says_how_long_it_waited_for_approval():
+def test_a_call_has_the_time_it_waited_for_approval():
     (record,) = log_of(
         ToolApprovalRequestedEvent(timestamp=100, tool_name="shell", call_id="1"),
         ToolApprovalResultEvent(timestamp=350, tool_name="shell", call_id="1", approved=True),
@@ -143,7 +143,7 @@ def test_records_can_be_filtered_by_agent_and_by_type():
     assert log.filter(agent_name="nobody") == []
 
 
-def test_a_full_log_lets_the_oldest_go_and_says_what_is_gone():
+def test_a_full_log_drops_the_oldest_and_reports_what_is_gone():
     log = EventLog(maximum=3)
     for number in range(4):
         log.record(AgentEvent("llm_call", timestamp=number))
@@ -155,7 +155,7 @@ def test_a_full_log_lets_the_oldest_go_and_says_what_is_gone():
     assert log.format().startswith("(2 older records were dropped)")
 
 
-def test_a_log_that_keeps_nothing_is_refused():
+def test_a_log_without_capacity_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         EventLog(maximum=0)
 
@@ -189,7 +189,7 @@ def test_a_record_does_not_change_when_the_tool_changes_its_input():
     assert log.events[0].data["input"] == {"paths": ["a"]}
 
 
-def test_the_text_form_has_one_line_per_record_whatever_the_texts_hold():
+def test_the_text_form_has_one_line_per_record_for_any_text():
     log = log_of(
         ErrorEvent(timestamp=1000, agent_name="writer", error_type="X", message="one\ntwo\x1b[2J"),
         ErrorEvent(timestamp=3500, error_type="Y", message="three"),
@@ -254,7 +254,7 @@ values = st.recursive(
 
 
 @given(st.sampled_from(EVENT_KINDS), st.dictionaries(st.text(), values))
-def test_whatever_a_record_is_given_json_gives_back_what_was_preserved(kind, data):
+def test_any_record_survives_json(kind, data):
     log = EventLog()
     log.record(AgentEvent(kind, "writer", 1, "call", "parent", "session", data))
     assert EventLog.from_json(log.to_json()).events == log.events

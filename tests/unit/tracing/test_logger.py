@@ -40,13 +40,13 @@ def lines_of(*events: Event, verbose: bool = False, **options) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def words(line: str) -> str:
+def without_time(line: str) -> str:
     """Without the time of day."""
     return line[10:].strip()
 
 
 def test_each_event_is_reported_in_one_line():
-    told = lines_of(
+    lines = lines_of(
         LoopStartedEvent(agent_name="writer", user_message="Write\na poem"),
         LLMResponseEvent(
             agent_name="writer", model="large", stop_reason="tool_use", input_tokens=1_200, output_tokens=30,
@@ -61,7 +61,7 @@ def test_each_event_is_reported_in_one_line():
         ErrorEvent(error_type="ProviderError", message="no"),
         LoopCompletedEvent(agent_name="writer", termination_reason="completed", total_turns=2),
     )  # fmt: skip
-    assert [words(line) for line in told] == [
+    assert [without_time(line) for line in lines] == [
         "writer       ● started Write a poem",
         "writer       ← answer large, tool_use, 1.2k tokens in, 30 out, $0.0123, 2.1s",
         "writer       ▸ read path=a.md",
@@ -78,7 +78,7 @@ def test_each_event_is_reported_in_one_line():
 def test_small_events_are_reported_only_when_everything_is_wanted():
     small = [TurnStartedEvent(turn_number=2, max_turns=9), StateChangedEvent(old_state="a", new_state="b")]
     assert lines_of(*small) == []
-    assert [words(line) for line in lines_of(*small, verbose=True)] == ["· turn 2 of 9", "· state a became b"]
+    assert [without_time(line) for line in lines_of(*small, verbose=True)] == ["· turn 2 of 9", "· state a became b"]
 
 
 def test_outputs_and_deltas_are_shown_when_everything_is_wanted():
@@ -86,8 +86,8 @@ def test_outputs_and_deltas_are_shown_when_everything_is_wanted():
     end = ToolExecutionCompletedEvent(tool_name="read", duration_ms=1, output_preview="the text")
     output = ToolOutputEvent(tool_name="shell", output="building\n")
     assert len(lines_of(*deltas, output, end)) == 1
-    told = [words(line) for line in lines_of(*deltas, output, end, verbose=True)]
-    assert told == ["· Once upon", "· building", "· a time", "✓ read 1ms, the text"]
+    lines = [without_time(line) for line in lines_of(*deltas, output, end, verbose=True)]
+    assert lines == ["· Once upon", "· building", "· a time", "✓ read 1ms, the text"]
 
 
 def test_markup_and_control_characters_are_shown_not_obeyed():
@@ -97,10 +97,10 @@ def test_markup_and_control_characters_are_shown_not_obeyed():
         PartDeltaEvent(message_id="m", part_id="p", delta=HOSTILE),
         ErrorEvent(error_type=HOSTILE, message=HOSTILE),
     ]
-    told = lines_of(*events, verbose=True, width=500)
-    assert len(told) == 4
-    assert "[bold red]x[/]" in told[0]
-    assert not set("".join(told)) & set("\x1b\x07\r\u202e")
+    lines = lines_of(*events, verbose=True, width=500)
+    assert len(lines) == 4
+    assert "[bold red]x[/]" in lines[0]
+    assert not set("".join(lines)) & set("\x1b\x07\r\u202e")
 
 
 def test_every_kind_of_event_can_be_reported():
@@ -115,7 +115,7 @@ def test_an_event_of_the_users_own_is_named_when_everything_is_wanted():
         pass
 
     assert lines_of(GardenWatered()) == []
-    assert words(lines_of(GardenWatered(), verbose=True)[0]) == "· GardenWatered"
+    assert without_time(lines_of(GardenWatered(), verbose=True)[0]) == "· GardenWatered"
 
 
 def test_a_terminal_shows_what_fits_and_a_file_gets_all():
@@ -161,7 +161,7 @@ def test_without_rich_lines_go_to_plain_stderr(monkeypatch: pytest.MonkeyPatch, 
     bus = EventBus()
     EventLogger().attach(bus)
     bus.publish(ToolExecutionCompletedEvent(agent_name="writer", tool_name="read\x1b[2J", duration_ms=3))
-    assert words(capsys.readouterr().err) == r"writer       ✓ read\x1b[2J 3ms"
+    assert without_time(capsys.readouterr().err) == r"writer       ✓ read\x1b[2J 3ms"
 
 
 def test_a_plain_file_is_written_to_without_rich():
@@ -169,7 +169,7 @@ def test_a_plain_file_is_written_to_without_rich():
     bus = EventBus()
     EventLogger(out).attach(bus)
     bus.publish(ErrorEvent(error_type="E", message="m"))
-    assert words(out.getvalue()) == "✗ E m"
+    assert without_time(out.getvalue()) == "✗ E m"
 
 
 def test_importing_the_logger_does_not_load_rich():

@@ -113,7 +113,7 @@ def test_text_of_models_and_tools_stays_text():
     assert any("</script>" in str(detail) for row in rows_in(html) for detail in row[-1])
 
 
-def test_a_log_that_lost_its_beginning_says_so():
+def test_a_log_that_lost_its_start_reports_it():
     log = EventLog(maximum=2)
     for number in range(5):
         log.record(AgentEvent("llm_call", "writer", number, f"m{number}"))
@@ -135,7 +135,7 @@ def test_long_texts_of_many_spans_keep_the_page_light():
     assert len(Trace(records).to_html()) < 12_000_000
 
 
-def test_the_summary_counts_an_agents_own_time_once():
+def test_the_summary_includes_an_agents_own_time_once():
     html = trace_of(
         called("c1", "outer", 0, session="s", child_session_id="o"),
         called("c2", "inner", 1_000, "c1", by="outer", session="o", child_session_id="i"),

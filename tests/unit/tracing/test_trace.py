@@ -93,7 +93,7 @@ def test_a_log_read_back_from_json_gives_the_same_tree():
     assert Trace(EventLog.from_json(log.to_json())).format_tree() == Trace(log).format_tree()
 
 
-def test_the_order_of_records_does_not_matter_where_ids_tell():
+def test_the_order_of_records_does_not_matter_where_ids_define_it():
     expected = trace_of(*a_run())
     for seed in range(30):
         events = a_run()
@@ -111,7 +111,7 @@ def test_records_that_come_twice_count_once():
     assert (twice.tokens, twice.cost) == (once.tokens, once.cost)
 
 
-def test_a_log_that_was_replayed_counts_once():
+def test_a_log_that_was_replayed_is_counted_once():
     records = log_of(*a_run()).events
     once, twice = Trace(records).root, Trace([*records, *records]).root
     assert shape(twice) == shape(once)
@@ -158,7 +158,7 @@ def test_an_error_that_names_a_call_is_that_calls_error():
     assert root.error is None
 
 
-def test_a_failed_call_says_why():
+def test_a_failed_call_shows_why():
     root = trace_of(
         ToolExecutionCompletedEvent(
             tool_name="shell", success=False, reason="denied", output_preview="not allowed", call_id="1"
@@ -173,7 +173,7 @@ def test_a_loop_that_hit_a_limit_is_stopped_not_failed():
     assert (root.status, root.outcome) == ("stopped", "max_turns")
 
 
-def test_an_agent_that_hit_a_limit_is_stopped_whatever_its_return_says():
+def test_an_agent_that_hit_a_limit_is_stopped_for_any_return_value():
     events = [
         called("c1", "reviewer", 1, session="s1", child_session_id="s2"),
         AgentEvent("finish", "reviewer", 5, "", "c1", "s2", {"termination_reason": "max_cost"}),
@@ -184,7 +184,7 @@ def test_an_agent_that_hit_a_limit_is_stopped_whatever_its_return_says():
         assert (reviewer.status, reviewer.error, reviewer.result) == ("stopped", None, "half")
 
 
-def test_a_parent_that_nobody_knows_is_the_root():
+def test_an_unknown_parent_is_the_root():
     root = trace_of(
         *a_run(), AgentCalledEvent(timestamp=2_700, callee="ghost", call_id="c9", parent_call_id="nowhere")
     ).root
@@ -204,7 +204,7 @@ def test_several_roots_get_one_above_them():
     assert (root.start, root.end, root.status) == (0, 30, "stopped")
 
 
-def test_each_turn_of_a_session_is_a_span_of_its_own():
+def test_each_turn_of_a_session_is_a_separate_span():
     def turn(at: int) -> list:
         return [
             LoopStartedEvent(timestamp=at, **WRITER),
@@ -330,7 +330,7 @@ def test_a_clock_that_goes_back_never_gives_a_negative_duration():
     assert all(span.duration >= 0 for _, span in root.walk())
 
 
-def test_a_measured_duration_counts_more_than_the_clock():
+def test_a_measured_duration_overrides_the_clock():
     root = trace_of(
         AgentEvent("llm_call", "a", 1_000, "m"), AgentEvent("llm_response", "a", 400, "m", data={"duration_ms": 70})
     ).root
@@ -395,7 +395,7 @@ records = st.lists(st.builds(AgentEvent, st.sampled_from(EVENT_KINDS), ids, few,
 
 
 @given(records)
-def test_whatever_was_recorded_the_trace_is_a_tree_that_can_be_shown(events: list[AgentEvent]):
+def test_any_records_give_a_trace_that_can_be_rendered(events: list[AgentEvent]):
     trace = Trace(events)
     spans = [span for _, span in trace.root.walk()]
     assert len({id(span) for span in spans}) == len(spans)

@@ -39,8 +39,8 @@ def test_commands_are_found_by_an_unambiguous_beginning():
 
 def test_history_survives_and_comes_back_with_what_was_being_written(tmp_path: Path):
     history = InputHistory(tmp_path, Path("/ws"))
-    for said in ("one", "two\nlines", "two\nlines"):
-        history.add(said)
+    for text in ("one", "two\nlines", "two\nlines"):
+        history.add(text)
     again = InputHistory(tmp_path, Path("/ws"))
     assert again.step_back("draft") == "two\nlines"
     assert again.step_back("") == "one"

@@ -58,7 +58,7 @@ def test_blocks_become_lines_that_fit():
     assert all(len(line) <= 40 for line in lines)
 
 
-def test_a_link_shows_where_it_leads():
+def test_a_link_shows_its_target():
     assert "https://example.org/there" in "".join(plain(DOCUMENT))
 
 
@@ -75,7 +75,7 @@ def test_a_text_that_arrives_in_pieces_ends_as_the_whole_text(piece):
         max_size=14,
     )
 )
-def test_whatever_is_written_streams_to_the_same_end(rows):
+def test_any_text_streams_to_the_same_result(rows):
     text = "\n".join(rows)
     assert streamed(text, 3) == plain(text)
 
@@ -110,10 +110,10 @@ def test_a_table_with_more_columns_than_a_narrow_screen_has_room_for_is_reported
     text = (
         "| name | a | b | c | d | cost |\n|---|---|---|---|---|---|\n| one | 1 | 2 | 3 | 4 | very dear |\n| two | 5 |"
     )
-    told = [row.plain.rstrip() for row in markdown_lines(text, 30, DARK)]
-    assert told[:2] == ["─" * 30, "name  one"]
-    assert "cost  very dear" in told
-    assert "name  two" in told
+    rows = [row.plain.rstrip() for row in markdown_lines(text, 30, DARK)]
+    assert rows[:2] == ["─" * 30, "name  one"]
+    assert "cost  very dear" in rows
+    assert "name  two" in rows
     wide = [row.plain.rstrip() for row in markdown_lines(text, 80, DARK)]
     assert wide[0].split() == ["name", "a", "b", "c", "d", "cost"]
 

@@ -68,7 +68,7 @@ def plain(item: TranscriptItem, width: int = 60) -> list[str]:
     return [line.plain.rstrip() for line in item_lines(item, width, DARK)]
 
 
-def words(number: int) -> list[TranscriptItem]:
+def items_of(number: int) -> list[TranscriptItem]:
     return [TextItem(f"w{n}", f"m{n}", f"paragraph {n}", streaming=False) for n in range(number)]
 
 
@@ -85,7 +85,7 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         await pilot.pause()
-        items = words(100)
+        items = items_of(100)
         transcript.show_items(items)
         await pilot.pause()
         assert "paragraph 99" in "\n".join(shown(transcript))
@@ -102,7 +102,7 @@ async def test_the_end_stays_in_view_when_a_question_takes_room_below():
     transcript, below = TranscriptWidget(), Static()
     async with Stage(transcript, below).run_test(size=(60, 20)) as pilot:
         transcript.display = True
-        transcript.show_items(words(100))
+        transcript.show_items(items_of(100))
         for height in (2, 10):
             below.styles.height = height
             await laid_out(pilot, lambda height=height: transcript.size.height == 20 - height)
@@ -118,7 +118,7 @@ async def test_older_items_at_the_top_do_not_move_what_is_read():
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         await pilot.pause()
-        items = words(60)
+        items = items_of(60)
         transcript.show_items(items[30:])
         await pilot.pause()
         transcript.scroll_to(y=3, animate=False, immediate=True)
@@ -224,11 +224,11 @@ async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(mon
     request = approval("a1", "make", outcome=CommandOutcome(files=files, exit_code=3), offered=widths)
     asking, panel = DialogQueue(), ApprovalPanel(request)
 
-    async def taken(answer: str, said: str) -> None: ...
+    async def on_answer(answer: str, text: str) -> None: ...
 
     stage = Stage(asking)
     async with stage.run_test(size=(80, 24)) as pilot:
-        await asking.add_panel(panel, taken)
+        await asking.add_panel(panel, on_answer)
         await wait_until(pilot, lambda: bool(panel.query(".keys")))
         keys, scroll = panel.query_one(".keys", Static), panel.query_one(VerticalScroll)
         await wait_until(pilot, lambda: scroll.max_scroll_y > 20 and panel.content_region.contains_region(keys.region))
@@ -255,11 +255,11 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
     answers: list[tuple[str, str]] = []
     asking = DialogQueue()
 
-    async def taken(answer: str, said: str) -> None:
-        answers.append((answer, said))
+    async def on_answer(answer: str, text: str) -> None:
+        answers.append((answer, text))
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.add_panel(ApprovalPanel(approval("a1", "ls", rules=("shell(ls)",), can_last=True)), taken)
+        await asking.add_panel(ApprovalPanel(approval("a1", "ls", rules=("shell(ls)",), can_last=True)), on_answer)
         monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
         await pilot.press(*"yes, always")
         assert answers == []
@@ -270,16 +270,18 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         assert not asking.is_open
 
 
-async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(monkeypatch: pytest.MonkeyPatch):
+async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_end_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     answers: list[str] = []
     asking = DialogQueue()
 
     def taking(name: str) -> Any:
-        async def taken(answer: str, _: str) -> None:
+        async def on_answer(answer: str, _: str) -> None:
             answers.append(f"{name} {answer}")
 
-        return taken
+        return on_answer
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         for name in ("one", "two", "three"):
@@ -441,11 +443,11 @@ async def test_undo_brings_back_no_mark_of_a_paste_that_was_sent():
 
 
 async def test_the_body_of_a_dialog_has_no_empty_rows_at_its_end():
-    async def taken(answer: str, said: str) -> None: ...
+    async def on_answer(answer: str, text: str) -> None: ...
 
     asking, panel = DialogQueue(), ApprovalPanel(approval("a1", "ls"))
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.add_panel(panel, taken)
+        await asking.add_panel(panel, on_answer)
         await wait_until(pilot, lambda: bool(panel.query(VerticalScroll)) and panel.size.width == 74)
         await wait_until(pilot, lambda: panel.query_one(VerticalScroll).size.height == 1)
 
@@ -456,13 +458,15 @@ def test_an_agents_report_is_shown_as_markdown():
 
 
 def test_the_side_panel_states_the_state_of_everything_that_runs():
-    beside = SideActivity(lambda: 0.0)
-    beside.todos = (TodoItem("find it", "completed"), TodoItem("mend it", "in_progress"))
-    beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
-    beside.agents["s3"] = ChildAgent("c2", "writer", "a long prompt", "s3", 0.0, activity="npm test", task="Add tests")
-    beside.agents["s1"] = ChildAgent("", "old", "before", "s1", 0.0, "done", stored=True)
-    beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, in_background=True)
-    text = "\n".join(line.plain for line in side_lines(beside, 30, DARK, 65.0))
+    activity = SideActivity(lambda: 0.0)
+    activity.todos = (TodoItem("find it", "completed"), TodoItem("mend it", "in_progress"))
+    activity.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
+    activity.agents["s3"] = ChildAgent(
+        "c2", "writer", "a long prompt", "s3", 0.0, activity="npm test", task="Add tests"
+    )
+    activity.agents["s1"] = ChildAgent("", "old", "before", "s1", 0.0, "done", stored=True)
+    activity.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, in_background=True)
+    text = "\n".join(line.plain for line in side_lines(activity, 30, DARK, 65.0))
     for expected in ("● find it", "◐ mend it", "? reviewer  asking 1m 05s", "npm start", "running 1m 05s"):
         assert expected in text
     assert "● writer  working 1m 05s\n  Add tests\n  npm test" in text
@@ -470,15 +474,15 @@ def test_the_side_panel_states_the_state_of_everything_that_runs():
     assert "\x1b" not in text
 
 
-async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choice():
+async def test_leaving_a_session_answers_no_call_and_leaves_no_waiter_for_a_choice():
     answers: list[str] = []
     asking = DialogQueue()
 
-    async def taken(answer: str, _: str) -> None:
+    async def on_answer(answer: str, _: str) -> None:
         answers.append(answer)
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.add_panel(ApprovalPanel(approval("a1", "ls")), taken)
+        await asking.add_panel(ApprovalPanel(approval("a1", "ls")), on_answer)
         choice = pilot.app.run_worker(
             asking.ask_and_wait(ChoicePanel("Sure?", "Really?", (panels.AnswerKey("y", "yes", "yes"),)))
         )

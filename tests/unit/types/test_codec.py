@@ -84,7 +84,7 @@ def test_fields_that_a_newer_version_added_to_a_known_kind_survive():
     assert part.to_dict() == newer
 
 
-def test_an_unknown_type_is_a_value_error_for_the_one_who_builds_a_part_by_hand():
+def test_an_unknown_type_is_a_value_error_for_a_manually_built_part():
     with pytest.raises(ValueError, match="unknown part type 'holo'"):
         part_from_dict(SAMPLE)
 
@@ -201,7 +201,7 @@ def test_a_kind_needs_its_name_only_once():
         ToolPart(call_id="c", tool="t", state=ToolCompleted({}, "x", EndedTime(1, 2), attachments=[])),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_a_list_where_a_value_keeps_a_tuple_makes_no_difference(part):
+def test_a_list_in_place_of_a_tuple_makes_no_difference(part):
     plain = part.to_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert part_from_dict(plain) == part
@@ -260,7 +260,7 @@ def test_type_is_a_literal_of_its_kind():
 
 
 @given(strategies.parts)
-def test_the_guards_tell_the_kinds_apart(part):
+def test_the_guards_distinguish_the_kinds(part):
     guards = [name for name in vars(outrider_types.codec) if name.startswith("is_") and name.endswith("_part")]
     true = [name for name in guards if getattr(outrider_types.codec, name)(part)]
     assert true == [f"is_{part.type.replace('-', '_')}_part"]

@@ -34,7 +34,7 @@ DESIGNED = {
     "MessageAddedEvent": {"role": "user", "part_count": 1},
     "ContextCompactionEvent": {"tokens_before": 10, "tokens_after": 2, "messages_removed": 4},
 }
-BESIDES = [
+OTHER_FIELDS = [
     "PartUpdated",
     "PartDelta",
     "ToolOutput",
@@ -59,7 +59,7 @@ def test_an_event_takes_its_fields_by_keyword(name, fields):
     assert (event.agent_name, event.call_id, event.parent_call_id) == ("", "", "")
 
 
-@for_each("name", BESIDES)
+@for_each("name", OTHER_FIELDS)
 def test_the_other_events_exist_and_can_be_imported(name):
     assert issubclass(getattr(public, f"{name}Event"), Event)
 

@@ -25,7 +25,7 @@ from tests.fixtures.cases import for_each
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 
 
-def test_a_part_made_by_hand_has_an_id_at_once_and_its_owners_once_it_is_added():
+def test_a_manually_made_part_has_an_id_at_once_and_its_owners_once_it_is_added():
     part = TextPart("hello")
     assert part.id
     assert (part.session_id, part.message_id) == ("", "")
@@ -174,13 +174,13 @@ def test_a_message_without_a_required_field_is_not_stored(field):
 
 
 @pytest.mark.parametrize("value", [{"parts": []}, {"role": "robot"}, {"role": "user", "parts": [{"type": "text"}]}])
-def test_a_message_that_cannot_be_read_says_which_field_is_wrong(value):
+def test_a_message_that_cannot_be_read_names_the_wrong_field(value):
     with pytest.raises(PartValidationError):
         Message.from_dict(value)
 
 
 @pytest.mark.parametrize("parts", [["words"], [3], "words"])
-def test_what_is_no_part_is_refused_in_words(parts):
+def test_what_is_no_part_is_refused_with_a_message(parts):
     with pytest.raises(PartValidationError, match="is no part"):
         Message("user", parts)
 
@@ -191,7 +191,7 @@ def test_a_part_can_be_added_as_plain_data():
     assert message.get_text_content() == "x"
 
 
-def test_nobody_speaks_but_the_user_and_the_assistant():
+def test_only_the_user_and_the_assistant_have_messages():
     with pytest.raises(PartValidationError, match="robot"):
         Message("robot")  # pyright: ignore[reportArgumentType]
 

@@ -81,7 +81,7 @@ def test_a_state_offers_only_its_legal_moves():
         assert not any(hasattr(end, name) for name in ("start", "complete", "fail"))
 
 
-def test_pending_keeps_raw():
+def test_pending_has_the_raw_input():
     cut = ToolPending(raw='{"path": "a')
     assert cut.raw == '{"path": "a'
     assert cut.fail("not valid JSON", 5, reason="invalid_input").metadata["raw"] == cut.raw
@@ -117,7 +117,7 @@ def test_completed_output_is_not_empty(nothing):
 
 
 @pytest.mark.parametrize("nothing", ["", "  "])
-def test_an_error_says_what_happened(nothing):
+def test_an_error_names_what_happened(nothing):
     assert (
         ToolError({}, nothing, EndedTime(1, 2), "timeout").error == "the call ended as timeout; nothing else is known"
     )
@@ -142,7 +142,7 @@ def test_input_title_and_metadata_are_carried_to_the_end():
     assert (done.input, done.title, done.metadata) == ({"path": "a"}, "reading", {"bytes": 3, "lines": 1})
 
 
-def test_compacting_an_output_keeps_it_and_is_done_once():
+def test_compacting_an_output_preserves_it_and_is_done_once():
     compacted = COMPLETED.compact(9_000)
     assert (compacted.output, compacted.time.compacted) == ("text", 9_000)
     assert compacted.compact(9_999) is compacted
@@ -165,7 +165,7 @@ def test_compacting_an_output_keeps_it_and_is_done_once():
         (PENDING.fail("x", 2_000, reason="invalid_input"), "errored"),
     ],
 )
-def test_people_see_six_words(state, word):
+def test_six_states_are_shown(state, word):
     assert ToolPart("c", "t", state).display_status == word
 
 

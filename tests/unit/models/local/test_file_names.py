@@ -36,7 +36,7 @@ def test_a_file_that_the_user_names_can_be_named_though_it_is_not_there(workspac
     assert "a/b.txt" not in offered
 
 
-def test_numbers_are_not_taken_for_names(workspace):
+def test_numbers_are_not_read_as_names(workspace):
     assert "4.0" not in NAMES.list_files(asking(workspace, "It costs 4.0, see v1.2."))
 
 
@@ -63,5 +63,5 @@ def test_without_a_workspace_nothing_is_offered():
         ("Hello!", []),
     ],
 )
-def test_files_are_meant_by_the_words_in_their_names(workspace, text, meant):
+def test_files_match_by_the_words_in_their_names(workspace, text, meant):
     assert NAMES.match_files(asking(workspace, text), text) == meant

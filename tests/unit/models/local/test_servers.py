@@ -67,9 +67,9 @@ async def test_a_port_that_is_silent_costs_no_more_than_the_time_limit():
 async def test_who_has_no_model_is_offered_what_is_served_here():
     async with serving(Reply([TWO.encode()], headers=JSON)) as server:
         here = [Provider("ollama", "openai", "", f"http://127.0.0.1:{server.port}/v1")]
-        told = await asyncio.to_thread(missing_model_message, NO_PROVIDER_MESSAGE, here)
-    assert told.startswith(NO_PROVIDER_MESSAGE)
-    assert told.endswith("--model ollama/llama3.2:3b (or ollama/qwen2.5-coder:7b)")
+        message = await asyncio.to_thread(missing_model_message, NO_PROVIDER_MESSAGE, here)
+    assert message.startswith(NO_PROVIDER_MESSAGE)
+    assert message.endswith("--model ollama/llama3.2:3b (or ollama/qwen2.5-coder:7b)")
 
 
 def test_without_a_server_and_with_another_problem_nothing_is_added():

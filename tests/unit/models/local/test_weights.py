@@ -66,7 +66,7 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
         find_weights(str(path), tmp_path)
 
 
-def test_the_list_says_what_is_there_what_is_not_and_what_is_half_there(data):
+def test_the_list_shows_what_is_complete_missing_and_partial(data):
     default, small, own = list_weights(data)
     assert (default.name, default.path, default.partial, default.default) == ("1.5b", None, 2, True)
     assert (small.path, small.default) == (data / "models" / "0.5b.gguf", False)
@@ -87,11 +87,11 @@ def test_removing_takes_along_what_else_was_there_for_the_weights(data):
     for left in (prefix_cache_folder(data, small) / "a.bin", small.parent / "0.5b-pieces-x" / "part.whl"):
         left.parent.mkdir(parents=True)
         left.write_bytes(b"1234")
-    kept = prefix_cache_folder(data, data / "models" / "mine.gguf") / "b.bin"
-    kept.parent.mkdir(parents=True)
-    kept.touch()
+    cached = prefix_cache_folder(data, data / "models" / "mine.gguf") / "b.bin"
+    cached.parent.mkdir(parents=True)
+    cached.touch()
     assert remove_weights("small", data) == 18
-    assert kept.exists()
+    assert cached.exists()
 
 
 def test_pieces_of_known_weights_add_up():

@@ -23,7 +23,7 @@ def program(folder: Path, script: str) -> str:
 
 
 class Unconfined(msgspec.Struct, frozen=True):
-    """Starts commands and keeps nobody from anything."""
+    """Starts commands without any restriction."""
 
     name: str = "unconfined"
     confines: bool = True
@@ -34,7 +34,7 @@ class Unconfined(msgspec.Struct, frozen=True):
 
 
 @linux
-def test_a_sandbox_that_does_not_start_is_refused_with_its_own_words(tmp_path: Path):
+def test_a_sandbox_that_does_not_start_is_refused_with_its_message(tmp_path: Path):
     sandbox = BubblewrapSandbox(program(tmp_path, "echo 'setting up uid map: Permission denied' >&2; exit 1"))
     assert detect.try_sandbox(sandbox) == "setting up uid map: Permission denied"
 
@@ -60,7 +60,7 @@ def test_a_bubblewrap_without_overlays_is_recognised_by_its_version(tmp_path: Pa
 
 
 @linux
-def test_what_is_found_works_or_says_why_not(tmp_path: Path):
+def test_a_detected_sandbox_works_or_reports_why_not(tmp_path: Path):
     sandbox = detect.find_sandbox(tmp_path)
     assert (detect.try_sandbox(sandbox) is None) is sandbox.confines
     assert sandbox.confines or sandbox.gaps
@@ -74,7 +74,7 @@ def test_the_search_path_is_searched_after_the_system_and_never_relatively(tmp_p
     assert programs[0] == (system[0] if system else found)
 
 
-def test_no_sandbox_says_so_and_changes_nothing(tmp_path: Path):
+def test_no_sandbox_reports_it_and_changes_nothing(tmp_path: Path):
     sandbox = NoSandbox("bubblewrap is not installed", detect.suggest_remedy([]))
     launch = LaunchRequest(("true",), {}, tmp_path)
     assert sandbox.wrap(launch, SandboxPolicy(workspace=tmp_path)) is launch

@@ -44,7 +44,7 @@ def mounts(policy: SandboxPolicy) -> dict[str, str]:
     return found
 
 
-def test_the_stricter_word_counts_for_one_path_and_the_deeper_path_for_two(home: Path):
+def test_the_stricter_zone_applies_to_one_path_and_the_deeper_path_to_two(home: Path):
     work, data = home / "work", home / "data"
     zones = resolve_zones(
         SandboxPolicy(workspace=work, writable=True, read_only=(work,), hidden=(data,), also_writable=(data / "work",))
@@ -70,7 +70,7 @@ def test_what_the_sandbox_needs_is_never_hidden(home: Path):
     )
 
 
-def test_the_nearest_zone_above_counts():
+def test_the_nearest_zone_above_applies():
     zones: AccessZones = {"/a": "hidden", "/a/b": "writable"}
     assert access_above("/a/b/c/d", zones) == "writable"
     assert access_above("/a/b", zones) == "hidden"
@@ -86,7 +86,7 @@ def test_secrets_are_covered_and_the_workspace_is_shown(home: Path):
     assert found[str(home)] == "--bind"
 
 
-def test_what_a_new_folder_covers_needs_no_cover_of_its_own(home: Path):
+def test_what_a_new_folder_covers_needs_no_separate_cover(home: Path):
     found = mounts(default_policy(home / "work", writable=True, home=home))
     assert str(home / ".ssh") not in found  # it lies in /tmp, which is another one inside
     assert found[str(home / "work")] == "--bind"
@@ -112,7 +112,7 @@ def test_a_temporary_folder_of_the_session_takes_the_place_of_tmp(home: Path):
     assert " ".join(("--bind", str(home / "data"), "/tmp")) in " ".join(argv)
 
 
-def test_bubblewrap_is_not_taken_from_where_commands_may_write(home: Path):
+def test_bubblewrap_is_not_run_from_folders_that_commands_may_write(home: Path):
     program = home / "work" / "bwrap"
     program.touch()
     with pytest.raises(ConfigurationError, match="install bubblewrap in a system folder"):

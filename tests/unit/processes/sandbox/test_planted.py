@@ -28,12 +28,12 @@ def test_what_was_not_there_before_is_moved_away_and_preserved(workspace: Path, 
     assert (workspace / "AGENTS.md").read_text() == "mine"
 
 
-def test_nothing_planted_leaves_nothing_behind(workspace: Path, tmp_path: Path):
+def test_without_planted_files_nothing_is_stored(workspace: Path, tmp_path: Path):
     assert state(workspace).quarantine_planted(tmp_path / "kept") == ()
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_link_that_leads_nowhere_is_planted_too(workspace: Path, tmp_path: Path):
+def test_a_dangling_link_is_planted_too(workspace: Path, tmp_path: Path):
     before = state(workspace)
     (workspace / "AGENTS.md").symlink_to("nowhere")
     assert before.quarantine_planted(tmp_path / "kept") == (workspace / "AGENTS.md",)
@@ -48,19 +48,19 @@ def test_what_is_planted_twice_is_preserved_twice(workspace: Path, tmp_path: Pat
 
 
 def test_on_another_disk_it_loses_its_name_only(workspace: Path, tmp_path: Path):
-    elsewhere = Path("/dev/shm")
-    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+    other_device = Path("/dev/shm")
+    if not other_device.is_dir() or other_device.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs a second file system")
     before = state(workspace)
     (workspace / ".mcp.json").write_text("planted")
-    assert before.quarantine_planted(elsewhere) == (workspace / ".mcp.json",)
+    assert before.quarantine_planted(other_device) == (workspace / ".mcp.json",)
     assert [path.name for path in workspace.iterdir()] == [".mcp.json.planted"]
 
 
 def test_it_is_reported_what_was_planted_and_nothing_else(workspace: Path, tmp_path: Path):
     assert describe_planted([], tmp_path) == ""
-    words = describe_planted([Path("/w/.mcp.json"), Path("/w/AGENTS.md")], Path("/kept"))
-    assert words == "the sandbox does not allow these files; moved away to /kept: /w/.mcp.json, /w/AGENTS.md"
+    text = describe_planted([Path("/w/.mcp.json"), Path("/w/AGENTS.md")], Path("/kept"))
+    assert text == "the sandbox does not allow these files; moved away to /kept: /w/.mcp.json, /w/AGENTS.md"
 
 
 def test_replaced_links_are_put_back(workspace: Path, tmp_path: Path):

@@ -29,10 +29,10 @@ def verdict(program: bytes, architecture: int, number: int, *arguments: int) -> 
     """What the kernel would answer; an error's number where it refuses."""
     padded = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     context = struct.pack("=IIQ6Q", number, architecture, 0, *padded)
-    words = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    instructions = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
     at, loaded = 0, 0
     while True:
-        code, then, otherwise, value = words[at]
+        code, then, otherwise, value = instructions[at]
         at += 1
         match code:
             case 0x20:
@@ -70,7 +70,7 @@ def test_calls_of_another_architecture_end_the_process(architecture: Architectur
     assert verdict(program, AUDIT["aarch64" if architecture == "x86_64" else "x86_64"], 1) == KILL
 
 
-def test_calls_that_nobody_has_judged_are_unknown(architecture: Architecture):
+def test_unlisted_system_calls_are_not_implemented(architecture: Architecture):
     assert ask(architecture, FREE, 470) == errno.ENOSYS
     assert ask(architecture, FREE, 0x40000000 + 39) == errno.ENOSYS
 
@@ -83,7 +83,7 @@ def test_no_namespace_is_made_by_clone(architecture: Architecture, flag: int):
 
 
 @pytest.mark.parametrize("request_number", [0x5412, 0x541C, 0x541D, 0x5423])
-def test_terminals_are_not_tricked_whatever_the_upper_half_says(architecture: Architecture, request_number: int):
+def test_terminals_are_not_tricked_by_any_upper_half(architecture: Architecture, request_number: int):
     assert ask(architecture, FREE, "ioctl", 0, request_number) == errno.EPERM
     assert ask(architecture, FREE, "ioctl", 0, request_number | 7 << 32) == errno.EPERM
     assert ask(architecture, FREE, "ioctl", 0, 0x5401) == ALLOW

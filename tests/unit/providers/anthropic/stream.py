@@ -11,7 +11,7 @@ from outrider.types.request import Answer, Delta
 Event = dict[str, Any]
 
 
-def begin(**usage: Any) -> Event:
+def message_start(**usage: Any) -> Event:
     return {"type": "message_start", "message": {"id": "msg_1", "model": "claude-x", "content": [], "usage": usage}}
 
 
@@ -32,13 +32,13 @@ def end(reason: str | None = "end_turn", **usage: Any) -> list[Event]:
 
 
 def text(index: int, *pieces: str) -> list[Event]:
-    said = [piece(index, "text_delta", text=one) for one in pieces]
-    return [start(index, "text", text=""), *said, stop(index)]
+    deltas = [piece(index, "text_delta", text=one) for one in pieces]
+    return [start(index, "text", text=""), *deltas, stop(index)]
 
 
 def call(index: int, *pieces: str, id: str = "toolu_1", name: str = "read", **fields: Any) -> list[Event]:
-    said = [piece(index, "input_json_delta", partial_json=one) for one in pieces]
-    return [start(index, "tool_use", id=id, name=name, input={}, **fields), *said, stop(index)]
+    deltas = [piece(index, "input_json_delta", partial_json=one) for one in pieces]
+    return [start(index, "tool_use", id=id, name=name, input={}, **fields), *deltas, stop(index)]
 
 
 def read(events: Iterable[Event | bytes], *, close: bool = True) -> list[Delta]:

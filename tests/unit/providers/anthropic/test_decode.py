@@ -30,11 +30,22 @@ from outrider.types.request import (
     TextDelta,
     UsageReport,
 )
-from tests.unit.providers.anthropic.stream import answered, begin, call, end, folded, piece, read, start, stop, text
+from tests.unit.providers.anthropic.stream import (
+    answered,
+    call,
+    end,
+    folded,
+    message_start,
+    piece,
+    read,
+    start,
+    stop,
+    text,
+)
 
 
 def test_each_event_gives_its_deltas_at_once() -> None:
-    events = [begin(input_tokens=5, output_tokens=1), *text(0, "Hel", "lo"), *end(output_tokens=7)]
+    events = [message_start(input_tokens=5, output_tokens=1), *text(0, "Hel", "lo"), *end(output_tokens=7)]
     decoder = AnthropicDecoder()
     found = [list(decoder.feed("", json.dumps(event).encode())) for event in events]
     assert found == [
@@ -61,19 +72,19 @@ def test_each_event_gives_its_deltas_at_once() -> None:
         ("a_reason_of_tomorrow", "other"),
     ],
 )
-def test_the_providers_own_word_for_the_end_is_preserved_beside_ours(raw: str, reason: str) -> None:
-    answer = answered(begin(), text(0, "x"), end(raw))
+def test_the_providers_finish_reason_is_stored_next_to_ours(raw: str, reason: str) -> None:
+    answer = answered(message_start(), text(0, "x"), end(raw))
     assert (answer.finish, answer.finish_raw) == (reason, raw)
 
 
-def test_calls_that_wait_for_results_are_the_reason_whatever_the_provider_says() -> None:
-    assert answered(begin(), call(0, "{}"), end("end_turn")).finish == "tool_use"
-    assert answered(begin(), call(0, '{"a'), end("max_tokens")).finish == "length"
+def test_calls_that_wait_for_results_are_the_finish_reason_for_any_reason_of_the_provider() -> None:
+    assert answered(message_start(), call(0, "{}"), end("end_turn")).finish == "tool_use"
+    assert answered(message_start(), call(0, '{"a'), end("max_tokens")).finish == "length"
 
 
 def test_counts_are_disjoint_and_a_later_report_revises_an_earlier_one() -> None:
     answer = answered(
-        begin(input_tokens=3, output_tokens=1, cache_read_input_tokens=70, cache_creation_input_tokens=None),
+        message_start(input_tokens=3, output_tokens=1, cache_read_input_tokens=70, cache_creation_input_tokens=None),
         text(0, "x"),
         end(input_tokens=4, output_tokens=50, output_tokens_details={"thinking_tokens": 30}),
     )
@@ -89,17 +100,21 @@ def test_without_usage_nothing_is_reported() -> None:
 
 
 def test_parallel_calls_are_read_each_with_its_own_input() -> None:
-    answer = answered(begin(), call(0, "", '{"path":', '"a"}', id="t1"), call(1, id="t2", name="list"), end("tool_use"))
+    answer = answered(
+        message_start(), call(0, "", '{"path":', '"a"}', id="t1"), call(1, id="t2", name="list"), end("tool_use")
+    )
     first, second = answer.message.get_parts_by_type(ToolPart)
     assert (first.call_id, first.tool, first.state.input) == ("t1", "read", {"path": "a"})
     assert (second.call_id, second.tool, second.state.input) == ("t2", "list", {})
 
 
-def test_an_input_that_stands_in_the_start_counts_when_no_pieces_follow() -> None:
-    whole = answered(begin(), start(0, "tool_use", id="t", name="read", input={"a": 1}), stop(0), end("tool_use"))
+def test_an_input_in_the_start_event_is_used_when_no_chunks_follow() -> None:
+    whole = answered(
+        message_start(), start(0, "tool_use", id="t", name="read", input={"a": 1}), stop(0), end("tool_use")
+    )
     assert whole.message.get_parts_by_type(ToolPart)[0].state.input == {"a": 1}
     streamed = answered(
-        begin(),
+        message_start(),
         start(0, "tool_use", id="t", name="read", input={"a": 1}),
         piece(0, "input_json_delta", partial_json='{"b":2}'),
         stop(0),
@@ -109,7 +124,7 @@ def test_an_input_that_stands_in_the_start_counts_when_no_pieces_follow() -> Non
 
 
 def test_damaged_input_is_preserved_and_flagged() -> None:
-    answer = answered(begin(), call(0, '{"path": "a', id="t1"), call(1, '{"a":1}', id="t2"), end("max_tokens"))
+    answer = answered(message_start(), call(0, '{"path": "a', id="t1"), call(1, '{"a":1}', id="t2"), end("max_tokens"))
     damaged, good = answer.message.get_parts_by_type(ToolPart)
     assert damaged.state.raw == '{"path": "a'
     assert "input_error" in damaged.metadata
@@ -117,7 +132,9 @@ def test_damaged_input_is_preserved_and_flagged() -> None:
 
 
 def test_call_ids_that_repeat_or_are_missing_are_made_unique() -> None:
-    answer = answered(begin(), call(0, id="t"), call(1, id="t"), call(2, id=""), call(3, id=""), end("tool_use"))
+    answer = answered(
+        message_start(), call(0, id="t"), call(1, id="t"), call(2, id=""), call(3, id=""), end("tool_use")
+    )
     ids = [part.call_id for part in answer.message.get_parts_by_type(ToolPart)]
     assert ids[0] == "t"
     assert all(ids)
@@ -126,7 +143,7 @@ def test_call_ids_that_repeat_or_are_missing_are_made_unique() -> None:
 
 def test_thinking_is_shown_and_its_signature_preserved() -> None:
     answer = answered(
-        begin(),
+        message_start(),
         start(0, "thinking", thinking="", signature=""),
         piece(0, "thinking_delta", thinking="let me", estimated_tokens=None),
         piece(0, "thinking_delta", thinking=" see"),
@@ -141,20 +158,20 @@ def test_thinking_is_shown_and_its_signature_preserved() -> None:
 
 def test_thinking_with_a_signature_and_no_text_is_preserved() -> None:
     events = (start(0, "thinking", thinking="", signature=""), piece(0, "signature_delta", signature="abc"), stop(0))
-    (part,) = answered(begin(), *events, end()).message.parts
+    (part,) = answered(message_start(), *events, end()).message.parts
     assert part.to_api_format() == {"type": "thinking", "thinking": "", "signature": "abc"}
 
 
 def test_fields_of_thinking_that_have_no_name_here_go_back_with_it() -> None:
     events = (start(0, "thinking", thinking="", signature="s", bound="x"), piece(0, "thinking_delta", thinking="hm"))
-    (part,) = answered(begin(), *events, stop(0), end()).message.parts
+    (part,) = answered(message_start(), *events, stop(0), end()).message.parts
     assert part.to_api_format() == {"type": "thinking", "thinking": "hm", "signature": "s", "bound": "x"}
 
 
 def test_blocks_that_only_the_provider_understands_are_preserved_in_their_place() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "e"}]}
     answer = answered(
-        begin(),
+        message_start(),
         start(0, "redacted_thinking", data="xyz"),
         stop(0),
         text(1, "I look."),
@@ -185,7 +202,7 @@ def test_blocks_that_only_the_provider_understands_are_preserved_in_their_place(
 
 def test_citations_and_callers_are_preserved_with_their_part() -> None:
     answer = answered(
-        begin(),
+        message_start(),
         start(0, "text", text="", citations=[]),
         piece(0, "text_delta", text="Cats purr."),
         piece(0, "citations_delta", citation={"cited_text": "purr"}),
@@ -194,8 +211,8 @@ def test_citations_and_callers_are_preserved_with_their_part() -> None:
         call(1, "{}", caller={"type": "direct"}),
         end("tool_use"),
     )
-    said, asked = answer.message.parts
-    assert said.metadata == {"anthropic": {"citations": [{"cited_text": "purr"}, {"cited_text": "cat"}]}}
+    text, asked = answer.message.parts
+    assert text.metadata == {"anthropic": {"citations": [{"cited_text": "purr"}, {"cited_text": "cat"}]}}
     assert asked.metadata == {"anthropic": {"caller": {"type": "direct"}}}
 
 
@@ -203,13 +220,13 @@ def test_citations_and_callers_are_preserved_with_their_part() -> None:
     "noise",
     [{"type": "ping"}, b"[DONE]", b" [DONE] ", b"", {"type": "event_of_tomorrow", "x": 1}, b"[1]", {"type": None}],
 )
-def test_what_says_nothing_changes_nothing(noise: Any) -> None:
-    answer = answered(begin(), noise, text(0, "Hi"), noise, end(), noise)
+def test_empty_events_change_nothing(noise: Any) -> None:
+    answer = answered(message_start(), noise, text(0, "Hi"), noise, end(), noise)
     assert answer.message.get_text_content() == "Hi"
     assert answer.finish == "stop"
 
 
-def test_the_name_of_the_event_counts_where_the_body_has_no_type() -> None:
+def test_the_name_of_the_event_is_used_where_the_body_has_no_type() -> None:
     decoder = AnthropicDecoder()
     found = list(decoder.feed("content_block_delta", b'{"index":0,"delta":{"type":"text_delta","text":"x"}}'))
     assert found == [PartStart(0, "text"), TextDelta(0, "x")]
@@ -227,22 +244,22 @@ def test_padding_nulls_and_numbers_as_text_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "text"),
     [
         (rb'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\ud800b"}}', "a\ufffdb"),
         (b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\xffb"}}', "a\ufffdb"),
         (b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a\nb"}}', "a\nb"),
     ],
 )
-def test_text_with_damaged_characters_is_shown_and_can_be_stored(data: bytes, said: str) -> None:
-    answer = answered(begin(), data, end())
-    assert answer.message.get_text_content() == said
+def test_text_with_damaged_characters_is_shown_and_can_be_stored(data: bytes, text: str) -> None:
+    answer = answered(message_start(), data, end())
+    assert answer.message.get_text_content() == text
     assert answer.message.get_text_content().encode()
 
 
 def test_pieces_of_a_block_that_never_started_start_it() -> None:
     answer = answered(
-        begin(),
+        message_start(),
         piece(0, "text_delta", text="Hi"),
         piece(1, "thinking_delta", thinking="hm"),
         piece(2, "input_json_delta", partial_json="{}"),
@@ -254,37 +271,37 @@ def test_pieces_of_a_block_that_never_started_start_it() -> None:
 
 def test_a_piece_of_another_kind_does_not_spoil_a_block() -> None:
     events = (*call(0, '{"a":')[:-1], piece(0, "text_delta", text="Hi"), stop(0))
-    answer = answered(begin(), *events, end())
+    answer = answered(message_start(), *events, end())
     assert answer.message.get_text_content() == "Hi"
     assert answer.message.get_parts_by_type(ToolPart)[0].state.raw == '{"a":'
 
 
 def test_a_start_that_repeats_is_one_start_and_another_one_is_another_part() -> None:
-    once = answered(begin(), start(0, "text", text=""), text(0, "Hi"), end())
+    once = answered(message_start(), start(0, "text", text=""), text(0, "Hi"), end())
     assert len(once.message.parts) == 1
-    twice = answered(begin(), call(0, "{}", id="t1")[0], call(0, "{}", id="t2"), end("tool_use"))
+    twice = answered(message_start(), call(0, "{}", id="t1")[0], call(0, "{}", id="t2"), end("tool_use"))
     assert [part.call_id for part in twice.message.parts] == ["t1", "t2"]
 
 
 def test_indices_may_start_anywhere_and_message_start_may_repeat() -> None:
-    answer = answered(begin(input_tokens=5), begin(input_tokens=5), text(9, "a"), text(3, "b"), end())
+    answer = answered(message_start(input_tokens=5), message_start(input_tokens=5), text(9, "a"), text(3, "b"), end())
     assert answer.message.get_text_content() == "a\nb"
     assert answer.tokens.input == 5
 
 
 def test_what_comes_after_the_end_is_not_looked_at() -> None:
-    assert answered(begin(), text(0, "Hi"), end(), text(0, "late")).message.get_text_content() == "Hi"
+    assert answered(message_start(), text(0, "Hi"), end(), text(0, "late")).message.get_text_content() == "Hi"
 
 
 def test_blocks_that_are_still_open_at_the_end_are_ended() -> None:
-    answer = answered(begin(), call(0, '{"a":1}')[:-1], end("tool_use"))
+    answer = answered(message_start(), call(0, '{"a":1}')[:-1], end("tool_use"))
     assert answer.message.get_parts_by_type(ToolPart)[0].state.input == {"a": 1}
 
 
 def test_a_stream_that_ends_before_the_model_did_is_an_error_and_what_arrived_stays() -> None:
     decoder = AnthropicDecoder()
     found: list[Delta] = []
-    for event in [begin(), *text(0, "Hel")[:-1]]:
+    for event in [message_start(), *text(0, "Hel")[:-1]]:
         found += decoder.feed("", json.dumps(event).encode())
     with pytest.raises(NetworkError):
         decoder.close()
@@ -298,7 +315,7 @@ def test_nothing_at_all_is_an_error_that_may_be_tried_again() -> None:
 
 
 def test_a_stream_whose_stop_reason_is_known_is_whole() -> None:
-    answer = folded(read([begin(), *text(0, "Hi"), end(output_tokens=7)[0]]))
+    answer = folded(read([message_start(), *text(0, "Hi"), end(output_tokens=7)[0]]))
     assert (answer.message.get_text_content(), answer.finish, answer.tokens.output) == ("Hi", "stop", 7)
 
 
@@ -316,7 +333,7 @@ def test_a_stream_whose_stop_reason_is_known_is_whole() -> None:
 def test_an_error_inside_the_stream_is_typed(error: Any, kind: type[ProviderError], message: str) -> None:
     for event in ({"type": "error", "error": error}, {"error": error}):
         with pytest.raises(kind) as caught:
-            read([begin(), event])
+            read([message_start(), event])
         assert caught.value.message == message
         assert caught.value.status is None
 
@@ -327,11 +344,11 @@ def test_an_error_inside_the_stream_is_typed(error: Any, kind: type[ProviderErro
 )
 def test_an_event_that_cannot_be_read_is_an_error_and_no_crash(data: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
-        read([begin(), data])
+        read([message_start(), data])
 
 
 @pytest.mark.parametrize("depth", [400, 900, 990, 1500, 100_000])
-def test_nesting_that_nobody_can_follow_is_an_error_and_no_crash(depth: int) -> None:
+def test_excessive_nesting_is_an_error_and_no_crash(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
     for data in (
         b'{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":' + deep + b"}}",
@@ -408,7 +425,7 @@ events = st.one_of(
     st.builds(lambda i, k, f: piece(i, k, **f), indices, pieces, st.dictionaries(fields, values, max_size=2)),
     st.builds(lambda i, k, t: piece(i, k, text=t, thinking=t, partial_json=t), indices, pieces, st.text(max_size=3)),
     st.builds(stop, indices),
-    st.just(begin(input_tokens=1)),
+    st.just(message_start(input_tokens=1)),
     st.sampled_from(end()),
     values.map(lambda value: {"type": "message_delta", "delta": value}),
     values.map(lambda value: json.dumps(value).encode()),
@@ -416,7 +433,7 @@ events = st.one_of(
 
 
 @given(st.lists(events, max_size=12))
-def test_whatever_arrives_gives_well_formed_deltas_or_a_typed_error(stream: list[Any]) -> None:
+def test_any_input_gives_well_formed_deltas_or_a_typed_error(stream: list[Any]) -> None:
     decoder = AnthropicDecoder()
     found: list[Delta] = []
     try:

@@ -87,7 +87,7 @@ def test_names_and_ids_of_others_fit_the_alphabet_and_still_pair() -> None:
     assert safe_name("")
 
 
-def test_files_of_a_result_stand_in_it() -> None:
+def test_files_of_a_result_are_in_it() -> None:
     result = ToolResultPart(
         tool_use_id="t",
         content="seen",

@@ -87,7 +87,7 @@ def test_a_budget_is_never_below_the_least_nor_above_the_answer(settings: dict[s
     assert (thinking and thinking["budget_tokens"]) == budget
 
 
-def test_a_named_budget_counts_where_the_model_still_takes_one() -> None:
+def test_a_named_budget_is_sent_where_the_model_still_accepts_one() -> None:
     named = {"type": "enabled", "budget_tokens": 2000}
     assert tuned("claude-sonnet-4-6", reasoning=True, reasoning_budget=2000)["thinking"] == named
     assert tuned("claude-opus-4-7", reasoning=True, reasoning_budget=2000)["thinking"]["type"] == "adaptive"
@@ -140,7 +140,7 @@ def test_a_forced_call_leaves_no_room_for_thinking() -> None:
         ("other", {"temperature": 0.2, "top_p": 0.5}, {"temperature": 0.2, "top_p": 0.5}),
     ],
 )
-def test_sampling_is_sent_only_where_it_is_taken(model: str, settings: dict[str, Any], sent: dict[str, Any]) -> None:
+def test_sampling_is_sent_only_where_it_is_accepted(model: str, settings: dict[str, Any], sent: dict[str, Any]) -> None:
     fields = tuned(model, **settings)
     assert {name: fields[name] for name in ("temperature", "top_p") if name in fields} == sent
 

@@ -15,7 +15,7 @@ from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, TextDelta, ToolSpec
 from tests.fixtures.http_server import Reply, serving
-from tests.unit.providers.anthropic.stream import begin, end, text
+from tests.unit.providers.anthropic.stream import end, message_start, text
 
 MODEL = "claude-haiku-4-5"
 TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})
@@ -41,7 +41,7 @@ def body(of: AnthropicWire, asked: Request) -> dict[str, Any]:
     return json.loads(of.build_request(asked).body)
 
 
-def test_a_turn_begins_with_the_bytes_of_the_turn_before_it() -> None:
+def test_a_turn_starts_with_the_bytes_of_the_turn_before_it() -> None:
     anthropic = wire()
     prompt = Prompt([user("read a")])
     asked = request(prompt, system="Be brief.", tools=(TOOL,))
@@ -63,8 +63,8 @@ def test_earlier_messages_are_not_written_again() -> None:
     anthropic.build_request(request(prompt))
     prompt._messages[0] = user("changed behind its back")  # pyright: ignore[reportPrivateUsage]
     prompt.append(user("two"))
-    said = body(anthropic, request(prompt))["messages"]
-    assert [message["content"][0]["text"] for message in said] == ["one", "two"]
+    messages = body(anthropic, request(prompt))["messages"]
+    assert [message["content"][0]["text"] for message in messages] == ["one", "two"]
 
 
 def test_the_same_prompt_can_go_to_models_of_several_families() -> None:
@@ -81,9 +81,9 @@ def test_all_of_claude_is_one_family_and_every_other_model_its_own() -> None:
 
 
 def test_caching_is_left_to_the_server_by_one_mark_outside_the_messages() -> None:
-    said = body(wire(), request(system="s", tools=(TOOL,)))
-    assert said["cache_control"] == said["system"][-1]["cache_control"] == said["tools"][-1]["cache_control"] == MARK
-    assert "cache_control" not in json.dumps(said["messages"])
+    sent = body(wire(), request(system="s", tools=(TOOL,)))
+    assert sent["cache_control"] == sent["system"][-1]["cache_control"] == sent["tools"][-1]["cache_control"] == MARK
+    assert "cache_control" not in json.dumps(sent["messages"])
 
 
 def test_caching_can_be_marked_by_us_lengthened_or_switched_off() -> None:
@@ -98,10 +98,10 @@ def test_caching_can_be_marked_by_us_lengthened_or_switched_off() -> None:
 def test_extra_is_merged_last() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
     extra = {"tools": [search], "metadata": {"user_id": "u"}, "max_tokens": 5, "thinking": {"type": "disabled"}}
-    said = body(wire(), request(tools=(TOOL,), reasoning=True, temperature=0.5, extra=extra))
-    assert [tool["name"] for tool in said["tools"]] == ["read", "web_search"]
-    assert (said["metadata"], said["max_tokens"]) == ({"user_id": "u"}, 5)
-    assert (said["thinking"], said["temperature"]) == ({"type": "disabled"}, 0.5)
+    sent = body(wire(), request(tools=(TOOL,), reasoning=True, temperature=0.5, extra=extra))
+    assert [tool["name"] for tool in sent["tools"]] == ["read", "web_search"]
+    assert (sent["metadata"], sent["max_tokens"]) == ({"user_id": "u"}, 5)
+    assert (sent["thinking"], sent["temperature"]) == ({"type": "disabled"}, 0.5)
 
 
 def test_anthropic_itself_gets_the_key_in_its_own_header() -> None:
@@ -136,10 +136,10 @@ def test_vertex_has_the_model_in_the_address_and_the_version_in_the_body() -> No
         "https://us-east5-aiplatform.googleapis.com/v1/projects/p/locations/us-east5"
         "/publishers/anthropic/models/claude-sonnet-4-5@20250929:streamRawPredict"
     )
-    said = json.loads(call.body)
-    assert "model" not in said and "cache_control" not in said
-    assert said["anthropic_version"] == "vertex-2023-10-16"
-    assert said["messages"][-1]["content"][-1]["cache_control"] == MARK
+    sent = json.loads(call.body)
+    assert "model" not in sent and "cache_control" not in sent
+    assert sent["anthropic_version"] == "vertex-2023-10-16"
+    assert sent["messages"][-1]["content"][-1]["cache_control"] == MARK
     assert call.headers["authorization"] == "Bearer k"
     assert "x-api-key" not in call.headers
     assert vertex.build_request(request(stream=False)).url.endswith(":rawPredict")
@@ -169,26 +169,30 @@ def test_beta_headers_are_sent_when_they_are_needed_and_joined_with_the_users() 
 
 
 def refused(message: str, status: int = 400) -> Any:
-    said = {"type": "error", "error": {"type": "invalid_request_error", "message": message}, "request_id": "req_1"}
-    return wire().decode_error(status, {}, json.dumps(said).encode())
+    error_body = {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": message},
+        "request_id": "req_1",
+    }
+    return wire().decode_error(status, {}, json.dumps(error_body).encode())
 
 
 def test_the_largest_answer_is_found_by_asking_and_remembered() -> None:
     anthropic = wire(limit=None)
     assert isinstance(anthropic, AdaptiveWireFormat)
     assert body(anthropic, request())["max_tokens"] == PROBE_MAX_TOKENS
-    told = "max_tokens: 10000000 > 64000, which is the maximum allowed number of output tokens for claude-haiku-4-5"
-    assert anthropic.adapt_to_error(request(), refused(told))
+    message = "max_tokens: 10000000 > 64000, which is the maximum allowed number of output tokens for claude-haiku-4-5"
+    assert anthropic.adapt_to_error(request(), refused(message))
     assert body(anthropic, request())["max_tokens"] == 64_000
     assert body(anthropic, request(model="claude-opus-4-1"))["max_tokens"] == PROBE_MAX_TOKENS
-    assert not anthropic.adapt_to_error(request(), refused(told)), "the same lesson twice changes nothing"
+    assert not anthropic.adapt_to_error(request(), refused(message)), "the same lesson twice changes nothing"
 
 
 async def test_a_client_asks_once_more_with_the_maximum_that_it_was_given() -> None:
-    told = {"type": "invalid_request_error", "message": "max_tokens: 10000000 > 8192, which is the maximum allowed"}
-    no = Reply([json.dumps({"type": "error", "error": told}).encode()], 400, {"content-type": "application/json"})
-    said = [begin(), *text(0, "Hi"), *end()]
-    yes = Reply([b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in said)])
+    error = {"type": "invalid_request_error", "message": "max_tokens: 10000000 > 8192, which is the maximum allowed"}
+    no = Reply([json.dumps({"type": "error", "error": error}).encode()], 400, {"content-type": "application/json"})
+    events = [message_start(), *text(0, "Hi"), *end()]
+    yes = Reply([b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)])
     async with serving(no, yes) as server:
         client = WireClient("anthropic", AnthropicWire(Provider("anthropic", "anthropic", "k", server.url)))
         for _ in range(2):
@@ -198,10 +202,10 @@ async def test_a_client_asks_once_more_with_the_maximum_that_it_was_given() -> N
         assert [json.loads(seen.body)["max_tokens"] for seen in server.requests] == [PROBE_MAX_TOKENS, 8192, 8192]
 
 
-def test_what_the_api_says_counts_more_than_the_catalog_and_less_than_the_user() -> None:
+def test_values_of_the_api_override_the_catalog_and_not_the_user() -> None:
     anthropic = wire(limit=99_000)
-    told = refused("max_tokens: 99000 > 64000, which is the maximum")
-    assert not anthropic.adapt_to_error(request(max_output_tokens=99_000), told)
+    error = refused("max_tokens: 99000 > 64000, which is the maximum")
+    assert not anthropic.adapt_to_error(request(max_output_tokens=99_000), error)
     assert body(anthropic, request(max_output_tokens=99_000))["max_tokens"] == 99_000
     assert body(anthropic, request())["max_tokens"] == 64_000
 

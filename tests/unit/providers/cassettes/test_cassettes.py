@@ -29,12 +29,12 @@ from outrider.types.ids import new_id
 from outrider.types.request import Delta, Retry, RetryPolicy, TextDelta
 from tests.fixtures.cases import for_each
 from tests.fixtures.http_server import Reply, Server, serving
-from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
+from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, text_stream
 
 SHORT = HttpTimeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
 ONCE = RetryPolicy(attempts=1)
 TWICE = RetryPolicy(attempts=2, first_window=0.01)
-CHUNKS = [words("Hello"), words("wor")[:4], words("wor")[4:], words("ld", "[END]")]
+CHUNKS = [text_stream("Hello"), text_stream("wor")[:4], text_stream("wor")[4:], text_stream("ld", "[END]")]
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_a_refusal_and_the_answer_after_it_are_played_in_order(cassette: C
 
 
 async def test_a_connection_that_broke_breaks_again(cassette: Cassette):
-    async with recording(cassette, Reply([words("Hello")], after="reset")) as (transport, server):
+    async with recording(cassette, Reply([text_stream("Hello")], after="reset")) as (transport, server):
         with pytest.raises(NetworkError):
             await ask(transport, server.url)
     [exchange] = cassette.read_exchanges()
@@ -98,7 +98,7 @@ async def test_a_connection_that_broke_breaks_again(cassette: Cassette):
 @pytest.mark.parametrize("after", ["reset", "close"])
 async def test_an_answer_that_broke_and_was_not_requested_again_is_not_now(cassette: Cassette, after: Any):
     """Version 0.1 did not repeat an answer that had been shown."""
-    async with recording(cassette, Reply([words("Hello")], after=after)) as (transport, server):
+    async with recording(cassette, Reply([text_stream("Hello")], after=after)) as (transport, server):
         with pytest.raises(NetworkError):
             await ask(transport, server.url, ONCE)
     player, got = ReplayTransport(cassette), list[Delta]()
@@ -118,7 +118,7 @@ async def test_a_server_that_never_answered_does_not_answer_again(cassette: Cass
 
 
 async def test_an_answer_that_its_reader_left_is_preserved_as_far_as_it_was_read(cassette: Cassette):
-    async with recording(cassette, Reply([words("Hello"), 30.0])) as (transport, server):
+    async with recording(cassette, Reply([text_stream("Hello"), 30.0])) as (transport, server):
         client = WireClient("plain", PlainWire(server.url), transport)
         stream = client.stream(plain_request())
         while not isinstance(await anext(stream), TextDelta):
@@ -215,7 +215,7 @@ async def test_a_deck_records_and_plays_and_shares_what_was_played(cassette: Cas
     )
 
 
-def test_a_cassette_that_is_missing_or_damaged_says_so(cassette: Cassette):
+def test_a_cassette_that_is_missing_or_damaged_is_reported(cassette: Cassette):
     with pytest.raises(ConfigurationError, match="record it first"):
         cassette.read_exchanges()
     cassette.erase()
@@ -243,14 +243,14 @@ CALL = HttpRequest(
 
 
 def test_a_call_is_preserved_without_its_secrets():
-    kept = SecretScrubber(["swordfish"]).scrub_request(CALL)
-    assert SECRET not in str(kept) and "swordfish" not in str(kept)
-    assert kept.url.startswith("https://api.example/v1/x?key=") and kept.url.endswith("&alt=sse")
-    assert kept.headers == {"content-type": "application/json"}
-    assert kept.body["max_tokens"] == 5 and kept.body["signature"] == "abc"
+    scrubbed = SecretScrubber(["swordfish"]).scrub_request(CALL)
+    assert SECRET not in str(scrubbed) and "swordfish" not in str(scrubbed)
+    assert scrubbed.url.startswith("https://api.example/v1/x?key=") and scrubbed.url.endswith("&alt=sse")
+    assert scrubbed.headers == {"content-type": "application/json"}
+    assert scrubbed.body["max_tokens"] == 5 and scrubbed.body["signature"] == "abc"
 
 
-def test_what_looks_like_a_key_is_hidden_wherever_it_stands():
+def test_text_that_looks_like_a_key_is_hidden_at_any_position():
     looks = "sk-" + "made-up-4-tests-" * 2
     chunks = [RecordedChunk.from_bytes(f"Your key {looks} is wrong".encode(), 0)]
     assert looks not in str(SecretScrubber().scrub_chunks(chunks, CALL))
@@ -262,8 +262,8 @@ def test_a_secret_across_two_chunks_is_hidden(cut: int):
         RecordedChunk.from_bytes(f"a {SECRET[:cut]}".encode(), 1),
         RecordedChunk.from_bytes(f"{SECRET[cut:]} b".encode(), 2),
     ]
-    kept = SecretScrubber().scrub_chunks(chunks, CALL)
-    assert b"".join(chunk.to_bytes() for chunk in kept) == b"a [hidden secret] b"
+    scrubbed = SecretScrubber().scrub_chunks(chunks, CALL)
+    assert b"".join(chunk.to_bytes() for chunk in scrubbed) == b"a [hidden secret] b"
 
 
 def test_chunks_keep_their_borders_where_no_secret_is_cut():

@@ -33,13 +33,13 @@ def test_every_body_comes_back_as_it_was(tmp_path_factory, given):
 
 def test_conversations_that_continue_side_by_side_are_each_written_once(tmp_path: Path):
     tape = Cassette(tmp_path / "one.jsonl", compact=True)
-    said: dict[str, list[str]] = {"a": ["first"], "b": ["second"]}
+    texts: dict[str, list[str]] = {"a": ["first"], "b": ["second"]}
     for turn in range(20):
-        for name, messages in said.items():
+        for name, messages in texts.items():
             messages.append(f"{name}{turn}" * 100)
             tape.add(exchange({"model": name, "messages": list(messages)}))
     assert tape.path.stat().st_size < 40 * 600
-    assert Cassette(tape.path).read_exchanges()[-1].call.body == {"model": "b", "messages": said["b"]}
+    assert Cassette(tape.path).read_exchanges()[-1].call.body == {"model": "b", "messages": texts["b"]}
 
 
 def test_a_cassette_continues_after_its_process_was_torn_off_in_a_line(tmp_path: Path):
@@ -77,7 +77,7 @@ async def test_a_model_without_a_wire_is_played_delta_for_delta(tmp_path: Path):
     assert [[delta async for delta in player.stream(plain_request())] for _ in script] == live
 
 
-async def test_a_refusal_without_a_wire_keeps_its_kind_and_words(tmp_path: Path):
+async def test_a_refusal_without_a_wire_has_its_kind_and_message(tmp_path: Path):
     tape = Cassette(tmp_path / "one.jsonl")
     client = RecordingClient(ScriptedClient([ContextOverflowError("too long", status=413, type="full")]), tape)
     with pytest.raises(ContextOverflowError):

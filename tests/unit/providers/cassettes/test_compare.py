@@ -21,7 +21,7 @@ def test_the_order_of_fields_means_nothing():
 
 
 @pytest.mark.parametrize(
-    ("sent", "words"),
+    ("sent", "message"),
     [
         (changed(model="x"), "model: recorded 'm', sent 'x'"),
         (changed(n=2), "n: recorded 1, sent 2"),
@@ -37,13 +37,13 @@ def test_the_order_of_fields_means_nothing():
         ("text", "body: recorded {"),
     ],
 )
-def test_the_first_difference_is_named_by_its_place(sent: object, words: str):
-    assert (first_difference(BODY, sent) or "").startswith(words)
+def test_the_first_difference_is_named_by_its_place(sent: object, message: str):
+    assert (first_difference(BODY, sent) or "").startswith(message)
 
 
 def test_long_texts_are_shown_from_where_they_part():
-    words = first_difference({"a": "x" * 500 + "one"}, {"a": "x" * 500 + "two"}) or ""
-    assert "from character 500" in words and "one" in words and "two" in words and len(words) < 200
+    message = first_difference({"a": "x" * 500 + "one"}, {"a": "x" * 500 + "two"}) or ""
+    assert "from character 500" in message and "one" in message and "two" in message and len(message) < 200
 
 
 @pytest.mark.parametrize("ignore", [("messages.content.text",), ("messages",), ("messages.content",)])

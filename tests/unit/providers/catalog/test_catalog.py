@@ -39,7 +39,7 @@ def test_every_kind_of_token_has_its_own_rate():
     assert rates.compute_cost(USED) == Decimal("0.012425")
 
 
-def test_without_a_rate_of_its_own_reasoning_is_output_and_cached_input_is_input():
+def test_without_a_separate_rate_reasoning_is_output_and_cached_input_is_input():
     assert prices(input="1", output="2").compute_cost(USED) == Decimal("0.00432")
 
 
@@ -180,12 +180,12 @@ def test_a_vendors_own_model_costs_the_same_behind_a_proxy(catalog: ModelCatalog
     assert catalog.output_limit(kind, model, base_url=proxy) == catalog.output_limit(kind, model) is not None
 
 
-def test_long_prompts_cost_more_where_the_vendor_says_so(catalog: ModelCatalog):
+def test_long_prompts_cost_more_where_the_vendor_charges_more(catalog: ModelCatalog):
     assert catalog.cost_of("google", "gemini-2.5-pro", Tokens(input=200_000, output=1_000)) == Decimal("0.26")
     assert catalog.cost_of("google", "gemini-2.5-pro", Tokens(input=300_000, output=1_000)) == Decimal("0.765")
 
 
-def test_capabilities_tell_models_apart(catalog: ModelCatalog):
+def test_capabilities_distinguish_models(catalog: ModelCatalog):
     assert catalog.capabilities("anthropic", "claude-sonnet-4-5") == ModelCapabilities(
         tools=True, images=True, pdf=True, reasoning=True
     )

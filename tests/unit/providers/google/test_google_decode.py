@@ -65,18 +65,18 @@ def test_text_and_thoughts_are_given_as_they_arrive():
     assert list(decoder.close()) == [PartEnd(1), Finish("stop", "STOP")]
 
 
-def test_a_signed_text_is_a_part_of_its_own_even_an_empty_one():
+def test_a_signed_text_is_a_separate_part_even_an_empty_one():
     parts = streamed(chunk({"text": "Hi"}), chunk({"text": "", "thoughtSignature": "s"}, finish="STOP")).message.parts
     assert [(part.text, part.metadata) for part in parts] == [("Hi", {}), ("", {FAMILY: {"thought_signature": "s"}})]
 
 
-def test_a_signed_thought_keeps_its_signature():
+def test_a_signed_thought_has_its_signature():
     (part,) = streamed(chunk({"thought": True, "thoughtSignature": "s"}, finish="STOP")).message.parts
     assert isinstance(part, ReasoningPart)
     assert part.provider_state == {"family": FAMILY, "thought_signature": "s"}
 
 
-def test_an_empty_part_without_a_signature_says_nothing():
+def test_an_empty_part_without_a_signature_is_ignored():
     assert streamed(chunk({"text": ""}, finish="STOP")).message.parts == []
 
 
@@ -102,8 +102,8 @@ def test_an_id_that_google_gave_is_preserved():
 
 def test_arguments_in_pieces_are_shown_while_they_are_written():
     decoder = GeminiDecoder()
-    begun = chunk(call(willContinue=True) | {"thoughtSignature": "s"}, responseId="r")
-    assert fed(decoder, begun)[-1] == PartStart(0, "tool", f"{GENERATED_ID_PREFIX}r_0", "read")
+    started = chunk(call(willContinue=True) | {"thoughtSignature": "s"}, responseId="r")
+    assert fed(decoder, started)[-1] == PartStart(0, "tool", f"{GENERATED_ID_PREFIX}r_0", "read")
     piece = {"jsonPath": "$.path", "stringValue": "a.t", "willContinue": True}
     more = {"functionCall": {"partialArgs": [piece], "willContinue": True}}
     assert fed(decoder, chunk(more)) == [InputDelta(0, '{"path":"a.t')]
@@ -155,7 +155,7 @@ def test_an_image_is_a_file():
         ("SOMETHING_NEW", "other"),
     ],
 )
-def test_the_reason_to_finish_is_reported_in_five_words_and_in_googles_own(raw: str | int, finish: str):
+def test_the_finish_reason_is_one_of_ours_with_the_one_of_google(raw: str | int, finish: str):
     answer = whole({"candidates": [{"finishReason": raw}]})
     assert (answer.finish, answer.finish_raw) == (finish, str(raw))
 
@@ -189,8 +189,8 @@ def test_tokens_are_distinguished_and_add_up():
 
 def test_usage_is_reported_when_it_changes():
     decoder = GeminiDecoder()
-    counts = [{"promptTokenCount": 5}, {"promptTokenCount": 5}, {"promptTokenCount": 5, "candidatesTokenCount": 2}, {}]
-    found = fed(decoder, *({"usageMetadata": count} for count in counts))
+    usages = [{"promptTokenCount": 5}, {"promptTokenCount": 5}, {"promptTokenCount": 5, "candidatesTokenCount": 2}, {}]
+    found = fed(decoder, *({"usageMetadata": count} for count in usages))
     assert found == [UsageReport(Tokens(5)), UsageReport(Tokens(5, 2))]
 
 
@@ -204,7 +204,7 @@ def test_a_stream_that_is_an_array_is_read_like_events():
     assert answer.message.get_text_content() == "Hello"
 
 
-def test_of_several_candidates_the_first_counts():
+def test_of_several_candidates_the_first_is_used():
     second = {"index": 1, "content": {"parts": [{"text": "no"}]}, "finishReason": "MAX_TOKENS"}
     value = chunk({"text": "yes"}, finish="STOP")
     value["candidates"].append(second)
@@ -213,7 +213,7 @@ def test_of_several_candidates_the_first_counts():
 
 
 @pytest.mark.parametrize("noise", [b"[DONE]", b"ping", b"", b"{}", b'{"candidates": [{"content": {"role": "model"}}]}'])
-def test_what_says_nothing_says_nothing(noise: bytes):
+def test_empty_chunks_give_no_deltas(noise: bytes):
     assert list(GeminiDecoder().feed("", noise)) == []
 
 
@@ -225,7 +225,7 @@ def test_a_stream_that_stops_early_is_a_broken_connection():
 
 
 @pytest.mark.parametrize("wrap", [lambda error: {"error": error}, lambda error: [{"error": error}]])
-def test_an_error_inside_a_stream_is_raised_in_its_own_words(wrap: Any):
+def test_an_error_inside_a_stream_is_raised_with_its_message(wrap: Any):
     error = {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}
     with pytest.raises(OverloadedError, match="The model is overloaded"):
         fed(GeminiDecoder(), wrap(error))

@@ -94,7 +94,7 @@ def test_vertex_takes_a_token():
     assert "x-goog-api-key" not in headers
 
 
-def test_settings_are_sent_in_this_apis_words():
+def test_settings_are_sent_in_this_apis_format():
     settings = ModelSettings(
         max_output_tokens=9, temperature=0.5, top_p=0.9, stop=("END",), output=OutputSchema(SCHEMA)
     )
@@ -167,8 +167,8 @@ def test_an_answer_goes_back_as_it_came():
         call(id="c2", args={"n": 2}),
     ]
     answer = folded(GeminiDecoder().decode_body(json.dumps(chunk(*came, finish="STOP")).encode()))
-    said = [part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts]
-    assert parts("assistant", *said, model=NEW) == came
+    answer_parts = [part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts]
+    assert parts("assistant", *answer_parts, model=NEW) == came
 
 
 def test_an_id_that_was_made_up_never_leaves():
@@ -179,7 +179,7 @@ def test_an_id_that_was_made_up_never_leaves():
     assert parts("user", result())[0]["functionResponse"]["id"] == "c1"
 
 
-def test_a_failed_call_says_so():
+def test_a_failed_call_is_marked():
     assert parts("user", result(is_error=True))[0]["functionResponse"]["response"] == {"error": "text"}
 
 
@@ -188,7 +188,7 @@ def test_a_result_without_a_name_takes_the_name_of_its_call():
     assert contents(*messages)[1]["parts"][0]["functionResponse"]["name"] == "read"
 
 
-def test_files_of_a_result_stand_beside_it_before_generation_3_and_inside_it_from_then_on():
+def test_files_of_a_result_are_next_to_it_before_generation_3_and_inside_it_since():
     image, sound = Attachment("image/png", data="QUJD"), Attachment("audio/wav", data="REVG")
     given = (result(attachments=(image, sound)), result(tool_use_id="c2"), TextPart("so"))
     inline = {"inlineData": {"mimeType": "image/png", "data": "QUJD"}}
@@ -213,7 +213,7 @@ def test_a_file_is_sent_in_the_way_it_is_given(mime: str, url: str, written: dic
     assert parts("user", FilePart(mime=mime, url=url)) == [written]
 
 
-def test_the_first_call_of_another_model_gets_a_stand_in_signature_for_generation_3():
+def test_the_first_call_of_another_model_gets_a_placeholder_signature_for_generation_3():
     found = parts("assistant", use(), use(tool_id="c2"), model=NEW)
     assert ["thoughtSignature" in part for part in found] == [True, False]
     assert all("thoughtSignature" not in part for part in parts("assistant", use(), use(tool_id="c2")))
@@ -231,7 +231,7 @@ def test_a_message_with_nothing_to_say_is_left_out():
     )
 
 
-def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_twice():
+def test_a_turn_starts_with_the_bytes_of_the_turn_before_and_encodes_no_message_twice():
     found, prompt = wire(), asked("Hi")
     bodies = [found.build_request(Request(OLD, prompt, "Be brief.", (READ,))).body]
     for number in range(5):
@@ -255,9 +255,9 @@ def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_refusal_is_typed_and_in_googles_words(status: int, kind: str, message: str, error: Any, listed: bool):
-    said = {"error": {"code": status, "message": message, "status": kind}}
-    found = wire().decode_error(status, {}, json.dumps([said] if listed else said).encode())
+def test_a_refusal_is_typed_with_the_message_of_google(status: int, kind: str, message: str, error: Any, listed: bool):
+    error_body = {"error": {"code": status, "message": message, "status": kind}}
+    found = wire().decode_error(status, {}, json.dumps([error_body] if listed else error_body).encode())
     assert type(found) is error
     assert (found.message, found.type, found.status) == (message, kind, status)
 
@@ -267,8 +267,8 @@ def test_the_wait_that_a_refusal_asks_for_is_reported():
         {"@type": "x/QuotaFailure"},
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"},
     ]
-    said = {"error": {"code": 429, "message": "You exceeded your current quota.", "details": details}}
-    found = wire().decode_error(429, {}, json.dumps(said).encode())
+    error_body = {"error": {"code": 429, "message": "You exceeded your current quota.", "details": details}}
+    found = wire().decode_error(429, {}, json.dumps(error_body).encode())
     assert isinstance(found, RateLimitError)
     assert found.retry_after == 34.5
 

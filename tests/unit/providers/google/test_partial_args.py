@@ -21,7 +21,7 @@ objects = st.dictionaries(names, values, min_size=1, max_size=4)
 
 
 def pieces(value: Any, path: str = "$") -> Iterator[dict[str, Any]]:
-    """The value as a model's server tells it: strings in halves, the second of them last."""
+    """The value as a model's server streams it: strings in halves, the second half last."""
     match value:
         case dict():
             for name, inner in value.items():

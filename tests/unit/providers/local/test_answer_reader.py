@@ -13,18 +13,20 @@ from outrider.types.request import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.tool_state import ToolPending
 from tests.fixtures.cases import for_each
 
-WORDS = ProtocolKeywords("answer", "tool")
+KEYWORDS = ProtocolKeywords("answer", "tool")
 
 
-def deltas_of(text: str, size: int = 1, *, whole: bool = True, words: ProtocolKeywords | None = WORDS) -> list[Delta]:
-    reader = AnswerReader(words)
+def deltas_of(
+    text: str, size: int = 1, *, whole: bool = True, keywords: ProtocolKeywords | None = KEYWORDS
+) -> list[Delta]:
+    reader = AnswerReader(keywords)
     found = [delta for start in range(0, len(text), size) for delta in reader.feed(text[start : start + size])]
     return [*found, *reader.finish(complete=whole)]
 
 
-def parts_of(text: str, size: int = 1, *, whole: bool = True, words: ProtocolKeywords | None = WORDS) -> list:
+def parts_of(text: str, size: int = 1, *, whole: bool = True, keywords: ProtocolKeywords | None = KEYWORDS) -> list:
     assembler = AnswerAssembler("local")
-    for delta in deltas_of(text, size, whole=whole, words=words):
+    for delta in deltas_of(text, size, whole=whole, keywords=keywords):
         assembler.add(delta)
     return assembler.list_parts()
 
@@ -46,14 +48,14 @@ def test_a_call_has_the_input_that_was_written_and_nothing_else(arguments, size)
 
 
 def test_text_is_given_out_before_the_answer_is_whole():
-    reader = AnswerReader(WORDS)
+    reader = AnswerReader(KEYWORDS)
     shown = [*reader.feed('{"tool": "answer", "text": "I have loo')]
     assert shown == [PartStart(0, "text"), TextDelta(0, "I have loo")]
     assert [*reader.feed("ked \\")] == [TextDelta(0, "ked ")]
     assert [*reader.feed('n."}')] == [TextDelta(0, "\n."), PartEnd(0)]
 
 
-def test_words_before_a_call_are_a_part_of_their_own():
+def test_text_before_a_call_is_a_separate_part():
     text, called = parts_of('{"say": "I will look.", "tool": "read", "path": "a.txt"}')
     assert text.text == "I will look."
     assert (called.tool, called.state.input) == ("read", {"path": "a.txt"})
@@ -77,7 +79,7 @@ def test_text_that_was_cut_off_is_preserved():
     assert part.text == "half an ans"
 
 
-def test_words_that_were_cut_off_before_their_call_are_preserved():
+def test_text_that_was_cut_off_before_its_call_is_preserved():
     (part,) = parts_of('{"say": "I will look.", "to', whole=False)
     assert part.text == "I will look."
 
@@ -88,7 +90,7 @@ def test_what_is_not_an_object_of_the_protocol_is_text():
 
 
 def test_without_tools_everything_is_text():
-    (part,) = parts_of('{"tool": "read"}', words=None)
+    (part,) = parts_of('{"tool": "read"}', keywords=None)
     assert part.text == '{"tool": "read"}'
 
 

@@ -74,9 +74,9 @@ def test_definitions_of_several_tools_do_not_meet():
     assert schema["anyOf"][1]["properties"]["steps"]["items"] == {"$ref": "#/$defs/other.Step"}
 
 
-def test_words_that_tools_have_taken_are_replaced():
-    taken = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
-    schema = schema_of(taken)
+def test_keywords_that_tools_use_are_replaced():
+    tool = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
+    schema = schema_of(tool)
     assert [branch["properties"]["use_tool"]["const"] for branch in schema["anyOf"]] == ["answer", "reply"]
 
 

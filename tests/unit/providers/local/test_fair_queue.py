@@ -13,7 +13,7 @@ def test_a_conversation_that_asks_for_much_does_not_hold_up_another():
     assert [queue.take() for _ in range(4)] == ["a1", "b1", "a2", "a3"]
 
 
-def test_a_job_that_was_given_up_is_not_taken():
+def test_a_job_that_was_given_up_is_not_dequeued():
     queue: FairQueue[str] = FairQueue()
     queue.put("a", "a1")
     queue.put("b", "b1")
@@ -29,10 +29,10 @@ def test_a_full_queue_takes_no_more():
 
 def test_closing_wakes_who_waits_and_gives_back_what_waited():
     queue: FairQueue[str] = FairQueue()
-    taken: list[str | None] = []
-    waiting = threading.Thread(target=lambda: taken.append(queue.take()))
+    dequeued: list[str | None] = []
+    waiting = threading.Thread(target=lambda: dequeued.append(queue.take()))
     waiting.start()
     assert queue.close() == []
     waiting.join(30)
-    assert taken == [None]
+    assert dequeued == [None]
     assert not queue.put("a", "a1")

@@ -50,7 +50,7 @@ class OneModel:
 
     @property
     def asked(self) -> int:
-        """How many requests have begun or wait; the first is taken at once, and holds up the others."""
+        """How many requests have started or wait; the first starts at once, and blocks the others."""
         return len(self.runtime.bodies) + sum(map(len, self.model._queue._waiting.values()))
 
     def acquire(self, name: str) -> LoadedModel:
@@ -93,8 +93,8 @@ def client(models: OneModel, **options) -> LocalClient:
 
 
 def asking(*messages: ModelMessage, **fields) -> Request:
-    said = messages or (ModelMessage("user", (TextPart("Hello."),)),)
-    return Request("tiny", Prompt(said), fields.pop("system", "Be short."), fields.pop("tools", (READ,)), **fields)
+    question = messages or (ModelMessage("user", (TextPart("Hello."),)),)
+    return Request("tiny", Prompt(question), fields.pop("system", "Be short."), fields.pop("tools", (READ,)), **fields)
 
 
 def schema_of(body: dict) -> dict:
@@ -116,7 +116,7 @@ async def test_an_answer_is_text_with_what_it_used(models):
     assert (answer.tokens.input, answer.tokens.cache.read, answer.tokens.output) == (5, 4, 7)
 
 
-async def test_the_model_is_informed_of_its_tools_in_few_words_and_held_to_them(models):
+async def test_the_model_is_informed_of_its_tools_briefly_and_constrained_to_them(models):
     one = models()
     await folded(client(one), asking())
     (body,) = one.runtime.bodies
@@ -157,10 +157,10 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models):
         },
         max_result_characters=200,
     )
-    said = ModelMessage("user", (TextPart("What is in the first one?"),))
+    question = ModelMessage("user", (TextPart("What is in the first one?"),))
     called = ModelMessage("assistant", (ToolUsePart("1", "read", {"path": "a.txt"}),))
     result = ModelMessage("user", (ToolResultPart("1", "milk " * 100),))
-    await folded(client(one, primer=primer, file_names=Names()), asking(said, called, result))
+    await folded(client(one, primer=primer, file_names=Names()), asking(question, called, result))
     _, first, call, gave = one.runtime.bodies[0]["messages"]
     assert first["content"].endswith(files_hint(["a.txt"]))
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
@@ -183,12 +183,14 @@ async def test_what_was_sent_is_sent_again_byte_for_byte(models):
     assert sent[2].startswith(sent[1])
 
 
-async def test_what_describes_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
+async def test_the_description_of_the_workspace_is_in_the_first_input_so_that_workspaces_share_the_prefix(models):
     one = models()
     primer = CompactToolPrompt(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
     for place in ("/a", "/b"):
         await folded(client(one, primer=primer), asking(system=f"Be short.\n\nThe workspace is {place}."))
-    first, second = ([(said["role"], said["content"]) for said in body["messages"]] for body in one.runtime.bodies)
+    first, second = (
+        [(message["role"], message["content"]) for message in body["messages"]] for body in one.runtime.bodies
+    )
     assert first[1:3] == [("user", "Hi!"), ("assistant", '{"tool": "answer", "text": "Hello!"}')]
     assert first[3] == ("user", "The workspace is /a.\n\nHello.")
     assert first[:3] == second[:3]
@@ -233,7 +235,7 @@ async def test_what_the_runtime_raises_is_a_typed_error_of_this_provider(models,
 async def test_a_prompt_that_is_too_long_overflows_the_context(models):
     one = models()
     refusal = {"code": 400, "type": "exceed_context_size_error", "message": "request (9030 tokens) exceeds …"}
-    one.runtime.chat = lambda body, told: told(json.dumps({"error": refusal}))
+    one.runtime.chat = lambda body, on_chunk: on_chunk(json.dumps({"error": refusal}))
     with pytest.raises(ContextOverflowError, match="9030"):
         await folded(client(one), asking())
 
@@ -262,8 +264,8 @@ async def test_sessions_take_turns(models):
     held = client(one)
 
     async def ask(conversation: str, text: str) -> None:
-        said = ModelMessage("user", (TextPart(text),))
-        await folded(held, asking(said, conversation=conversation))
+        question = ModelMessage("user", (TextPart(text),))
+        await folded(held, asking(question, conversation=conversation))
 
     async with asyncio.TaskGroup() as group:
         for conversation, text in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")]:
@@ -293,11 +295,11 @@ async def test_a_request_that_is_given_up_while_it_waits_is_never_computed(model
 
 async def test_a_model_that_was_given_up_while_it_loaded_is_there_for_the_next_request(models):
     one, go = models(), threading.Event()
-    taken = one.acquire
+    acquire = one.acquire
 
     def take_slowly(name: str) -> LoadedModel:
         go.wait(60)
-        return taken(name)
+        return acquire(name)
 
     one.acquire = take_slowly
     held = client(one)

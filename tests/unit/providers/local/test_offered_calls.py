@@ -15,7 +15,7 @@ SUBJECTS = {"read": "file_path", "write": "file_path", "shell": "command", "othe
 
 
 class Names(NoFileNames):
-    """A text may be about the files whose names without the ending stand in it."""
+    """A text may be about the files whose names it contains without the ending."""
 
     def list_files(self, request):
         return FILES
@@ -64,7 +64,7 @@ def test_after_another_step_every_file_can_be_read_again():
     assert offered(("read", "a.py", "x"), ("shell", "make", "x"))["read"] == FILES
 
 
-def test_what_the_user_says_next_begins_anew():
+def test_the_next_input_starts_a_new_turn():
     prompt = Prompt([ModelMessage("user", (TextPart("Go."),))])
     prompt.append(ModelMessage("assistant", (ToolUsePart("1", "read", {"file_path": "a.py"}),)))
     prompt.append(ModelMessage("user", (ToolResultPart("1", "x"),)))

@@ -81,7 +81,7 @@ def test_a_damaged_imprint_is_never_given_to_the_runtime(folder, weights):
     assert len(start(folder, weights).restored) == 1
 
 
-def test_other_weights_and_other_words_have_other_imprints(folder, weights):
+def test_other_weights_and_other_texts_have_other_cache_keys(folder, weights):
     start(folder, weights)
     weights.write_bytes(b"GGUF, newer")
     assert start(folder, weights).restored == []

@@ -51,7 +51,7 @@ def whole(message: dict[str, Any], finish: str | None = "stop", **rest: Any) -> 
     return answer(list(ChatDecoder().decode_body(json.dumps(body).encode())))
 
 
-def kept(*events: Any) -> tuple[Answer, ProviderError | None]:
+def partial_answer(*events: Any) -> tuple[Answer, ProviderError | None]:
     """What arrived before the stream broke, and how it broke."""
     decoder, assembler = ChatDecoder(), AnswerAssembler(FAMILY)
     try:

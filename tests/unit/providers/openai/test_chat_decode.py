@@ -15,7 +15,7 @@ from tests.unit.providers.openai.chat_answers import (
     call,
     calls,
     chunk,
-    kept,
+    partial_answer,
     reasoning,
     stream,
     streamed,
@@ -36,7 +36,7 @@ def test_text_comes_out_as_it_arrives():
     ]
 
 
-def test_usage_may_come_after_the_finish_reason_and_stands_before_the_end():
+def test_usage_may_come_after_the_finish_reason_and_is_reported_before_the_end():
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
     deltas = stream(chunk({"content": "Hi"}), chunk(finish="stop"), {"choices": [], "usage": usage}, DONE)
     assert deltas.index(UsageReport(Tokens(input=5, output=2))) < len(deltas) - 1
@@ -48,7 +48,7 @@ def test_a_stream_with_a_finish_reason_is_whole_without_its_end_mark():
 
 
 def test_a_stream_without_either_is_cut_and_what_arrived_is_preserved():
-    found, error = kept(chunk({"content": "Hi"}), chunk({"content": " there"}))
+    found, error = partial_answer(chunk({"content": "Hi"}), chunk({"content": " there"}))
     assert isinstance(error, NetworkError)
     assert text(found) == "Hi there"
 
@@ -62,7 +62,7 @@ def test_an_end_mark_without_a_finish_reason_is_an_end_without_a_reason():
     ("word", "reason"),
     [("stop", "stop"), ("eos", "stop"), ("length", "length"), ("content_filter", "refusal"), ("weather", "other")],
 )
-def test_the_servers_own_word_is_preserved_beside_its_meaning(word: str, reason: str):
+def test_the_servers_finish_reason_is_stored_next_to_its_meaning(word: str, reason: str):
     found = streamed(chunk({"content": "Hi"}, finish=word), DONE)
     assert (found.finish, found.finish_raw) == (reason, word)
 
@@ -84,7 +84,7 @@ def test_a_cut_call_that_is_labelled_as_whole_carries_what_is_wrong():
     assert "not valid JSON" in part.metadata["input_error"]
 
 
-def test_the_first_choice_counts():
+def test_the_first_choice_is_used():
     other = {"choices": [{"index": 1, "delta": {"content": "No"}, "finish_reason": "length"}]}
     found = streamed(chunk({"content": "Yes"}), other, chunk(finish="stop"), DONE)
     assert (text(found), found.finish) == ("Yes", "stop")
@@ -126,8 +126,8 @@ def test_a_message_in_place_of_a_delta_is_read():
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_is_distinguished_and_remembers_its_field(field: str):
     found = streamed(chunk({field: "Hm"}), chunk({field: "m."}), chunk({"content": "4"}, "stop"), DONE)
-    thought, said = found.message.parts
-    assert (thought.text, said.text) == ("Hmm.", "4")
+    thought, text = found.message.parts
+    assert (thought.text, text.text) == ("Hmm.", "4")
     assert thought.provider_state == {"family": FAMILY, "field": field}
 
 
@@ -139,7 +139,7 @@ def test_reasoning_that_comes_under_two_names_is_read_once():
     assert thought.provider_state["details"] == [{"type": "reasoning.text", "text": "ab", "index": 0}]
 
 
-def test_reasoning_that_only_details_tell_is_read():
+def test_reasoning_that_is_only_in_details_is_read():
     summary = {"type": "reasoning.summary", "summary": "Plan", "index": 0}
     assert reasoning(whole({"content": "4", "reasoning_details": [summary]})) == "Plan"
 
@@ -166,8 +166,8 @@ def test_a_signature_joins_its_text_and_encrypted_items_stand_alone():
 def test_details_that_come_late_are_preserved_and_split_no_text():
     late = {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "index": 0}]}
     found = streamed(chunk({"content": "one "}), chunk(late), chunk({"content": "two"}, "stop"), DONE)
-    said, sealed = found.message.parts
-    assert said.text == "one two"
+    text, sealed = found.message.parts
+    assert text.text == "one two"
     assert sealed.provider_state["details"] == late["reasoning_details"]
 
 
@@ -187,13 +187,13 @@ def test_content_that_is_the_object_itself_is_its_text():
     assert json.loads(text(whole({"content": {"name": "Ada", "age": 36}}))) == {"name": "Ada", "age": 36}
 
 
-def test_a_refusal_is_text_that_says_so():
+def test_a_refusal_is_marked_text():
     found = streamed(chunk({"refusal": "I "}), chunk({"refusal": "won't."}), chunk(finish="stop"), DONE)
     [part] = found.message.parts
     assert (part.text, part.metadata, found.finish) == ("I won't.", {FAMILY: {"refusal": True}}, "refusal")
 
 
-def test_what_an_answer_cites_stands_with_its_text():
+def test_citations_are_stored_with_the_text():
     cited = {"url_citation": {"url": "https://a.example"}}
     found = streamed(
         chunk({"content": "Hi"}, citations=["https://b.example"]),
@@ -230,13 +230,15 @@ def test_streamed_sound_is_put_together():
 
 
 def test_an_error_inside_a_stream_is_raised_and_what_arrived_is_preserved():
-    found, error = kept(chunk({"content": "Hi"}), {"error": {"message": "slow down", "code": 429}})
+    found, error = partial_answer(chunk({"content": "Hi"}), {"error": {"message": "slow down", "code": 429}})
     assert isinstance(error, RateLimitError)
     assert (text(found), error.message) == ("Hi", "slow down")
 
 
 def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_preserved():
-    found, error = kept(chunk({"content": "Hi"}, "length"), {"error": {"message": "Token limit reached", "code": 400}})
+    found, error = partial_answer(
+        chunk({"content": "Hi"}, "length"), {"error": {"message": "Token limit reached", "code": 400}}
+    )
     assert error is not None
     assert (found.finish, text(found)) == ("length", "Hi")
 
@@ -254,12 +256,12 @@ def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_preserved(
     ],
 )
 def test_every_shape_of_an_error_is_one(event: object):
-    _, error = kept(event)
+    _, error = partial_answer(event)
     assert error is not None
     assert error.message == "broken"
 
 
-def test_an_error_event_in_plain_words_is_raised_with_them():
+def test_an_error_event_with_plain_text_is_raised_with_it():
     with pytest.raises(Exception, match="out of memory"):
         list(ChatDecoder().feed("error", b"out of memory"))
 
@@ -276,13 +278,13 @@ def test_a_body_that_holds_no_answer_is_malformed(body: bytes):
         list(ChatDecoder().decode_body(body))
 
 
-def test_a_body_may_begin_with_white_space():
+def test_a_body_may_start_with_white_space():
     body = b'\n\n   {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}'
     assert text(answer(list(ChatDecoder().decode_body(body)))) == "Hi"
 
 
 def test_a_chunk_that_breaks_off_is_malformed():
-    _, error = kept(chunk({"content": "Hi"}), '{"choices": [{"delta": {"con')
+    _, error = partial_answer(chunk({"content": "Hi"}), '{"choices": [{"delta": {"con')
     assert isinstance(error, MalformedAnswerError)
 
 
@@ -296,7 +298,7 @@ def test_numbers_that_come_as_text_are_numbers():
     assert found.tokens == Tokens(input=5, output=2)
 
 
-def test_text_between_calls_is_a_part_of_its_own():
+def test_text_between_calls_is_a_separate_part():
     found = streamed(
         chunk({"content": "First"}), call(0, "a", "read", "{}"), chunk({"content": "Then"}), chunk(finish="stop"), DONE
     )
@@ -304,7 +306,7 @@ def test_text_between_calls_is_a_part_of_its_own():
     assert calls(found) == [("a", "read", {})]
 
 
-def test_usage_that_says_nothing_changes_nothing():
+def test_empty_usage_changes_nothing():
     nothing = {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": None}}
     counted = chunk({"content": "Hi"}, "stop", usage={"prompt_tokens": 1, "completion_tokens": 1})
     assert streamed(counted, nothing, DONE).tokens == Tokens(input=1, output=1)

@@ -40,7 +40,7 @@ def test_one_text_is_a_string():
     assert asked(TextPart("Hi")) == [{"role": "user", "content": "Hi"}]
 
 
-def test_a_picture_stands_where_it_was_put():
+def test_a_picture_is_at_its_position():
     [message] = asked(
         TextPart("This:"), FilePart(mime="image/png", url="https://a.example/x.png"), TextPart("is what?")
     )
@@ -108,12 +108,12 @@ def test_calls_and_their_results():
     ]
 
 
-def test_a_call_without_words_has_no_content():
+def test_a_call_without_text_has_no_content():
     [message] = answered(ToolUsePart(tool_id="a", tool_name="read"))
     assert message["content"] is None
 
 
-def test_a_failed_call_says_so_once():
+def test_a_failed_call_is_marked_once():
     failed = [ToolResultPart(tool_use_id="a", content=text, is_error=True) for text in ("no such file", "Error: gone")]
     assert [message["content"] for message in asked(*failed)] == ["Error: no such file", "Error: gone"]
 
@@ -171,8 +171,8 @@ def test_mistral_gets_its_thinking_as_a_block():
 def test_deepseek_gets_reasoning_with_every_call_even_if_there_was_none():
     [message] = answered(ToolUsePart(tool_id="a", tool_name="read"), dialect="deepseek")
     assert message["reasoning_content"] == ""
-    [said] = answered(TextPart("4"), dialect="deepseek")
-    assert "reasoning_content" not in said
+    [sent] = answered(TextPart("4"), dialect="deepseek")
+    assert "reasoning_content" not in sent
 
 
 def test_a_refusal_goes_back_as_one_where_there_is_a_field_for_it():
@@ -205,7 +205,7 @@ def test_what_the_model_made_goes_back():
     assert message["images"] == [{"type": "image_url", "image_url": {"url": picture.url}}]
 
 
-def test_an_answer_that_says_nothing_is_left_out():
+def test_an_empty_answer_is_left_out():
     assert answered(ReasoningPart("Hm.", provider_state={"family": "anthropic"})) == []
 
 
@@ -216,14 +216,14 @@ def test_ids_are_as_the_server_insists_and_calls_still_find_their_results():
     call_id = message["tool_calls"][0]["id"]
     assert call_id == result["tool_call_id"]
     assert len(call_id) == 9 and call_id.isalnum()
-    [kept] = answered(ToolUsePart(tool_id="EscTeQY62", tool_name="read"), dialect="mistral")
-    assert kept["tool_calls"][0]["id"] == "EscTeQY62"
+    [sent] = answered(ToolUsePart(tool_id="EscTeQY62", tool_name="read"), dialect="mistral")
+    assert sent["tool_calls"][0]["id"] == "EscTeQY62"
 
 
 def test_half_a_surrogate_pair_in_a_text_is_no_reason_to_fail():
     assert asked(TextPart("a\ud83db"))[0]["content"].startswith("a")
 
 
-def test_a_server_with_its_own_name_of_the_limit_keeps_it_for_every_model():
+def test_a_server_with_its_own_name_of_the_limit_uses_it_for_every_model():
     dialect = ChatDialect(name="other", limit="max_new_tokens")
     assert {dialect_for_model(dialect, model).limit for model in ("m", "gpt-5", "o3")} == {"max_new_tokens"}

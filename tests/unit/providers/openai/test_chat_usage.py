@@ -13,7 +13,7 @@ def tokens(**usage: Any) -> Tokens:
     return tokens_from_usage(msgspec.convert(usage, ChatUsage))
 
 
-def test_cached_and_reasoning_tokens_are_taken_out_of_what_includes_them():
+def test_cached_and_reasoning_tokens_are_subtracted_from_what_includes_them():
     assert tokens(
         prompt_tokens=100,
         completion_tokens=50,

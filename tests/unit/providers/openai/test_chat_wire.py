@@ -138,7 +138,7 @@ def test_sampling_is_sent_when_it_is_given():
         ("alibaba", {"reasoning_budget": 99}, {"enable_thinking": True, "thinking_budget": 99}),
     ],
 )
-def test_reasoning_is_asked_for_in_the_servers_words(dialect: str, settings: Any, expected: dict[str, Any]):
+def test_reasoning_is_requested_in_the_servers_format(dialect: str, settings: Any, expected: dict[str, Any]):
     plain, reasoning = body(dialect), body(dialect, settings=ModelSettings(reasoning=True, **settings))
     assert reasoning == plain | expected
 
@@ -194,11 +194,11 @@ def test_the_shape_of_an_answer_is_strict_only_if_its_schema_can_be(schema: dict
     }
 
 
-def test_a_server_without_schemas_is_reported_in_words():
+def test_a_server_without_schemas_gets_a_description():
     sent = body("deepseek", settings=ModelSettings(output=OutputSchema(CLOSED)), system="Be kind.")
     assert sent["response_format"] == {"type": "json_object"}
-    told = sent["messages"][0]["content"]
-    assert told.startswith("Be kind.\n\n") and json.dumps(CLOSED, separators=(",", ":")) in told
+    text = sent["messages"][0]["content"]
+    assert text.startswith("Be kind.\n\n") and json.dumps(CLOSED, separators=(",", ":")) in text
 
 
 def test_only_openai_routes_caches_by_the_conversation():
@@ -239,7 +239,7 @@ def conversation() -> list[ModelMessage]:
 
 
 @pytest.mark.parametrize("dialect", ["openai", "mistral", "deepseek", "compatible"])
-def test_each_request_begins_with_the_bytes_of_the_one_before(dialect: str):
+def test_each_request_starts_with_the_bytes_of_the_one_before(dialect: str):
     found, prompt, before = wire(dialect), Prompt(), b""
     for message in conversation():
         prompt.append(message)
@@ -345,14 +345,14 @@ def test_it_learns_from_a_refusal_what_a_server_knows(message: str, before: str,
 )
 def test_it_learns_that_a_server_does_not_want_reasoning_back(refusal: str):
     thought = ReasoningPart("Hm.", provider_state={"family": "openai-chat/m", "field": "reasoning_content"})
-    said = [ModelMessage("user", (TextPart("Hi"),)), ModelMessage("assistant", (thought, TextPart("Ho")))]
+    messages = [ModelMessage("user", (TextPart("Hi"),)), ModelMessage("assistant", (thought, TextPart("Ho")))]
     found = ChatWire(Provider("p", "openai", "k", "http://127.0.0.1:1/v1"))
-    request = Request("m", Prompt(said))
+    request = Request("m", Prompt(messages))
     assert b"Hm." in found.build_request(request).body
     assert found.adapt_to_error(request, InvalidRequestError(refusal))
     assert b"Hm." not in found.build_request(request).body
     assert not found.adapt_to_error(request, InvalidRequestError(refusal))
-    assert not found.adapt_to_error(Request("n", Prompt(said[:1])), InvalidRequestError(refusal))
+    assert not found.adapt_to_error(Request("n", Prompt(messages[:1])), InvalidRequestError(refusal))
 
 
 def test_it_learns_that_a_model_knows_no_developers():
@@ -391,7 +391,7 @@ def test_it_never_tries_the_same_thing_twice():
         (500, "<html>oops</html>", Exception, "<html>oops</html>"),
     ],
 )
-def test_a_refusal_is_typed_and_speaks_the_servers_words(status: int, answer: str, kind: type, message: str):
+def test_a_refusal_is_typed_with_the_servers_message(status: int, answer: str, kind: type, message: str):
     error = wire().decode_error(status, {}, answer.encode())
     assert isinstance(error, kind)
     assert (error.status, error.message) == (status, message)
@@ -402,13 +402,13 @@ def test_what_changes_between_two_requests_of_a_conversation_is_in_the_second():
     first = Request("m", prompt, "Be kind.", (READ,), stream=False)
     other = Request("m", prompt, "Be brief.", (READ,), ModelSettings(temperature=0.5), stream=False)
     assert chat.build_request(first).body == chat.build_request(first).body
-    said = json.loads(chat.build_request(other).body)
-    assert (said["messages"][0]["content"], said["temperature"]) == ("Be brief.", 0.5)
+    sent = json.loads(chat.build_request(other).body)
+    assert (sent["messages"][0]["content"], sent["temperature"]) == ("Be brief.", 0.5)
     assert "temperature" not in json.loads(chat.build_request(first).body)
     assert "tools" not in json.loads(chat.build_request(Request("m", prompt, stream=False)).body)
 
 
-def test_a_field_of_the_users_own_counts_as_it_is_when_the_request_leaves():
+def test_a_field_of_the_user_is_sent_unchanged():
     extra: dict[str, Any] = {"user": {"name": "a"}}
     request = Request("m", asked("Hi"), settings=ModelSettings(extra=extra), stream=False)
     chat = wire("compatible")

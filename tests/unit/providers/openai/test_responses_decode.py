@@ -79,8 +79,8 @@ def test_reasoning_that_a_model_shows_is_reasoning_too():
         "summary": [],
         "content": [{"type": "reasoning_text", "text": "Hm. So."}],
     }
-    told = event("reasoning_text.delta", output_index=0, content_index=0, delta="Hm.")
-    answer = streamed(added({"type": "reasoning", "id": "rs_1"}), told, done(item), completed())
+    delta = event("reasoning_text.delta", output_index=0, content_index=0, delta="Hm.")
+    answer = streamed(added({"type": "reasoning", "id": "rs_1"}), delta, done(item), completed())
     assert [part.text for part in answer.message.get_parts_by_type(ReasoningPart)] == ["Hm. So."]
 
 
@@ -106,7 +106,7 @@ def test_an_id_that_changes_in_mid_stream_does_not_make_a_second_item():
     assert answer.message.parts[0].metadata[FAMILY]["id"] == "msg_b"
 
 
-def test_content_that_is_counted_from_elsewhere_is_not_given_twice():
+def test_content_with_an_index_from_one_is_not_returned_twice():
     answer = streamed(
         added({"type": "message", "content": []}), text("Hi", content=1), done(message("Hi")), completed()
     )
@@ -123,9 +123,9 @@ def test_an_end_that_leaves_out_an_item_does_not_give_another_one_twice():
 
 
 def test_an_item_that_is_reported_twice_is_one_item():
-    begun = added({"type": "message", "id": "msg_1", "content": []})
+    start = added({"type": "message", "id": "msg_1", "content": []})
     assert (
-        streamed(begun, text("Hel"), begun, text("lo"), done(message("Hello")), completed()).message.get_text_content()
+        streamed(start, text("Hel"), start, text("lo"), done(message("Hello")), completed()).message.get_text_content()
         == "Hello"
     )
 
@@ -140,10 +140,10 @@ def test_two_items_under_one_index_are_two_items():
 
 
 def test_a_stream_without_indexes_goes_by_ids_and_order():
-    begun = {"type": "response.output_item.added", "item": {"type": "message", "id": "msg_1", "content": []}}
-    told = {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"}
+    start = {"type": "response.output_item.added", "item": {"type": "message", "id": "msg_1", "content": []}}
+    delta = {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"}
     call = {"type": "response.output_item.done", "item": function_call("{}")}
-    answer = streamed(begun, told, call, completed())
+    answer = streamed(start, delta, call, completed())
     assert answer.message.get_text_content() == "Hi"
     assert answer.message.get_tool_uses()[0].tool_name == "read"
 
@@ -184,8 +184,8 @@ def test_an_image_is_a_file():
 
 def test_a_refusal_is_shown_and_distinguished():
     piece = {"type": "refusal", "refusal": "I cannot."}
-    told = event("refusal.delta", output_index=0, content_index=0, delta="I can")
-    answer = streamed(told, done({"type": "message", "id": "m", "content": [piece]}), completed())
+    delta = event("refusal.delta", output_index=0, content_index=0, delta="I can")
+    answer = streamed(delta, done({"type": "message", "id": "m", "content": [piece]}), completed())
     (part,) = answer.message.parts
     assert (part.text, part.metadata[FAMILY]["refusal"]) == ("I cannot.", True)
     assert answer.finish == "refusal"
@@ -207,7 +207,7 @@ def test_citations_stay_with_their_text():
         ("cancelled", None, "other", "cancelled"),
     ],
 )
-def test_an_answer_that_is_not_completed_says_why(status: str, details: Any, finish: str, raw: str):
+def test_an_answer_that_is_not_completed_has_a_reason(status: str, details: Any, finish: str, raw: str):
     answer = whole({"status": status, "output": [message("Hal")], "incomplete_details": details})
     assert (answer.finish, answer.finish_raw, answer.message.get_text_content()) == (finish, raw, "Hal")
 
@@ -233,7 +233,7 @@ def test_tokens_are_distinguished():
     )
 
 
-def test_reasoning_that_a_server_counts_beside_the_output_is_not_taken_off_it():
+def test_reasoning_that_a_server_counts_separately_is_not_subtracted():
     usage = {
         "input_tokens": 5,
         "output_tokens": 30,
@@ -243,21 +243,21 @@ def test_reasoning_that_a_server_counts_beside_the_output_is_not_taken_off_it():
     assert whole({"status": "completed", "output": [], "usage": usage}).tokens == Tokens(5, 30, 20)
 
 
-def test_nothing_counts_after_the_end():
+def test_events_after_the_end_are_ignored():
     decoder = ResponsesDecoder()
     fed(decoder, [completed(message("Hi"))])
     assert fed(decoder, [text("more")]) == []
     assert list(decoder.feed("", b"[DONE]")) == []
 
 
-def test_the_name_of_the_event_counts_where_the_payload_has_no_type():
+def test_the_name_of_the_event_is_used_where_the_payload_has_no_type():
     decoder = ResponsesDecoder()
     found = list(decoder.feed("response.incomplete", b'{"response": {"id": "r"}}'))
     assert found[-1] == Finish("other", "incomplete")
 
 
 @pytest.mark.parametrize("noise", [b"[DONE]", b"ping", b"", b'{"type": "response.new_thing", "delta": {"a": 1}}'])
-def test_what_is_unknown_says_nothing(noise: bytes):
+def test_unknown_events_are_ignored(noise: bytes):
     assert list(ResponsesDecoder().feed("", noise)) == []
 
 
@@ -280,7 +280,7 @@ def test_a_stream_that_stops_early_is_a_broken_connection():
         ),
     ],
 )
-def test_an_error_inside_a_stream_is_raised_in_its_own_words(value: dict[str, Any], error: type[Exception]):
+def test_an_error_inside_a_stream_is_raised_with_its_message(value: dict[str, Any], error: type[Exception]):
     with pytest.raises(error, match="slow"):
         fed(ResponsesDecoder(), [value])
 

@@ -29,12 +29,12 @@ def assistant(*parts: ModelPart) -> ModelMessage:
     return ModelMessage("assistant", parts)
 
 
-def said(answer: Answer) -> ModelMessage:
+def message_of(answer: Answer) -> ModelMessage:
     return assistant(*(part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts))
 
 
 def asked(*output: dict[str, Any]) -> ModelMessage:
-    return said(whole({"status": "completed", "output": list(output)}))
+    return message_of(whole({"status": "completed", "output": list(output)}))
 
 
 def result(**fields: Any) -> ToolResultPart:
@@ -45,13 +45,13 @@ def test_a_question_is_text():
     assert items(user(TextPart("Hi"))) == [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]
 
 
-def test_results_come_before_what_the_user_says():
+def test_results_come_before_the_user_input():
     found = items(user(result(), TextPart("go on")))
     assert found[0] == {"type": "function_call_output", "call_id": "call_1", "output": "text"}
     assert found[1]["content"][0]["text"] == "go on"
 
 
-def test_a_failed_call_says_so_in_its_text():
+def test_a_failed_call_is_marked_in_its_text():
     assert items(user(result(content="no such file", is_error=True)))[0]["output"] == "Error: no such file"
     assert items(user(result(content="Error: no", is_error=True)))[0]["output"] == "Error: no"
 

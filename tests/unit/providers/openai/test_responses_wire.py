@@ -57,12 +57,12 @@ def test_a_model_that_never_reasons_is_not_asked_for_encrypted_reasoning(model: 
     assert "include" not in body(model)
 
 
-def test_the_system_text_and_the_name_of_the_conversation_have_fields_of_their_own():
+def test_the_system_text_and_the_name_of_the_conversation_have_separate_fields():
     found = body(system="Be brief.", conversation="c1", stream=False)
     assert (found["instructions"], found["prompt_cache_key"], "stream" in found) == ("Be brief.", "c1", False)
 
 
-def test_settings_are_sent_in_this_apis_words():
+def test_settings_are_sent_in_this_apis_format():
     settings = ModelSettings(
         max_output_tokens=9,
         temperature=0.5,
@@ -120,7 +120,7 @@ def test_openai_is_where_requests_go_by_default():
     assert call.headers["authorization"] == "Bearer secret"
 
 
-def test_azure_wants_a_version_and_a_header_of_its_own():
+def test_azure_wants_a_version_and_a_separate_header():
     azure = wire(base_url="https://a.openai.azure.com/openai/", options={"api_version": "2025-04-01-preview"})
     call = azure.build_request(Request("m", asked("Hi")))
     assert call.url == "https://a.openai.azure.com/openai/responses?api-version=2025-04-01-preview"
@@ -134,7 +134,7 @@ def test_private_state_belongs_to_the_service_that_wrote_it():
     assert families == ["openai-responses", "openai-responses", "openai-responses@api.x.ai"]
 
 
-def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_twice():
+def test_a_turn_starts_with_the_bytes_of_the_turn_before_and_encodes_no_message_twice():
     found, prompt = wire(), asked("Hi")
     bodies = [found.build_request(Request("m", prompt, "Be brief.", (READ,))).body]
     for number in range(5):
@@ -150,7 +150,7 @@ def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "error"),
+    ("status", "error_body", "error"),
     [
         (401, {"error": {"message": "bad key", "type": "x", "code": "invalid_api_key"}}, AuthenticationError),
         (400, {"error": {"message": "m", "type": "invalid_request_error", "code": "model_not_found"}}, NotFoundError),
@@ -160,11 +160,11 @@ def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_
         (401, {"detail": "sign in again"}, AuthenticationError),
     ],
 )  # fmt: skip
-def test_a_refusal_is_typed_and_in_the_providers_words(status: int, said: dict[str, Any], error: type[Exception]):
-    found = wire().decode_error(status, {}, json.dumps(said).encode())
+def test_a_refusal_is_typed_with_the_providers_message(status: int, error_body: dict[str, Any], error: type[Exception]):
+    found = wire().decode_error(status, {}, json.dumps(error_body).encode())
     assert type(found) is error
     assert found.status == status
-    assert found.message in json.dumps(said)
+    assert found.message in json.dumps(error_body)
 
 
 @pytest.mark.parametrize(

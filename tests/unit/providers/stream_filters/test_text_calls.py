@@ -168,7 +168,7 @@ def test_a_call_is_found_in_every_form(text: str, expected: list[tuple[object, .
 
 @for_each("size", [1, 3, 10_000])
 @for_each(("text", "tool"), DAMAGED.values())
-def test_a_damaged_call_is_still_a_call_that_says_what_is_wrong(text: str, tool: str, size: int):
+def test_a_damaged_call_is_still_a_call_that_describes_the_damage(text: str, tool: str, size: int):
     assert split(text, size) == [("tool", tool, {}, "damaged")]
 
 
@@ -234,10 +234,10 @@ def test_text_without_tags_leaves_byte_for_byte(text: str, size: int):
     assert split(text, size) == ([("text", text)] if text else [])
 
 
-WORDS = st.text(alphabet=st.characters(exclude_characters="<`"), min_size=1, max_size=60)
+PLAIN_TEXT = st.text(alphabet=st.characters(exclude_characters="<`"), min_size=1, max_size=60)
 
 
-@given(before=WORDS, after=WORDS, size=st.integers(1, 7))
+@given(before=PLAIN_TEXT, after=PLAIN_TEXT, size=st.integers(1, 7))
 def test_text_around_a_call_leaves_byte_for_byte(before: str, after: str, size: int):
     before, after = f"x{before}", f"y{after}z"
     assert split(f"{before}{CALL}{after}", size) == [("text", before), READ, ("text", after)]
@@ -274,9 +274,9 @@ def test_a_call_is_given_while_it_is_written():
     chunks = ["<tool_call>", '{"name": "read",', ' "arguments": {"path"', ': "a.t', 'xt"}}', "</tool_call>"]
     _, first, second, third, fourth, last = given_for(chunks)
     assert first == []
-    start, begun = second
+    start, started = second
     assert isinstance(start, PartStart) and (start.kind, start.tool) == ("tool", "read") and start.call_id
-    assert begun == InputDelta(0, '{"path"')
+    assert started == InputDelta(0, '{"path"')
     assert (third, fourth, last) == ([InputDelta(0, ': "a.t')], [InputDelta(0, 'xt"}'), PartEnd(0)], [])
 
 
@@ -294,7 +294,7 @@ def test_text_is_given_as_soon_as_it_cannot_be_a_call():
     assert texts == [["a "], ["<tools> "], ["`"], ["x"]]
 
 
-def test_every_call_has_an_id_of_its_own_and_the_answer_ends_for_its_calls():
+def test_every_call_has_a_unique_id_and_the_answer_ends_for_its_calls():
     answer = answer_of(scanner, [CALL, CALL])
     assert len({part.call_id for part in answer.message.parts}) == 2
     assert answer.finish == "tool_use"

@@ -69,16 +69,16 @@ async def test_the_client_below_sees_no_tools_but_a_description_of_them():
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("choice", "expected"),
     [
         (ToolChoice("tool", "read"), "you must call the tool read."),
         (ToolChoice("none"), "you must not call any tool."),
         (ToolChoice(parallel=False), "Make one call at a time."),
     ],
 )
-def test_the_choice_of_tools_is_reported_in_words(choice: ToolChoice, words: str):
+def test_the_choice_of_tools_is_described_as_text(choice: ToolChoice, expected: str):
     system = render_tools_as_text(ask(settings=ModelSettings(tool_choice=choice))).system
-    assert system is not None and system.endswith(words)
+    assert system is not None and system.endswith(expected)
 
 
 async def test_without_tools_nothing_is_looked_for_and_nothing_is_explained():
@@ -106,9 +106,9 @@ def test_calls_and_results_of_the_past_become_text_that_every_api_takes():
     prompt = render_tools_as_text(ask(*HISTORY)).prompt
     for kind in ("anthropic", "openai", "openai-responses", "google"):
         check_messages(kind, prompt)
-    reasoning, said = prompt[1].content
+    reasoning, text = prompt[1].content
     assert reasoning == HISTORY[1].content[0]
-    assert said.text == (
+    assert text.text == (
         'Yes.\n\n<tool_call>\n{"name":"read","arguments":{"path":"a"}}\n</tool_call>\n\n'
         '<tool_call>\n{"name":"read","arguments":{"path":"b"}}\n</tool_call>'
     )
@@ -118,7 +118,7 @@ def test_calls_and_results_of_the_past_become_text_that_every_api_takes():
     assert second.text == '<tool_result name="read" error="true">\nno such file\n</tool_result>\n\nAnd?'
 
 
-def test_a_rewritten_prompt_grows_and_keeps_what_it_was():
+def test_a_rewritten_prompt_is_append_only():
     request = ask(*HISTORY[:2])
     first = render_tools_as_text(request).prompt
     before = list(first)
@@ -137,7 +137,7 @@ async def test_calls_in_reasoning_are_never_found():
     assert answer.finish == "stop"
 
 
-async def test_text_that_turns_out_to_be_reasoning_begins_anew_through_both_stages():
+async def test_text_that_turns_out_to_be_reasoning_starts_again_through_both_stages():
     scripted = ScriptedClient([f"Let me think.\n</think>\n{CALL}"], chunk=4)
     answer = await fold(TextToolsClient(ThinkingClient(scripted)).stream(ask()))
     assert [part.type for part in answer.message.parts] == ["reasoning", "tool"]

@@ -90,8 +90,8 @@ def test_tags_count_where_they_should(text: str, expected: list[tuple[object, ..
 
 TAGS = [f"<{slash}{name}>" for name in TAG_NAMES for slash in ("", "/")]
 MARKS = ["<thi", "</", "<", ">", "`", "``", "```", "```py\n", "~~~\n", "<b>", "<Think>", "</THINK>", "> "]
-WORDS = ["\n", "\n\n", "\r\n", " ", "\t", "a", "Hello, ", "x < y", "é", "😀"]
-PIECES = st.lists(st.sampled_from(TAGS + MARKS + WORDS), max_size=20)
+FRAGMENTS = ["\n", "\n\n", "\r\n", " ", "\t", "a", "Hello, ", "x < y", "é", "😀"]
+PIECES = st.lists(st.sampled_from(TAGS + MARKS + FRAGMENTS), max_size=20)
 TEXTS = PIECES.map("".join)
 
 
@@ -111,13 +111,13 @@ def test_text_without_tags_leaves_byte_for_byte(text: str, size: int):
 
 
 @given(TEXTS)
-def test_text_in_which_no_tag_stands_at_the_start_of_a_line_leaves_byte_for_byte(text: str):
+def test_text_without_a_tag_at_the_start_of_a_line_is_unchanged(text: str):
     quoted = "x" + text.replace("\n", "\nx")
     assert split(quoted, 3) == [("text", quoted)]
 
 
 @given(TEXTS, TEXTS)
-def test_what_follows_reasoning_is_read_as_if_it_stood_alone(thought: str, text: str):
+def test_what_follows_reasoning_is_read_independently(thought: str, text: str):
     plain = "".join(character for character in thought if character not in "<>`")
     after = parts_of(ThinkTagScanner, [f"<think>{plain}</think>x{text}"])
     # Once reasoning was seen, a closing tag on its own no longer turns text into reasoning.
@@ -166,7 +166,7 @@ def test_private_state_of_a_text_part_goes_to_its_last_text():
     assert given[-2:] == [PartStart(1, "text"), PartEnd(1, state={"signature": "s"})]
 
 
-def test_text_that_turns_out_to_be_reasoning_begins_anew_under_its_id():
+def test_text_that_turns_out_to_be_reasoning_starts_again_under_its_id():
     assembler, ids = AnswerAssembler("test"), []
     for delta in deltas_of(ThinkTagScanner, ["Hm.\n", "</think>\nHi"]):
         assembler.add(delta)

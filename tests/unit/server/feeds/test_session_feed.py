@@ -13,20 +13,20 @@ from outrider.server.event_stream import SessionFeedRegistry
 from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
 
 
-class Kept(msgspec.Struct):
+class StoredChange(msgspec.Struct):
     seq: int
 
 
 class SlowStore:
-    """Gives each change when the test says so, however long ago it was kept."""
+    """Returns each change when the test releases it, however long ago it was stored."""
 
     def __init__(self) -> None:
-        self.given: asyncio.Queue[Kept] = asyncio.Queue()
+        self.given: asyncio.Queue[StoredChange] = asyncio.Queue()
 
-    async def get(self, session_id: str) -> Kept:
-        return Kept(0)
+    async def get(self, session_id: str) -> StoredChange:
+        return StoredChange(0)
 
-    async def changes(self, session_id: str, *, after: int, follow: bool = True) -> AsyncGenerator[Kept, None]:
+    async def changes(self, session_id: str, *, after: int, follow: bool = True) -> AsyncGenerator[StoredChange, None]:
         while follow:
             yield await self.given.get()
 
@@ -38,12 +38,12 @@ class Half:
         self.store = SlowStore()
         self.bus = EventBus()
 
-    def tell(self, *events: Event) -> None:
+    def publish(self, *events: Event) -> None:
         for event in events:
             self.bus.publish(event)
 
 
-def said(seq: int | None) -> Event:
+def text_event(seq: int | None) -> Event:
     return MessageAddedEvent(session_id="s", role="user", message_id="m", seq=seq)
 
 
@@ -51,7 +51,7 @@ def piece(text: str) -> Event:
     return PartDeltaEvent(session_id="s", message_id="m", part_id="p", delta=text)
 
 
-async def heard(engine: Half, count: int, work: Any) -> list[Any]:
+async def received_frames(engine: Half, count: int, work: Any) -> list[Any]:
     """The first frames that a client gets, as numbers of changes and names of events."""
     frames: list[Any] = []
     whole = cast("Engine", engine)
@@ -66,44 +66,44 @@ async def heard(engine: Half, count: int, work: Any) -> list[Any]:
 
 
 def read(body: bytes) -> list[Any]:
-    told: list[Any] = []
+    received: list[Any] = []
     for frame in filter(None, body.split(b"\n\n")):
         lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
         if lines[b"event"] == b"change":
-            told.append(int(lines[b"id"]))
+            received.append(int(lines[b"id"]))
         else:
-            told += [event.get("delta") or event["type"] for event in msgspec.json.decode(lines[b"data"])]
-    return told
+            received += [event.get("delta") or event["type"] for event in msgspec.json.decode(lines[b"data"])]
+    return received
 
 
 async def test_what_happened_after_a_change_comes_after_it_also_where_the_store_is_late():
     engine = Half()
 
     async def work() -> None:
-        engine.tell(StateChangedEvent(session_id="s", old_state="idle", new_state="calling_model"))
-        engine.tell(said(3), LoopStartedEvent(session_id="s"), piece("an answer"))
+        engine.publish(StateChangedEvent(session_id="s", old_state="idle", new_state="calling_model"))
+        engine.publish(text_event(3), LoopStartedEvent(session_id="s"), piece("an answer"))
         await asyncio.sleep(0.2)  # several moments
-        await engine.store.given.put(Kept(3))
+        await engine.store.given.put(StoredChange(3))
 
-    assert await heard(engine, 4, work()) == ["StateChangedEvent", 3, "LoopStartedEvent", "an answer"]
+    assert await received_frames(engine, 4, work()) == ["StateChangedEvent", 3, "LoopStartedEvent", "an answer"]
 
 
 async def test_a_later_change_that_took_the_place_of_the_one_that_was_reported_does_as_well():
     engine = Half()
 
     async def work() -> None:
-        engine.tell(said(3), piece("an answer"))
-        await engine.store.given.put(Kept(7))
+        engine.publish(text_event(3), piece("an answer"))
+        await engine.store.given.put(StoredChange(7))
         await asyncio.sleep(0.2)
-        engine.tell(said(5), piece(" goes on"))
+        engine.publish(text_event(5), piece(" goes on"))
 
-    assert await heard(engine, 3, work()) == [7, "an answer", " goes on"]
+    assert await received_frames(engine, 3, work()) == [7, "an answer", " goes on"]
 
 
-async def test_nobody_waits_for_ever_for_a_change_that_does_not_come():
+async def test_no_waiter_hangs_for_a_change_that_does_not_come():
     engine = Half()
 
     async def work() -> None:
-        engine.tell(said(3), piece("an answer"), said(None), LoopStartedEvent(session_id="another"))
+        engine.publish(text_event(3), piece("an answer"), text_event(None), LoopStartedEvent(session_id="another"))
 
-    assert await heard(engine, 1, work()) == ["an answer"]
+    assert await received_frames(engine, 1, work()) == ["an answer"]

@@ -18,7 +18,7 @@ async def test_files_are_added_updated_moved_and_deleted_in_one_call(workspace: 
     workspace.write_file("update.py", "a\nb\nc\n")
     workspace.write_file("move.py", "x\ny\n").chmod(0o755)
     workspace.write_file("delete.py", "gone\n")
-    told = await workspace.output_of(
+    output = await workspace.output_of(
         "apply_patch",
         patch=begin_patch(
             "*** Add File: new/added.py", "+one", "+", "+two",
@@ -27,7 +27,7 @@ async def test_files_are_added_updated_moved_and_deleted_in_one_call(workspace: 
             "*** Delete File: delete.py",
         ),
     )  # fmt: skip
-    assert told == "Done:\nA new/added.py\nM update.py\nD move.py\nA new/moved.py\nD delete.py"
+    assert output == "Done:\nA new/added.py\nM update.py\nD move.py\nA new/moved.py\nD delete.py"
     assert workspace.list_files() == ["new", "new/added.py", "new/moved.py", "update.py"]
     assert (workspace.root / "new/added.py").read_text() == "one\n\ntwo\n"
     assert (workspace.root / "update.py").read_text() == "a\nB\nc\n"
@@ -92,7 +92,7 @@ async def test_git_renames_and_quoted_names_are_understood(workspace: ToolWorksp
 
 
 @pytest.mark.parametrize("wrap", ["```diff\n{}\n```", "apply_patch <<'EOF'\n{}\nEOF\n", "{}\n\n"])
-async def test_wrappings_around_a_patch_are_taken_off(workspace: ToolWorkspace, wrap: str):
+async def test_wrappings_around_a_patch_are_removed(workspace: ToolWorkspace, wrap: str):
     path = workspace.write_file("f", "a\n")
     patch = wrap.format(begin_patch("*** Update File: f", "@@", "-a", "+b"))
     await workspace.output_of("apply_patch", patch=patch)
@@ -142,7 +142,7 @@ async def test_context_with_other_whitespace_is_tolerated_and_preserved_once_the
 
 
 @pytest.mark.parametrize(
-    ("patch", "words"),
+    ("patch", "message"),
     [
         (begin_patch("*** Update File: f", "@@", "-x", "+y"), "hunk 1 fits at lines 1, 3"),
         (begin_patch("*** Update File: f", "@@", "-zzz", "+y"), "hunk 1 does not fit"),
@@ -162,17 +162,17 @@ async def test_context_with_other_whitespace_is_tolerated_and_preserved_once_the
         ("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n-x\n+y\n!!\n", "not a line of a diff"),
     ],
 )
-async def test_a_patch_in_doubt_is_refused(workspace: ToolWorkspace, patch: str, words: str):
+async def test_a_patch_in_doubt_is_refused(workspace: ToolWorkspace, patch: str, message: str):
     workspace.write_file("f", "x\ny\nx\n")
     workspace.write_file("g", "g\n")
     error = await workspace.error_of("apply_patch", patch=patch)
-    assert words in error
+    assert message in error
     assert (workspace.root / "f").read_text() == "x\ny\nx\n"
     assert workspace.list_files() == ["f", "g"]
     assert workspace.originals == []
 
 
-async def test_one_file_that_fails_keeps_every_file_from_changing(workspace: ToolWorkspace):
+async def test_one_file_that_fails_prevents_all_changes(workspace: ToolWorkspace):
     workspace.write_file("a", "a\n")
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/b", "+b", "*** Update File: missing", "-x", "+y"
@@ -183,13 +183,13 @@ async def test_one_file_that_fails_keeps_every_file_from_changing(workspace: Too
 
 
 async def test_a_failure_while_writing_brings_the_files_before_it_back(workspace: ToolWorkspace):
-    """The last file is replaced by somebody else at the last moment."""
+    """Another process replaces the last file at the last moment."""
     workspace.write_file("a", "a\n")
     workspace.write_file("z", "z\n")
-    kept = workspace.save_original
+    save_original = workspace.save_original
 
     async def keep(path: Path, content: bytes | None) -> None:
-        await kept(path, content)
+        await save_original(path, content)
         if path.name == "z":
             path.write_text("other\n")
 

@@ -72,7 +72,7 @@ async def test_other_whitespace_is_tolerated_in_whole_lines(
 
 
 @pytest.mark.parametrize(
-    ("before", "old", "words"),
+    ("before", "old", "message"),
     [
         (b"a\na\n", "a", "found 2 times (lines 1, 2)"),
         (b"aaa", "aa", "found 2 times"),
@@ -84,10 +84,10 @@ async def test_other_whitespace_is_tolerated_in_whole_lines(
         (b"if a:\n\tb\n    c\n", "if a:\n    b\n    c\n  d", "not in the file"),
     ],
 )
-async def test_what_is_not_beyond_doubt_is_refused(workspace: ToolWorkspace, before: bytes, old: str, words: str):
+async def test_what_is_not_beyond_doubt_is_refused(workspace: ToolWorkspace, before: bytes, old: str, message: str):
     path = workspace.write_file("file", before)
     await workspace.output_of("read", file_path="file")
-    assert words in await workspace.error_of("edit", file_path="file", old_string=old, new_string="z")
+    assert message in await workspace.error_of("edit", file_path="file", old_string=old, new_string="z")
     assert path.read_bytes() == before
     assert workspace.originals == []
 
@@ -111,7 +111,7 @@ async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_vie
     assert path.read_text() == "a\nx\nnew\n"
 
 
-async def test_a_file_that_was_only_touched_is_not_taken_for_changed(workspace: ToolWorkspace):
+async def test_a_file_that_was_only_touched_is_not_reported_as_changed(workspace: ToolWorkspace):
     path = workspace.write_file("file", "a\n")
     await workspace.output_of("read", file_path="file")
     os.utime(path, (1, 1))
@@ -134,12 +134,12 @@ async def test_an_unread_file_is_edited_only_where_the_text_matches_exactly(work
     assert path.read_text() == "  a  \n  c\n"
 
 
-async def test_an_edit_in_tolerance_says_so_and_shows_the_place(workspace: ToolWorkspace):
+async def test_a_tolerant_edit_reports_it_and_shows_the_location(workspace: ToolWorkspace):
     workspace.write_file("file", "x\n    a = 1\n    b = 2\n")
     await workspace.output_of("read", file_path="file")
-    told = await workspace.output_of("edit", file_path="file", old_string="a = 1\nb = 2", new_string="a = 1\nb = 3")
-    assert "other indentation" in told
-    assert "     3\t    b = 3" in told
+    output = await workspace.output_of("edit", file_path="file", old_string="a = 1\nb = 2", new_string="a = 1\nb = 3")
+    assert "other indentation" in output
+    assert "     3\t    b = 3" in output
 
 
 async def test_an_empty_old_string_creates_a_file(workspace: ToolWorkspace):
@@ -207,7 +207,7 @@ async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(
 ):
     path = workspace.write_file("file", "a\n")
 
-    async def keep(kept: Path, content: bytes | None) -> None:
+    async def keep(original: Path, content: bytes | None) -> None:
         path.write_text("somebody else's\n")
 
     workspace.save_original = keep

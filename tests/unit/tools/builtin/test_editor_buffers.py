@@ -58,7 +58,7 @@ def workspace(tmp_path: Path, buffers: Buffers) -> ToolWorkspace:
     return ToolWorkspace(tmp_path / "workspace", buffers=buffers)
 
 
-async def test_unsaved_text_is_kept_for_undo_and_line_endings_stay(workspace: ToolWorkspace, buffers: Buffers):
+async def test_unsaved_text_is_stored_for_undo_and_line_endings_stay(workspace: ToolWorkspace, buffers: Buffers):
     path = workspace.write_file("a.txt", b"one\r\ntwo\r\n")
     buffers.unsaved[str(path)] = "one\nmine\n"  # editors may use one kind of line ending for all files
     assert "mine" in await workspace.output_of("read", file_path="a.txt")
@@ -89,7 +89,7 @@ async def test_files_that_editors_decode_differently_are_used_from_disk(
     assert len(path.read_bytes()) == len(content)
 
 
-async def test_a_patch_that_the_editor_refuses_in_part_is_taken_back_in_the_editor(
+async def test_a_patch_that_the_editor_refuses_in_part_is_reverted_in_the_editor(
     workspace: ToolWorkspace, buffers: Buffers
 ):
     first, last = workspace.write_file("a.txt", "one\n"), workspace.write_file("c.txt", "three\n")

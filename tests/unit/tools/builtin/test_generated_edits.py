@@ -19,7 +19,7 @@ ENCODINGS = {
     "utf-8": b"", "utf-8 with BOM": b"\xef\xbb\xbf", "utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff",
     "utf-32-le": b"\xff\xfe\0\0", "latin-1": b"", "cp1252": b"",
 }  # fmt: skip
-WORDS = ["if", "return", "value", "(x)", "=", "{", "}", "'", '"', "#", "\\n", "$1", r"\1", "0", "a.b", "--", "+", "*"]
+TOKENS = ["if", "return", "value", "(x)", "=", "{", "}", "'", '"', "#", "\\n", "$1", r"\1", "0", "a.b", "--", "+", "*"]
 BEYOND = {"latin-1": ["é", "ü", "ß"], "cp1252": ["€", "é", "“"]}
 EVERYWHERE = ["é", "日本", "€", "🙂", "\u2028", "e\u0301"]
 INDENTS = ["", "", "  ", "    ", "\t", "\t\t", "        "]
@@ -47,8 +47,8 @@ def made(rng: random.Random) -> Made:
     name = rng.choice(list(ENCODINGS))
     encoding = name.removesuffix(" with BOM")
     endings = rng.choice([["\n"], ["\r\n"], ["\r"], ["\n", "\r\n"]])
-    words = WORDS + BEYOND.get(encoding, EVERYWHERE)
-    lines = [line_of(rng, words) + rng.choice(endings) for _ in range(rng.randint(1, 25))]
+    tokens = TOKENS + BEYOND.get(encoding, EVERYWHERE)
+    lines = [line_of(rng, tokens) + rng.choice(endings) for _ in range(rng.randint(1, 25))]
     if encoding in BEYOND:
         lines[0] = f"caf\xe9 {BEYOND[encoding][0]} " + lines[0]  # else it would be ASCII, which is UTF-8 as well
     if rng.random() < 0.4:
@@ -56,10 +56,10 @@ def made(rng: random.Random) -> Made:
     return Made(encoding, ENCODINGS[name], lines, "".join(lines))
 
 
-def line_of(rng: random.Random, words: list[str]) -> str:
+def line_of(rng: random.Random, tokens: list[str]) -> str:
     if rng.random() < 0.15:
         return rng.choice(["", "  ", "\t"])
-    body = " ".join(rng.choice(words) for _ in range(rng.randint(1, 5)))
+    body = " ".join(rng.choice(tokens) for _ in range(rng.randint(1, 5)))
     return rng.choice(INDENTS) + body + rng.choice(["", "", "", " ", "\t ", f" {rng.randint(0, 999)}"])
 
 
@@ -135,7 +135,7 @@ def original_around(text: str, start: int, end: int) -> tuple[str, str]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(workspace: ToolWorkspace, batch: int):
+async def test_a_tolerant_edit_preserves_every_line_that_it_does_not_change(workspace: ToolWorkspace, batch: int):
     rng = random.Random(1_000 + batch)
     applied = 0
     for number in range(CASES // BATCHES):

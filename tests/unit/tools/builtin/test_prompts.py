@@ -32,9 +32,9 @@ def strict_estimate(text: str) -> int:
 def test_the_descriptions_of_the_default_set_stay_within_their_budget(workspace: ToolWorkspace):
     texts = [tool.description for tool in default_set(workspace)]
     texts += [
-        words
+        text
         for tool in default_set(workspace)
-        for words in re.findall(r'"description": "(.*?)"', json.dumps(tool.parameters))
+        for text in re.findall(r'"description": "(.*?)"', json.dumps(tool.parameters))
     ]
     whole = "\n".join(texts)
     assert len(whole) / 4 < BUDGET
@@ -52,7 +52,7 @@ def test_the_set_has_every_tool_that_has_a_prompt(workspace: ToolWorkspace):
     assert {tool.name for tool in default_set(workspace)} == prompts
 
 
-def test_every_tool_has_a_schema_that_closes_and_says_what_it_needs(workspace: ToolWorkspace):
+def test_every_tool_has_a_closed_schema_with_required_fields(workspace: ToolWorkspace):
     for tool in default_set(workspace):
         assert tool.parameters["type"] == "object"
         assert tool.parameters["additionalProperties"] is False

@@ -22,7 +22,7 @@ async def test_lines_are_numbered_and_a_range_can_be_chosen(workspace: ToolWorks
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "text"),
     [
         ("\ufeffä\r\nb".encode("utf-16-le"), "utf-16-le with BOM"),
         (b"\xef\xbb\xbf\xc3\xa4\nb", "utf-8 with BOM"),
@@ -31,11 +31,11 @@ async def test_lines_are_numbered_and_a_range_can_be_chosen(workspace: ToolWorks
         ("\ufeffä\nb".encode("utf-32-be"), "utf-32-be with BOM"),
     ],
 )
-async def test_the_encoding_is_found_and_named(workspace: ToolWorkspace, content: bytes, words: str):
+async def test_the_encoding_is_found_and_named(workspace: ToolWorkspace, content: bytes, text: str):
     workspace.write_file("file", content)
     output = await workspace.output_of("read", file_path="file")
     assert output.startswith("     1\tä\n     2\tb")
-    assert f"(the file is in {words};" in output
+    assert f"(the file is in {text};" in output
 
 
 async def test_an_old_macintosh_file_has_lines_too(workspace: ToolWorkspace):
@@ -48,7 +48,7 @@ async def test_wrong_bytes_in_a_utf8_file_are_shown_as_such(workspace: ToolWorks
     assert "äöü\ufffd" in await workspace.output_of("read", file_path="file")
 
 
-async def test_an_empty_file_says_so_and_a_place_beyond_the_end_is_an_error(workspace: ToolWorkspace):
+async def test_an_empty_file_is_reported_and_a_position_beyond_the_end_is_an_error(workspace: ToolWorkspace):
     workspace.write_file("empty", b"")
     assert await workspace.output_of("read", file_path="empty") == "(the file is empty)"
     workspace.write_file("file", "a\n")
@@ -59,7 +59,7 @@ async def test_an_empty_file_says_so_and_a_place_beyond_the_end_is_an_error(work
     ("start", "kind"),
     [(PNG, "image/png"), (b"%PDF-1.7\n", "application/pdf"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp")],
 )
-async def test_images_and_pdf_are_attached_whatever_their_name(workspace: ToolWorkspace, start: bytes, kind: str):
+async def test_images_and_pdf_are_attached_under_any_name(workspace: ToolWorkspace, start: bytes, kind: str):
     workspace.write_file("thing.txt", start)
     part = await workspace.call("read", file_path="thing.txt")
     assert isinstance(part.state, ToolCompleted)
@@ -69,7 +69,7 @@ async def test_images_and_pdf_are_attached_whatever_their_name(workspace: ToolWo
 
 
 @pytest.mark.parametrize("content", [b"\0\1\2" * 100, b"ELF\0", bytes(range(128, 256)) + bytes(range(32)) * 4])
-async def test_a_binary_file_is_refused_with_words(workspace: ToolWorkspace, content: bytes):
+async def test_a_binary_file_is_refused_with_a_message(workspace: ToolWorkspace, content: bytes):
     workspace.write_file("file", content)
     assert "binary file" in await workspace.error_of("read", file_path="file")
 
@@ -143,7 +143,7 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, tool: str, kin
      "a\ud800", "/proc/self/mem", "/dev/stdin", ".", "/", "a/../.."],
 )  # fmt: skip
 @pytest.mark.parametrize("tool", ["read", "write", "edit"])
-async def test_unusual_paths_are_refused_with_words(workspace: ToolWorkspace, tool: str, path: str):
+async def test_unusual_paths_are_refused_with_a_message(workspace: ToolWorkspace, tool: str, path: str):
     if (tool, path) == ("read", "."):
         return
     arguments = {"read": {}, "write": {"content": "x"}, "edit": {"old_string": "a", "new_string": "b"}}[tool]
@@ -184,7 +184,7 @@ async def test_a_missing_file_names_its_neighbours(workspace: ToolWorkspace):
     assert error == "setting.toml does not exist; did you mean settings.toml?"
 
 
-async def test_preserved_outputs_beside_the_workspace_may_be_read_but_not_written(tmp_path: Path):
+async def test_stored_outputs_next_to_the_workspace_may_be_read_but_not_written(tmp_path: Path):
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     (outputs / "1.txt").write_text("long output")

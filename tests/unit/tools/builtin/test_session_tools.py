@@ -58,14 +58,14 @@ async def test_a_question_reaches_the_user_and_the_answer_the_model(workspace: T
         return ("red", "blue")
 
     workspace.tools.append(question_tool(ask))
-    told = await workspace.output_of("question", question="Which?", options=["red", "blue"], multiple=True)
-    assert told == "The user answered: red; blue"
+    output = await workspace.output_of("question", question="Which?", options=["red", "blue"], multiple=True)
+    assert output == "The user answered: red; blue"
     options = [{"label": "red", "description": "warm"}, {"label": "blue"}]
     await workspace.output_of("question", questions=[{"question": "Which?", "options": options, "multiSelect": True}])
     assert asked == [UserQuestion("Which?", ("red", "blue"), True), UserQuestion("Which?", ("red: warm", "blue"), True)]
 
 
-async def test_with_nobody_there_a_question_is_refused_in_words_that_help(workspace: ToolWorkspace):
+async def test_in_unattended_mode_a_question_is_refused_with_a_helpful_message(workspace: ToolWorkspace):
     workspace.tools.append(question_tool(None))
     assert "no user is connected to answer" in await workspace.error_of("question", question="Which?")
 
@@ -102,7 +102,7 @@ async def test_a_task_runs_the_named_agent_or_the_first(workspace: ToolWorkspace
     assert await workspace.error_of("task", prompt="p")
 
 
-async def test_a_skill_is_loaded_without_its_front_matter_and_says_where_its_files_are(
+async def test_a_skill_is_loaded_without_its_front_matter_and_names_where_its_files_are(
     workspace: ToolWorkspace, tmp_path: Path
 ):
     path = tmp_path / "pdf" / "SKILL.md"

@@ -152,14 +152,14 @@ async def test_bytes_that_are_no_text_are_counted(bench: Bench):
         ({"command": ["echo", "a b"], "workdir": None}, {"command": "echo 'a b'"}),
     ],
 )
-def test_words_that_models_know_from_other_agents_are_understood(
+def test_names_that_models_know_from_other_agents_are_accepted(
     bench: Bench, arguments: dict[str, Any], prepared: dict[str, Any]
 ):
     assert bench.tools["shell"].prepare(arguments) == prepared
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "`command` is missing"),
         ({"command": None}, "`command` is missing"),
@@ -172,8 +172,8 @@ def test_words_that_models_know_from_other_agents_are_understood(
         ({"command": "x" * 4_000_000}, "Argument list too long"),
     ],
 )
-async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], words: str):
-    assert words in (await bench.error("shell", **arguments)).error
+async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], message: str):
+    assert message in (await bench.error("shell", **arguments)).error
 
 
 async def test_a_process_in_the_background_is_read_written_waited_for_and_killed(
@@ -193,7 +193,7 @@ async def test_a_process_in_the_background_is_read_written_waited_for_and_killed
     assert "call_1: killed" in await bench.output("process", action="list")
 
 
-async def test_a_process_that_fails_at_once_says_so_instead_of_an_id(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_process_that_fails_at_once_reports_it_instead_of_an_id(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 30)
     output = await bench.output("shell", command="echo no such port; exit 1", background=True)
     assert output == "no such port\n[it was started in the background and has ended: exit code 1]"
@@ -219,7 +219,7 @@ async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench, mon
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "`action` is missing"),
         ({"action": "explode"}, "`action`"),
@@ -228,11 +228,11 @@ async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench, mon
         ({"action": "read", "process_id": "a", "offset": "x"}, "`offset`"),
     ],
 )
-async def test_wrong_arguments_of_process_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], words: str):
-    assert words in (await bench.error("process", **arguments)).error
+async def test_wrong_arguments_of_process_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], message: str):
+    assert message in (await bench.error("process", **arguments)).error
 
 
-async def test_a_call_whose_command_was_killed_from_elsewhere_is_an_error(bench: Bench):
+async def test_a_call_whose_command_was_killed_from_outside_is_an_error(bench: Bench):
     task = asyncio.create_task(bench.call("shell", command="echo begun; sleep 60"))
     await until_reported(bench)
     await bench.supervisor.kill_process("call_1")

@@ -146,7 +146,7 @@ async def test_a_name_that_changes_its_address_is_caught_when_the_connection_ope
             return real(host, port, *rest, **more)  # pyright: ignore
 
         monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-        assert next(answers) == "93.184.216.34"  # the look of somebody who checks before
+        assert next(answers) == "93.184.216.34"  # the lookup of a check before the request
         workspace.tools.append(web_fetch_tool(limits=FetchLimits(seconds=60)))
         error = await workspace.error_of("web_fetch", url=f"http://rebind.example:{server.port}/")
         assert "resolves to 127.0.0.1, which is not a public address" in error
@@ -192,7 +192,7 @@ def test_addresses_that_are_public(address: str):
         ("</p></ul></a></pre>x", "x"),
     ],
 )
-def test_html_becomes_text_whatever_is_wrong_with_it(html: str, text: str):
+def test_invalid_html_becomes_text(html: str, text: str):
     assert html_to_text(html, "https://h.example/d/")[0] == text
 
 

@@ -14,10 +14,10 @@ from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_origin
 async def test_a_new_file_is_made_with_its_folders_and_the_usual_mode(workspace: ToolWorkspace):
     mask = os.umask(0o022)
     try:
-        told = await workspace.output_of("write", file_path="a/b/c.txt", content="x\ny\n")
+        output = await workspace.output_of("write", file_path="a/b/c.txt", content="x\ny\n")
     finally:
         os.umask(mask)
-    assert told == "Created a/b/c.txt (2 lines)."
+    assert output == "Created a/b/c.txt (2 lines)."
     path = workspace.root / "a/b/c.txt"
     assert path.read_text() == "x\ny\n"
     assert path.stat().st_mode & 0o777 == 0o644
@@ -87,17 +87,17 @@ async def test_calls_of_one_session_for_one_file_come_one_after_the_other(worksp
 
 async def test_a_call_cancelled_while_the_old_content_is_preserved_writes_nothing(workspace: ToolWorkspace):
     path = workspace.write_file("file", "a\n")
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
-    async def keep(kept: Path, content: bytes | None) -> None:
-        begun.set()
+    async def keep(original: Path, content: bytes | None) -> None:
+        started.set()
         await asyncio.sleep(10)
 
     workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
     edit = next(tool for tool in workspace.tools if tool.name == "edit")
     arguments = {"file_path": "file", "old_string": "a", "new_string": "b"}
     task = asyncio.ensure_future(edit.call(arguments, ToolContext(session_id="s")))
-    await begun.wait()
+    await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

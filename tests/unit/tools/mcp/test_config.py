@@ -55,7 +55,7 @@ def test_a_registered_client_is_read_and_its_secret_is_hidden():
 
 
 @pytest.mark.parametrize(
-    ("oauth", "words"),
+    ("oauth", "message"),
     [
         ([], ".oauth: expected an object"),
         ({}, ".oauth.clientId: is missing"),
@@ -65,11 +65,11 @@ def test_a_registered_client_is_read_and_its_secret_is_hidden():
         ({"clientId": "a", "secret": "x"}, ".oauth.secret: unknown"),
     ],
 )
-def test_a_wrong_client_is_reported(oauth, words):
-    assert problem({"url": "https://mcp.example/x", "oauth": oauth}).startswith(words)
+def test_a_wrong_client_is_reported(oauth, message):
+    assert problem({"url": "https://mcp.example/x", "oauth": oauth}).startswith(message)
 
 
-def test_variables_are_put_in_wherever_text_stands():
+def test_variables_are_expanded_in_every_text():
     environment = {"BIN": "/opt/bin", "KEY": "s3cret", "EMPTY": ""}
     entry = {
         "command": "${BIN}/run",
@@ -90,7 +90,7 @@ def test_what_a_variable_holds_is_not_expanded_again():
 
 
 @for_each(
-    ("entry", "words"),
+    ("entry", "message"),
     [
         ({}, ".command: is missing"),
         ({"command": None}, ".command: is missing"),
@@ -112,8 +112,8 @@ def test_what_a_variable_holds_is_not_expanded_again():
         ("npx", ": expected an object, got a string"),
     ],
 )
-def test_what_is_wrong_is_reported_with_the_file_and_the_key(entry, words):
-    assert problem(entry) == words
+def test_what_is_wrong_is_reported_with_the_file_and_the_key(entry, message):
+    assert problem(entry) == message
 
 
 def test_one_bad_entry_costs_only_itself():
@@ -147,7 +147,7 @@ def test_every_entry_is_read_or_reported_of(servers):
     assert len(found.servers) + len(found.problems) == len(servers) - off
 
 
-def test_keys_stay_out_of_words():
+def test_keys_stay_out_of_messages():
     web = HttpServer(
         name="w",
         url="https://user:pass-word@x.example/mcp?api_key=q-secret-1",

@@ -14,7 +14,7 @@ def test_a_tool_that_was_never_seen_is_entered_and_has_not_changed():
     assert not has_changed(READ, ledger)
 
 
-def test_other_words_or_another_schema_is_a_change_until_somebody_has_looked():
+def test_another_description_or_schema_is_a_change_until_the_user_has_reviewed_it():
     for change in ({"description": "Read a file and send it."}, {"parameters": {"type": "object"}}):
         ledger = {}
         has_changed(READ, ledger)

@@ -49,11 +49,11 @@ def test_garbage_is_bounded_in_bytes_too():
 
 async def test_who_spends_more_than_the_pace_waits():
     pace, loop = TokenBucket(1000), asyncio.get_running_loop()
-    begun = loop.time()
+    started = loop.time()
     with pytest.raises(StopIteration):  # it ends without a pause
         pace.spend(1000).send(None)
     await pace.spend(100)
-    assert loop.time() - begun > 0.08
+    assert loop.time() - started > 0.08
 
 
 @given(st.lists(st.binary(max_size=10)))

@@ -18,7 +18,7 @@ def test_letters_that_apis_refuse_are_replaced():
     assert tool_names([("my files", "read.it")]) == {("my files", "read.it"): "mcp__my_files__read_it"}
 
 
-def test_what_would_have_one_name_is_distinguished_and_the_exact_one_keeps_it():
+def test_equal_names_are_distinguished_and_the_exact_one_stays():
     names = tool_names([("s", "a b"), ("s", "a_b"), ("s", "a.b"), ("s__x", "y"), ("s", "x__y")])
     assert names["s", "a_b"] == "mcp__s__a_b"
     assert names["s", "a b"].startswith("mcp__s__a_b_")

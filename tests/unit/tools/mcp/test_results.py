@@ -17,8 +17,8 @@ def answer(*content, **more):
     return call_result(wire.CallToolResult(content=list(content), **more))
 
 
-def text(words):
-    return wire.TextContent(text=words)
+def text(content):
+    return wire.TextContent(text=content)
 
 
 def test_texts_are_joined():
@@ -63,7 +63,7 @@ def test_structured_content_is_preserved_and_shown_where_there_is_no_text():
     assert large.metadata == {}
 
 
-def test_an_error_is_raised_with_its_words_and_bounded():
+def test_an_error_is_raised_with_its_message_and_bounded():
     with pytest.raises(ToolFailure, match=r"^no such file$"):
         answer(text("no such file"), is_error=True)
     with pytest.raises(ToolFailure) as raised:

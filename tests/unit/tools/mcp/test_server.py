@@ -38,7 +38,7 @@ class FakeLink:
 
 
 class FakeHold:
-    """Connects at once unless `refusals` says otherwise, and lives until it is told to die."""
+    """Connects at once unless `refusals` has an entry, and stays connected until the test ends it."""
 
     def __init__(self, refusals=0):
         self.definition = ECHO
@@ -65,11 +65,11 @@ class Owned:
     def __init__(self, hold, limits=FAST, ask=None):
         self.states = []
         self.news = []
-        self.server = McpServer(CONFIG, McpHost(Path("/"), {}, limits, ask), self._tell)
+        self.server = McpServer(CONFIG, McpHost(Path("/"), {}, limits, ask), self._report)
         self._hold = hold
         self._group = asyncio.TaskGroup()
 
-    def _tell(self, news):
+    def _report(self, news):
         self.news.append(news.what)
         if news.what == "state":
             self.states.append(news.status.state)
@@ -157,7 +157,7 @@ async def test_a_call_to_a_server_that_forgot_the_session_is_made_again():
     assert len(hold.lives) == 2
 
 
-async def test_a_server_that_keeps_dying_fails_after_its_chances():
+async def test_a_server_that_dies_repeatedly_fails_after_its_restarts():
     hold = FakeHold()
     async with Owned(hold) as server:
         for _ in range(4):
@@ -168,7 +168,7 @@ async def test_a_server_that_keeps_dying_fails_after_its_chances():
     assert len(hold.lives) == 4
 
 
-def test_each_chance_comes_later_and_long_service_counts_anew():
+def test_each_restart_comes_later_and_a_long_uptime_resets_the_count():
     retries = ReconnectBackoff(ServerLimits(first_delay=1, longest_delay=5, reconnects=4, steady=60))
     assert [retries.next_delay(1), retries.next_delay(None), retries.next_delay(2), retries.next_delay(None)] == [
         1,
@@ -219,7 +219,7 @@ async def test_a_tool_that_changed_since_it_was_shown_does_not_run():
 
 async def test_a_server_s_log_goes_to_the_calls_that_are_open():
     hold = FakeHold()
-    heard = []
+    received = []
 
     async def answer(arguments, report):
         hold.lives[-1].listener.log(Progress("log"))
@@ -228,9 +228,9 @@ async def test_a_server_s_log_goes_to_the_calls_that_are_open():
     hold.answer = answer
     async with Owned(hold) as server:
         await server.wait_settled()
-        await server.call_tool(ECHO, {}, ToolContext(report=heard.append))
+        await server.call_tool(ECHO, {}, ToolContext(report=received.append))
         hold.lives[-1].listener.log(Progress("nobody listens"))
-    assert heard == [Progress("log")]
+    assert received == [Progress("log")]
 
 
 async def test_a_server_may_ask_the_user_during_a_call_and_not_out_of_the_blue():

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 UNPRIVILEGED_UID = 65534
 SUPERUSER = sys.platform == "linux" and os.geteuid() == 0
 USERS = ["root", "ordinary"]
-BROKEN = ("bwrap:", "could not be set up", "that the sandbox needs", "No module named", "SyntaxError")
+BROKEN = ("bwrap:", "could not be set up", "that the sandbox needs", "No module named", "SyntaxError", "NameError")
 NEEDED = {"bubblewrap": 184, "landlock": 165, "control": 120}
 
 pytestmark = [

@@ -364,6 +364,7 @@ class OutriderServer(uvicorn.Server):
         self._monitor = monitor
         self._on_ready = on_ready
         self._gc_thresholds = gc.get_threshold()
+        self._unfreezes = False
         super().__init__(
             uvicorn.Config(
                 app,  # pyright: ignore[reportArgumentType]  an ASGI application with other parameter names
@@ -414,12 +415,14 @@ class OutriderServer(uvicorn.Server):
         with the larger first generation most objects of a request or a delta are free before they are visited: with
         100 turns and 500 followers there is no full collection in half a minute, instead of seven of 100 ms."""
         await super().startup(sockets)
+        self._unfreezes = gc.get_freeze_count() == 0
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, *self._gc_thresholds[1:])
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        gc.unfreeze()  # a program may continue after its server
+        if self._unfreezes:  # a program may continue after its server; what it has frozen itself stays frozen
+            gc.unfreeze()
         gc.set_threshold(*self._gc_thresholds)
         await self._feeds.close()
         await super().shutdown(sockets)

@@ -31,18 +31,30 @@ _MODULES = "fcntl mmap pty resource signal socket stat struct subprocess termios
 
 def program_of(attempt: Attempt) -> str:
     used = [name for name in _MODULES.split() if f"{name}." in attempt.script]
-    return "".join(f"import {name}\n" for name in used) + PRELUDE + attempt.script
+    calls_libc = any(word in attempt.script for word in ("libc", "ctypes", "call("))
+    return "".join(f"import {name}\n" for name in used) + PRELUDE + LIBC * calls_libc + attempt.script
 
 
 # The start of every script. An effect that only the script can see is reported with `escaped`.
 PRELUDE = """
-import ctypes, errno, os, sys, time
+import errno, os, sys, time
 E = os.environ
 WS, OUT, HOME, SECRET, DATA, MARK = (E[n] for n in ("WS", "OUT", "HOME", "SECRET", "DATA", "MARK"))
 VICTIM, ENVIRONMENT_AT = int(E["VICTIM"]), int(E["ENVIRONMENT_AT"])
+def escaped(): print("ESCAPED", flush=True)
+def root_of(pid): return os.path.join("/proc", str(pid), "root")
+def put(path, text="changed"):
+    with open(path, "w") as file: file.write(text)
+def show(path):
+    with open(path, errors="replace") as file: print(file.read())
+def number(x86_64, aarch64):
+    return {"x86_64": x86_64, "aarch64": aarch64}[os.uname().machine]
+"""
+
+LIBC = """
+import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
-def escaped(): print("ESCAPED", flush=True)
 def syscall(number, *arguments):
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in (number, *arguments)]
     result = libc.syscall(*words)
@@ -53,11 +65,4 @@ def call(result):
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
-def root_of(pid): return os.path.join("/proc", str(pid), "root")
-def put(path, text="changed"):
-    with open(path, "w") as file: file.write(text)
-def show(path):
-    with open(path, errors="replace") as file: print(file.read())
-def number(x86_64, aarch64):
-    return {"x86_64": x86_64, "aarch64": aarch64}[os.uname().machine]
 """

@@ -125,7 +125,7 @@ class Arena:
 
     def let_end(self) -> None:
         """Whatever held the attempt may need a moment to end all of it; what escaped stays for longer than that."""
-        wait_for(lambda: not remaining_processes(self.mark), 10)
+        wait_for(lambda: not remaining_processes(self.mark, self.bystander.pid), 10)
 
     def effects(self, output: str, patience: float = LEFT_ALONE) -> list[str]:
         """What the attempt achieved, seen from outside."""
@@ -141,7 +141,7 @@ class Arena:
             found.append("bystander stopped or killed")
         elif Path(f"/proc/{self.bystander.pid}/limits").read_bytes() != self._limits:
             found.append("bystander's limits changed")
-        if left := remaining_processes(self.mark):
+        if left := remaining_processes(self.mark, self.bystander.pid):
             found.append("left a process behind")
         for pid in left:
             with contextlib.suppress(OSError):
@@ -182,10 +182,15 @@ def digest(root: Path) -> str:
     return total.hexdigest()
 
 
-def remaining_processes(mark: str) -> list[int]:
+def remaining_processes(mark: str, older: int) -> list[int]:
+    """The processes with the mark that are newer than the process `older`. A new process has a higher number than all
+    older ones, until the highest number is reached and the kernel starts again; then all processes are read."""
     wanted, found = f"MARK={mark}\0".encode(), list[int]()
+    newest = int(Path("/proc/loadavg").read_text().split()[-1])
     for name in os.listdir("/proc"):  # noqa: PTH208  called often, and a machine may have a thousand processes
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{int(name)}/environ", "rb") as file:  # noqa: PTH123
+        if not name.isdecimal() or (older < newest and int(name) <= older):
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123
             if wanted in file.read():
                 found.append(int(name))
     return [pid for pid in found if pid != os.getpid()]

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
@@ -19,11 +20,6 @@ from outrider.server.openapi import EXAMPLES, TAGS, build_openapi
 from tests.architecture.repository import ROOT
 from tests.e2e.server.http_server import TOKEN, served
 
-DESCRIPTION = build_openapi(ENDPOINTS, "0")
-SCHEMAS = DESCRIPTION["components"]["schemas"]
-OPERATIONS = {
-    operation["operationId"]: operation for methods in DESCRIPTION["paths"].values() for operation in methods.values()
-}
 # They have no end, run a command, connect to another host, or end the sessions of the others.
 NOT_CALLED = {"follow_session", "follow_all", "follow_job", "run_command", "import_from", "clear_sessions"}
 TYPESCRIPT = """
@@ -43,15 +39,31 @@ export const wrong = (part: components["schemas"]["TextPart"]): string => part.o
 """
 
 
+@cache
+def description() -> dict[str, Any]:
+    """Not built when the tests are collected, which each worker does."""
+    return build_openapi(ENDPOINTS, "0")
+
+
+def schemas() -> dict[str, Any]:
+    return description()["components"]["schemas"]
+
+
+@cache
+def described_operations() -> dict[str, Any]:
+    paths = description()["paths"].values()
+    return {operation["operationId"]: operation for methods in paths for operation in methods.values()}
+
+
 def test_the_description_has_tags_servers_examples_and_no_untyped_part():
-    assert DESCRIPTION["servers"] == [{"url": ".."}]
-    assert {tag["name"] for tag in DESCRIPTION["tags"]} == set(TAGS)
-    assert {tag for operation in OPERATIONS.values() for tag in operation["tags"]} == set(TAGS)
-    assert SCHEMAS["Message"]["properties"]["parts"]["items"] == {"$ref": "#/components/schemas/Part"}
-    assert SCHEMAS["Part"]["discriminator"]["mapping"]["tool"] == "#/components/schemas/ToolPart"
-    assert EXAMPLES.keys() == {name for name, operation in OPERATIONS.items() if "requestBody" in operation}
+    assert description()["servers"] == [{"url": ".."}]
+    assert {tag["name"] for tag in description()["tags"]} == set(TAGS)
+    assert {tag for operation in described_operations().values() for tag in operation["tags"]} == set(TAGS)
+    assert schemas()["Message"]["properties"]["parts"]["items"] == {"$ref": "#/components/schemas/Part"}
+    assert schemas()["Part"]["discriminator"]["mapping"]["tool"] == "#/components/schemas/ToolPart"
+    assert EXAMPLES.keys() == {name for name, operation in described_operations().items() if "requestBody" in operation}
     for union in ("Part", "Change", "Event"):
-        assert all(one["$ref"].rpartition("/")[2] in SCHEMAS for one in SCHEMAS[union]["anyOf"])
+        assert all(one["$ref"].rpartition("/")[2] in schemas() for one in schemas()[union]["anyOf"])
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
@@ -64,7 +76,7 @@ def test_an_example_is_accepted(name: str):
 def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("openapi_python_client", reason="openapi-python-client is not installed")
     folder = tmp_path_factory.mktemp("client")
-    (folder / "openapi.json").write_text(json.dumps(DESCRIPTION))
+    (folder / "openapi.json").write_text(json.dumps(description()))
     (folder / "config.yaml").write_text("post_hooks: []\n")
     command = [sys.executable, "-W", "ignore", "-m", "openapi_python_client", "generate", "--meta", "none"]
     command += ["--path", "openapi.json", "--output-path", "api_client", "--config", "config.yaml", "--fail-on-warning"]
@@ -100,7 +112,7 @@ def test_the_python_client_is_strictly_typed(python_client: Path):
 async def test_the_python_client_calls_every_operation(python_client: Path, tmp_path: Path):
     client_module = load_package(python_client)
     operations = {path.stem: path for path in python_client.glob("api/*/*.py") if path.stem != "__init__"}
-    assert operations.keys() == OPERATIONS.keys()
+    assert operations.keys() == described_operations().keys()
     async with served(tmp_path, lambda _: "hello") as client:
         session = await client.create(title="one")
         api = client_module.AuthenticatedClient(client.address.url, TOKEN, raise_on_unexpected_status=True)
@@ -109,7 +121,7 @@ async def test_the_python_client_calls_every_operation(python_client: Path, tmp_
                 module = import_module(f"api_client.api.{operations[name].parent.name}.{name}")
                 given = arguments_of(module, name, session)
                 answer = await asyncio.wait_for(module.asyncio_detailed(client=api, **given), 60)
-                described = OPERATIONS[name]["responses"][str(answer.status_code.value)].get("content", {})
+                described = described_operations()[name]["responses"][str(answer.status_code.value)].get("content", {})
                 has_value = "application/json" in described and name != "export_session"
                 assert answer.parsed is not None or not has_value, (name, answer)
 
@@ -126,13 +138,13 @@ def arguments_of(module: ModuleType, name: str, session: str) -> dict[str, Any]:
     """The session as every id; the example as the body."""
     parameters = inspect.signature(module.asyncio_detailed).parameters
     given: dict[str, Any] = {}
-    for one in OPERATIONS[name]["parameters"]:
+    for one in described_operations()[name]["parameters"]:
         if one["in"] == "path":
             given[one["name"]] = "writer" if one["name"] in ("agent", "model") else session
         elif one["required"]:
             given[one["name"]] = "x"
     if "body" in parameters:
-        schema = OPERATIONS[name]["requestBody"]["content"]["application/json"]["schema"]
+        schema = described_operations()[name]["requestBody"]["content"]["application/json"]["schema"]
         # The keys and login pages of examples would be checked with their vendors.
         body = {**(sample(schema) if name in ("store_key", "import_from") else EXAMPLES[name])}
         if "model" in body and name.startswith("create_"):
@@ -146,7 +158,7 @@ def sample(schema: Any) -> Any:
     """The smallest value of a schema."""
     match schema:
         case {"$ref": reference}:
-            return sample(SCHEMAS[reference.rpartition("/")[2]])
+            return sample(schemas()[reference.rpartition("/")[2]])
         case {"anyOf": [first, *_]}:
             return sample(first)
         case {"enum": [first, *_]}:
@@ -162,7 +174,7 @@ def sample(schema: Any) -> Any:
 @pytest.mark.slow
 def test_the_typescript_client_compiles_and_is_strict(tmp_path: Path):
     folder = install_generator()
-    (tmp_path / "openapi.json").write_text(json.dumps(DESCRIPTION))
+    (tmp_path / "openapi.json").write_text(json.dumps(description()))
     (tmp_path / "program.ts").write_text(TYPESCRIPT)
     programs = folder / "node_modules" / ".bin"
     commands = [

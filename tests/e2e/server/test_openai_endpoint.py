@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from openai import APIError, AsyncOpenAI, BadRequestError, NotFoundError
 
 from outrider import Tool
 from outrider.providers.scripted import call
 from tests.e2e.server.http_server import TOKEN, Client, served
+
+if TYPE_CHECKING:  # each worker collects this module, and the SDK takes a second to load
+    from openai import AsyncOpenAI
 
 APPROVAL_TOOL: Any = {"type": "function", "function": {"name": "outrider_approval"}}
 
@@ -26,7 +28,9 @@ PAYING = [["I will pay.", call("pay", amount=5)], "It is paid."]
 
 
 @asynccontextmanager
-async def speaking(tmp_path: Path, script: Any, **options: Any) -> AsyncIterator[tuple[AsyncOpenAI, Client]]:
+async def speaking(tmp_path: Path, script: Any, **options: Any) -> AsyncIterator[tuple["AsyncOpenAI", Client]]:
+    from openai import AsyncOpenAI
+
     async with served(tmp_path, script, [pay], **options) as client:
         url = f"{client.address.url}/v1"
         async with AsyncOpenAI(base_url=url, api_key=TOKEN, max_retries=0) as openai:
@@ -38,6 +42,8 @@ def user(text: str) -> Any:
 
 
 async def test_agents_are_models(tmp_path: Path):
+    from openai import NotFoundError
+
     async with speaking(tmp_path, ["hi"]) as (openai, _):
         assert [model.id async for model in openai.models.list()] == ["writer"]
         assert (await openai.models.retrieve("writer")).id == "writer"
@@ -115,7 +121,7 @@ async def test_an_approval_is_a_function_call_in_chat(tmp_path: Path, *, streame
         assert "paid 5" in str((await client.engine.store.load(asked["session"])).messages)
 
 
-async def chat(openai: AsyncOpenAI, messages: list[Any], *, streamed: bool) -> dict[str, Any]:
+async def chat(openai: "AsyncOpenAI", messages: list[Any], *, streamed: bool) -> dict[str, Any]:
     given: Any = {"model": "writer", "messages": messages, "tools": [APPROVAL_TOOL]}
     if not streamed:
         done = await openai.chat.completions.create(**given)
@@ -151,6 +157,8 @@ async def test_without_the_function_the_answer_waits_for_a_user(tmp_path: Path):
 
 
 async def test_tools_of_the_client_and_wrong_messages_are_rejected(tmp_path: Path):
+    from openai import BadRequestError, NotFoundError
+
     async with speaking(tmp_path, ["hi"]) as (openai, _):
         weather: Any = {"type": "function", "function": {"name": "weather", "parameters": {}}}
         with pytest.raises(BadRequestError, match="its own tools"):
@@ -163,6 +171,8 @@ async def test_tools_of_the_client_and_wrong_messages_are_rejected(tmp_path: Pat
 
 
 async def test_a_failed_turn_is_an_error_in_both_forms(tmp_path: Path):
+    from openai import APIError
+
     async with speaking(tmp_path, [], delay=0) as (openai, _):
         with pytest.raises(APIError):
             await openai.chat.completions.create(model="writer", messages=[user("hi")])
@@ -176,6 +186,8 @@ async def test_a_failed_turn_is_an_error_in_both_forms(tmp_path: Path):
 
 
 async def test_a_response_continues_the_one_before(tmp_path: Path):
+    from openai import BadRequestError
+
     async with speaking(tmp_path, ["one", "two"]) as (openai, client):
         first = await openai.responses.create(model="writer", input="a", instructions="Be short.")
         assert (first.output_text, first.status) == ("one", "completed")

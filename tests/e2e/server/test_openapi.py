@@ -1,6 +1,7 @@
 """The server follows its OpenAPI document for generated requests; `scripts/try-api` sends more of them."""
 
 import re
+from functools import cache
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -17,7 +18,6 @@ from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.openapi import build_openapi
 from tests.e2e.server.http_server import TOKEN
 
-DESCRIPTION = build_openapi(ENDPOINTS, "0")
 ADDRESS = ListenAddress(port=80)
 TEXT = st.text(max_size=8)
 HEADERS = [
@@ -29,11 +29,17 @@ HEADERS = [
 TRIED = [one for one in ENDPOINTS if one.name not in ("follow_session", "follow_all", "import_from")]
 
 
+@cache
+def description() -> dict[str, Any]:
+    """Not built when the tests are collected, which each worker does."""
+    return build_openapi(ENDPOINTS, "0")
+
+
 def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Values that follow a schema of the kinds that the description is made of."""
     match schema:
         case {"$ref": reference}:
-            return values(DESCRIPTION["components"]["schemas"][reference.rpartition("/")[2]])
+            return values(description()["components"]["schemas"][reference.rpartition("/")[2]])
         case {"anyOf": several}:
             return st.one_of(*map(values, several))
         case {"enum": choices}:
@@ -68,7 +74,7 @@ def anything() -> st.SearchStrategy[Any]:
 def requests(draw: st.DrawFn) -> tuple[ApiEndpoint, str, str, bytes]:
     """A route with a path, a query and a body: as described, or nothing of the kind."""
     endpoint = draw(st.sampled_from(TRIED))
-    operation = DESCRIPTION["paths"][endpoint.path][endpoint.method.lower()]
+    operation = description()["paths"][endpoint.path][endpoint.method.lower()]
     path = re.sub(
         r"{\w+}", lambda _: quote(draw(st.just("SESSION") | st.text(min_size=1, max_size=8)), safe=""), endpoint.path
     )
@@ -118,12 +124,12 @@ async def ask(app: Any, method: str, path: str, query: str, body: bytes) -> tupl
 
 
 def judge(endpoint: ApiEndpoint, status: int, kind: str, answer: bytes) -> None:
-    described = DESCRIPTION["paths"][endpoint.path][endpoint.method.lower()]["responses"]
+    described = description()["paths"][endpoint.path][endpoint.method.lower()]["responses"]
     assert str(status) in described, (endpoint.name, status, answer)
     content = described[str(status)].get("content", {})
     assert kind in content or (not content and not answer), (endpoint.name, status, kind)
     if kind == "application/json":
-        schema = {**content[kind]["schema"], "components": DESCRIPTION["components"]}
+        schema = {**content[kind]["schema"], "components": description()["components"]}
         jsonschema.Draft202012Validator(schema).validate(msgspec.json.decode(answer))
 
 

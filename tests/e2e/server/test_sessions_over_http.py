@@ -4,6 +4,7 @@ import asyncio
 import gc
 
 import msgspec
+import pytest
 
 from outrider import Agent, Engine, Tool
 from outrider.providers.scripted import call
@@ -313,10 +314,20 @@ async def test_a_follower_adds_few_objects_that_the_garbage_collector_visits(tmp
                 await asyncio.sleep(0.05)
 
 
-async def test_the_collector_ignores_what_exists_before_the_first_request_while_a_server_runs(tmp_path):
-    before = gc.get_threshold(), gc.get_freeze_count()
-    async with served(tmp_path, ["Yes."]) as client:
-        await client.create()
-        assert gc.get_freeze_count() > 10_000
-        assert gc.get_threshold()[0] > before[0][0]
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_the_collector_ignores_what_exists_before_the_first_request_while_a_server_runs(tmp_path, frozen):
+    """After that, what the program had frozen itself is still frozen: the last collection of `outrider serve` would
+    visit all of it."""
+    gc.unfreeze()
+    if frozen:
+        gc.freeze()
+    thresholds = gc.get_threshold()
+    try:
+        async with served(tmp_path, ["Yes."]) as client:
+            await client.create()
+            assert gc.get_freeze_count() > 10_000
+            assert gc.get_threshold()[0] > thresholds[0]
+        assert gc.get_threshold() == thresholds
+        assert (gc.get_freeze_count() > 0) == frozen
+    finally:
+        gc.freeze()  # as before all tests

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from openai.types.chat import CompletionCreateParams
 from pydantic import TypeAdapter
 
 from outrider.errors import (
@@ -272,6 +271,8 @@ def test_a_message_is_written_once_however_often_it_is_sent():
 
 
 def test_a_request_with_everything_is_what_the_sdk_would_send():
+    from openai.types.chat import CompletionCreateParams
+
     """The SDK's types drop what they do not know, so nothing may be lost in the validation."""
     files = (
         FilePart(mime="image/png", url="data:image/png;base64,AA=="),

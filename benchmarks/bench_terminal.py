@@ -79,6 +79,7 @@ class Program:
     def __init__(self, command: list[str], place: Path, size: tuple[int, int] = (120, 40)) -> None:
         workspace = place / "work"
         workspace.mkdir(exist_ok=True)
+        (place / "home").mkdir(exist_ok=True)
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(place / "home"),
@@ -122,9 +123,13 @@ class Program:
                 return time.monotonic() - start
         raise TimeoutError(f"{text!r} was not written")
 
-    def settle(self, quiet: float) -> None:
-        while self.read(quiet):
-            pass
+    def settle(self, quiet: float, limit: float = 20.0) -> float:
+        """Until nothing has been written for so long, or the limit, since some programs draw all the time; the time of
+        the last output."""
+        start = last = time.monotonic()
+        while time.monotonic() - start < limit and self.read(quiet):
+            last = time.monotonic()
+        return last
 
     def cpu(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
@@ -135,7 +140,7 @@ class Program:
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def end(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        os.killpg(self.pid, signal.SIGKILL)  # the program of a launcher too
         os.waitpid(self.pid, 0)
         os.close(self.terminal)
 
@@ -236,12 +241,12 @@ class PeerStart(NamedTuple):
 
 
 def measure_peer(name: str, place: Path) -> list[PeerStart]:
-    """One start of another program, or nothing if it ends at once."""
+    """One start of another program, or nothing if it ends at once or shows nothing."""
     program = Program([name], place)
     try:
-        program.read(20.0)
-        program.settle(0.6)
-        last = time.monotonic() - program.started - 0.6
+        if not program.read(20.0):
+            return []
+        last = program.settle(0.6) - program.started
         cpu, memory = tree_cpu(program.pid), tree_memory(program.pid) / 1000
         time.sleep(PEER_IDLE_SECONDS)
         idle = (tree_cpu(program.pid) - cpu) / PEER_IDLE_SECONDS

@@ -5,6 +5,7 @@ import sys
 import termios
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from outrider.cli.parser import COMMANDS, CommandParser, add_server_options, add_session_options, load_entry_point
@@ -90,10 +91,9 @@ def first_frame() -> Generator[None]:
     The terminal is in raw mode from here on, so keys are neither echoed nor lost: the application reads them. Its
     driver takes over the alternate screen; the terminal's mode is restored here.
     """
-    output, descriptor = sys.__stderr__, sys.stdin.fileno()
-    if output is None or not output.isatty():
-        yield
-        return
+    output, descriptor = sys.stdout, sys.stdin.fileno()
+    if isinstance(output, TextIOWrapper):  # boxes and marks need UTF-8, whatever the locale is; input is decoded so too
+        output.reconfigure(encoding="utf-8", errors="replace")
     before = termios.tcgetattr(descriptor)
     mode = termios.tcgetattr(descriptor)
     mode[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.IXOFF)

@@ -63,9 +63,10 @@ def run_tui(
     `settings` reads the user's settings, and is called again after the user trusts the folder. `session` is the id of a
     session to continue, `resume` continues this folder's last session, `prompt` is sent immediately. `attach` connects
     to the server at `server_url` instead of opening an engine in this process. `given` names what the command line or
-    the environment chose: the choices that are remembered for this folder do not replace it.
+    the environment chose: the choices that are remembered for this folder do not replace it. The caller has checked
+    that stdin and stdout are a terminal, and shows the alternate screen.
     """
-    TerminalDriver.is_screen_prepared = sys.__stderr__ is not None and sys.__stderr__.isatty()
+    TerminalDriver.is_screen_prepared = True
     return asyncio.run(_run_app(StartOptions(settings, session, resume, prompt, attach, server_url, given)))
 
 
@@ -321,7 +322,12 @@ class OutriderApp(App[int]):
 
     async def _send_prompt(self, text: str, *, queue: bool) -> None:
         self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
-        await self.ui.controller.send_prompt(text, queue=queue, changed=self.ui.redraw)
+        await self.ui.controller.send_prompt(text, queue=queue, changed=self.ui.redraw, undelivered=self._return_input)
+
+    def _return_input(self, text: str) -> None:
+        """Put an input that could not be sent back into the composer, before what was typed since."""
+        composer = self.ui.find_widget(Composer)
+        composer.set_text("\n\n".join([text, *([composer.text] if composer.text.strip() else [])]))
 
     def on_dialog_queue_changed(self, event: DialogQueue.Changed) -> None:
         self.ui.find_widget(ComposerFrame).display = not event.open
@@ -394,10 +400,9 @@ class OutriderApp(App[int]):
 
     async def _interrupt_turn(self) -> None:
         """Cancel the turn; inputs that wait for it return to the composer."""
-        composer = self.ui.find_widget(Composer)
         waiting = await self.ui.controller.interrupt_turn()
         if waiting:
-            composer.set_text("\n\n".join([*waiting, *([composer.text] if composer.text.strip() else [])]))
+            self._return_input("\n\n".join(waiting))
 
     def action_next_mode(self) -> None:
         from outrider.tui.commands import next_mode
@@ -428,7 +433,8 @@ class OutriderApp(App[int]):
             composer.set_text(inputs[int(chosen)])
 
     def action_open_editor(self) -> None:
-        self._after_typed_keys(lambda: self.start_work(self._open_editor()))
+        if self.ui.find_widget(ComposerFrame).display:  # not while a question is shown in its place
+            self._after_typed_keys(lambda: self.start_work(self._open_editor()))
 
     async def _open_editor(self) -> None:
         """Edit the text of the composer in the user's editor, which takes over the terminal."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import msgspec
 from textual import _ansi_sequences as sequences
 from textual import events
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.keys import Keys
 from textual.message import Message
@@ -27,10 +28,11 @@ from outrider.tui.completion import (
     dropped_paths,
     word_before,
 )
-from outrider.tui.driver import run_own_binding
+from outrider.tui.driver import TerminalDriver, run_own_binding
 from outrider.tui.vim import VimKeys
 
 MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
+MAX_EDITED_CHARS = 100_000  # of a text that is shown whole: the text area would need seconds for a larger one
 _PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
 
 
@@ -256,8 +258,9 @@ class Composer(TextArea):
     def set_text(self, text: str) -> None:
         """Replace the text; undo returns to the one before."""
         text = normalize_newlines(text)
-        # A text that cannot be shown, such as an earlier input with control characters, is shown as a mark.
-        shown = text if clean_text(text) == text.expandtabs(TAB_WIDTH) else self._pastes.shorten_paste(text)
+        # An earlier input that is too long, or has control characters, is shown as a mark.
+        fits = len(text) <= MAX_EDITED_CHARS and clean_text(text) == text.expandtabs(TAB_WIDTH)
+        shown = text if fits else self._pastes.shorten_paste(text)
         self.history.checkpoint()
         self.replace(shown, self.document.start, self.document.end, maintain_selection_offset=False)
         self.history.checkpoint()
@@ -302,6 +305,9 @@ class Composer(TextArea):
 
     def use_vim_keys(self, *, on: bool) -> None:
         self.vim = VimKeys(self) if on else None
+        driver = cast("App[Any]", self.app)._driver  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+        if isinstance(driver, TerminalDriver):
+            driver.input.separates_escape = on
         self._show_vim_mode()
 
     def _show_vim_mode(self) -> None:

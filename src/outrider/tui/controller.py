@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import msgspec
 
 from outrider.config.providers import expand_model_name
 from outrider.errors import OutriderError
-from outrider.presentation.items import CommandItem, Notice
+from outrider.presentation.items import CommandItem, Notice, UserItem
 from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
 from outrider.tui.theme import FolderChoices, FolderMemory
@@ -69,6 +70,10 @@ class UserCommandRunner:
         """Return and clear the notes about user commands that are sent with the next message."""
         parts, self._parts = self._parts, []
         return parts
+
+    def return_parts(self, parts: Sequence[TextPart]) -> None:
+        """Take back the notes of a message that was not delivered."""
+        self._parts = [*parts, *self._parts]
 
 
 PAGE_MESSAGES = 60
@@ -204,19 +209,41 @@ class SessionController:
         finally:
             self._loading = False
 
-    async def send_prompt(self, text: str, *, queue: bool = False, changed: Callable[[], None]) -> None:
-        """Send an input to the session; returns when the turn that consumes it ends."""
+    async def send_prompt(
+        self,
+        text: str,
+        *,
+        queue: bool = False,
+        changed: Callable[[], None],
+        undelivered: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Send an input to the session; returns when the turn that consumes it ends. If it fails before the session has
+        the input, e.g. on a full disk, `undelivered` gets the text back."""
         files, complaints = find_attachments(text, self.workspace, self.settings.rules.deny)
         for complaint in complaints:
             self.conversation.add_notice(Notice("warning", "command", complaint))
-        session_id = await self.ensure_session()
-        parts: list[str | FilePart | TextPart] = [*self._user_commands.take_parts(), text, *files]
+        notes, conversation, count = self._user_commands.take_parts(), self.conversation, self._count_inputs()
         delivery = "queue" if queue else "steer"
         input_id = new_id()
-        if self.conversation.activity.busy:
-            self.queued_inputs = [*self.queued_inputs, PendingInput(input_id, delivery, text)]
-            changed()
-        await self.engine.prompt(session_id, parts, delivery=delivery, input_id=input_id, sender="terminal")
+        try:
+            session_id = await self.ensure_session()
+            if conversation.activity.busy:
+                self.queued_inputs = [*self.queued_inputs, PendingInput(input_id, delivery, text)]
+                changed()
+            parts: list[str | FilePart | TextPart] = [*notes, text, *files]
+            await self.engine.prompt(session_id, parts, delivery=delivery, input_id=input_id, sender="terminal")
+        except OutriderError:
+            with suppress(OutriderError):
+                await self.refresh_queued_inputs()
+            is_queued = any(item.id == input_id for item in self.queued_inputs)
+            if conversation is self.conversation and self._count_inputs() == count and not is_queued:
+                self._user_commands.return_parts(notes)
+                undelivered(text)
+            raise
+
+    def _count_inputs(self) -> int:
+        """Return how many inputs of the user the conversation shows."""
+        return sum(isinstance(item, UserItem) for item in self.conversation.items)
 
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
         """Run a shell command of the user; its output is sent with the next input."""

@@ -2,14 +2,16 @@
 poll, that lose early input, and that do not end when the terminal is closed."""
 
 import os
+import re
 import selectors
+import sys
 import threading
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import IO, Any, ClassVar, cast
 
-from textual import events
+from textual import constants, events
 from textual._time import get_time
 from textual._xterm_parser import XTermParser
 from textual.app import App
@@ -19,6 +21,10 @@ from textual.widget import Widget
 
 _READ_BYTES = 64 * 1024
 _ALTERNATE_SCREEN = "\x1b[?1049h"
+# Replies to queries of other programs, such as an editor that has just ended: OSC and DCS strings, device attributes.
+_REPLIES = re.compile(r"\x1b\]\d+;[^\x07\x1b]*(?:\x07|\x1b\\)|\x1bP[^\x1b]*\x1b\\|\x1b\[[?>=][\d;]*c")
+# Escape and another key, typed so fast that they arrive together; not the start of a sequence, and not Alt+Enter.
+_ESCAPE_AND_KEY = re.compile(r"\x1b(?=[^\x1b\r\[O]|O(?![A-Za-z]))")
 
 
 class TerminalDriver(LinuxDriver):
@@ -33,12 +39,13 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)  # pyright: ignore[reportUnknownMemberType]  Textual leaves App's type open
-        self._file = cast("Any", TolerantFile(cast("IO[str]", self._file)))
+        # Textual writes to stderr, which may be redirected: only stdin and stdout are known to be the terminal.
+        self._file = cast("Any", TolerantFile(cast("IO[str]", sys.__stdout__)))
         self._wake_reader, self._wake_writer = os.pipe()
         self._lock = threading.Lock()
         self._held: list[Message] | None = []  # early keys and pastes; None once they are delivered
         self._active = False
-        self._pastes = PasteSplitter()
+        self.input = InputParser()
         self.last_input = get_time()
 
     @property
@@ -82,6 +89,15 @@ class TerminalDriver(LinuxDriver):
         self.exit_event.clear()
         super().disable_input()
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the size of the terminal. Textual would prefer COLUMNS and LINES, which a shell may have exported for
+        another size."""
+        try:
+            columns, rows = os.get_terminal_size(self.fileno)
+        except OSError:
+            columns, rows = 0, 0
+        return (columns, rows) if columns and rows else super()._get_terminal_size()
+
     def _sigcont_application(self, *_: object) -> None:
         """Return to the application after a suspension (SIGTSTP) only; other SIGCONT signals change nothing."""
         if self._must_signal_resume:
@@ -99,21 +115,20 @@ class TerminalDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Read the terminal until the driver stops. The parser needs a timeout only for an escape key that may be the
         start of a sequence."""
-        parser = XTermParser(self._debug)
         decode = getincrementaldecoder("utf-8")(errors="replace").decode
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             selector.register(self._wake_reader, selectors.EVENT_READ)
             while not self.exit_event.is_set():
-                ready = {key.fd for key, _ in selector.select(_timeout(parser))}
+                ready = {key.fd for key, _ in selector.select(self.input.timeout)}
                 if self._wake_reader in ready:
                     os.read(self._wake_reader, 64)
-                if self.fileno in ready and not self._read_input(parser, decode):
+                if self.fileno in ready and not self._read_input(decode):
                     return
-                for event in parser.tick():
+                for event in self.input.tick():
                     self.process_message(event)
 
-    def _read_input(self, parser: XTermParser, decode: Any) -> bool:
+    def _read_input(self, decode: Any) -> bool:
         """Read and process input; returns False if the terminal is closed."""
         try:
             data = os.read(self.fileno, _READ_BYTES)
@@ -127,10 +142,48 @@ class TerminalDriver(LinuxDriver):
         text = decode(data)
         if self._held is not None:
             text = text.replace("\n", "\r")  # Enter, as the terminal reported it before the application set its mode
-        for piece, pasted in self._pastes.split(text):
-            for event in [events.Paste(piece)] if pasted else parser.feed(piece):
-                self.process_message(event)
+        for event in self.input.feed(text):
+            self.process_message(event)
         return True
+
+
+class InputParser:
+    """Converts what a terminal sends to messages: Textual's parser, with pastes and replies separated from the keys."""
+
+    def __init__(self) -> None:
+        self.separates_escape = False  # with vi keys: Escape and a letter that arrive together are not Alt+letter
+        self._keys = XTermParser()
+        self._pastes = PasteSplitter()
+        self._release_time: float | None = None  # when an Escape that ended the input is a key
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds until `tick` decides about a pending escape key, or None."""
+        due = self._release_time or self._keys._timeout_time  # pyright: ignore[reportPrivateUsage]
+        return None if due is None else max(due - get_time(), 0.001)
+
+    def feed(self, text: str) -> Iterator[Message]:
+        for piece, pasted in self._pastes.split(text):
+            if pasted:
+                yield events.Paste(piece)
+            else:
+                yield from self._parse_keys(_REPLIES.sub("", piece))
+        self._release_time = get_time() + constants.ESCAPE_DELAY if self._pastes.may_begin else None
+
+    def tick(self) -> Iterator[Message]:
+        if self._release_time is not None and get_time() >= self._release_time:
+            self._release_time = None
+            start = self._pastes.take_start()
+            yield from [events.Key("escape", start)] if start == "\x1b" else self._keys.feed(start)
+        yield from self._keys.tick()
+
+    def _parse_keys(self, text: str) -> Iterator[Message]:
+        if self.separates_escape:
+            *before, text = _ESCAPE_AND_KEY.split(text)
+            for keys in before:
+                yield from self._keys.feed(keys) if keys else ()
+                yield events.Key("escape", "\x1b")
+        yield from self._keys.feed(text) if text else ()  # Textual takes an empty text for the end of the input
 
 
 class PasteSplitter:
@@ -140,28 +193,48 @@ class PasteSplitter:
 
     def __init__(self) -> None:
         self._pasted: list[str] | None = None  # the pieces of a paste whose end has not arrived
+        self._cut = ""  # the last characters, which may be the beginning of a mark
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the input ended with what may be the beginning of a paste, or a key."""
+        return self._pasted is None and bool(self._cut)
+
+    def take_start(self) -> str:
+        """Return what the input ended with, since no paste follows."""
+        start, self._cut = self._cut, ""
+        return start
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the pieces of the input in order; True marks a complete paste."""
+        """Yield the pieces of the input in order; True marks a complete paste. Ctrl+C ends a paste whose end was lost,
+        e.g. with a connection: without it, no key would ever be handled again."""
+        if self._pasted is not None and text == "\x03":
+            text = self._END
+        text = self.take_start() + text
         while text:
             if self._pasted is None:
                 keys, start, text = text.partition(self._START)
-                if keys:
-                    yield keys, False
                 if start:
                     self._pasted = []
+                else:
+                    keys = self._cut_start(keys)
+                if keys:
+                    yield keys, False
             else:
-                pasted = "".join([*self._pasted, text])
-                content, end, text = pasted.partition(self._END)
-                self._pasted = None if end else [content]
+                content, end, text = text.partition(self._END)
                 if end:
-                    yield content, True
+                    yield "".join([*self._pasted, content]), True
+                    self._pasted = None
+                else:
+                    length = max(len(content) - len(self._END) + 1, 0)
+                    self._pasted.append(content[:length])
+                    self._cut = content[length:]
 
-
-def _timeout(parser: XTermParser) -> float | None:
-    """Return the seconds until the parser decides about a pending escape key, or None."""
-    due = parser._timeout_time  # pyright: ignore[reportPrivateUsage]
-    return None if due is None else max(due - get_time(), 0.001)
+    def _cut_start(self, keys: str) -> str:
+        """Return the keys without the beginning of a mark at their end, which waits for the next input."""
+        lengths = range(len(self._START) - 1, 0, -1)
+        self._cut = next((self._START[:length] for length in lengths if keys.endswith(self._START[:length])), "")
+        return keys.removesuffix(self._cut)
 
 
 async def run_own_binding(field: Widget, event: events.Key) -> None:

@@ -120,6 +120,15 @@ async def test_a_prompt_comes_from_stdin_and_from_files(program: Program):
     assert texts == ["all of it\n", "review\n\na diff", "do this\n\n@me first of all"]
 
 
+async def test_piped_input_that_the_prompt_does_not_include_is_mentioned(program: Program):
+    async with answering(program, lambda _: "ok"):
+        ignored = await program.run("run", "review", stdin="a diff")
+        assert (ignored.code, ignored.out) == (0, "ok\n")
+        assert ignored.err == "outrider: stdin was not read; pass - to include it in the prompt\n"
+        for arguments, stdin in ((("review", "-"), "a diff"), (("review",), ""), (("-q", "review"), "a diff")):
+            assert (await program.run("run", *arguments, stdin=stdin)).err == ""
+
+
 async def test_a_locale_that_knows_no_utf_8_takes_nothing_away(program: Program):
     program.extra = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     async with answering(program, ["ok ✓"]) as server:

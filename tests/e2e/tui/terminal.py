@@ -137,6 +137,12 @@ class Terminal(ScreenReader):
     def paste(self, text: str) -> None:
         self.type(f"\x1b[200~{text}\x1b[201~")
 
+    def paste_slowly(self, text: str) -> None:
+        """Pastes a text that is larger than the buffers between terminal and program."""
+        content = f"\x1b[200~{text}\x1b[201~".encode()
+        while content:
+            content = content[os.write(self._master, content[:4096]) :]
+
     def say(self, text: str) -> None:
         self.type(text)
         self.wait_for(text.rsplit("\n", maxsplit=1)[-1][-20:])

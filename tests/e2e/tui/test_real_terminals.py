@@ -1,8 +1,11 @@
 """What real terminals send: carriage returns in pastes, mouse reports, keys before the screen is up, closed windows."""
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.tui.conftest import Open, call, write_script
-from tests.e2e.tui.terminal import LIMIT, Tmux, Xterm
+from tests.e2e.tui.conftest import Open, call, environment, write_script
+from tests.e2e.tui.terminal import LIMIT, Terminal, Tmux, Xterm
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3\n\tfoo()\nNameError: foo'
 
@@ -371,6 +374,108 @@ def test_the_input_is_edited_in_the_users_editor(home, tmp_path: Path, open_term
     terminal.press("enter")
     terminal.wait_for("Thanks.")
     assert stored_texts(home) == ["edited\tand\nlonger still"]
+
+
+def test_the_editor_does_not_open_while_a_question_is_shown(home, tmp_path: Path, open_terminal: Open):
+    """It would move the focus to the hidden input field, and the keys of the question would be typed into it."""
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\ntouch opened\n")
+    editor.chmod(0o755)
+    write_script(home, [[call("write", path="new.txt", content="new")], "Written."])
+    terminal = open_terminal(VISUAL=str(editor))
+    terminal.wait_for("script/demo")
+    terminal.say("write it")
+    terminal.wait_for("Allow write?", "yes, once")
+    terminal.press("ctrl+x")
+    terminal.answer("y")
+    terminal.wait_for("Written.", "Ask a question")
+    assert not (tmp_path / "workspace" / "opened").exists()
+
+
+def test_a_redirected_stderr_another_locale_and_old_sizes_do_not_change_the_screen(
+    home, workspace: Path, tmp_path: Path
+):
+    write_script(home, ["Grüße."])
+    errors = tmp_path / "errors"
+    command = f'exec "$0" -m outrider "$@" 2>{errors}'
+    given = {"PYTHONIOENCODING": "latin-1", "COLUMNS": "20", "LINES": "5"}
+    environ = environment(home, **given)
+    terminal = Terminal([], cwd=workspace, environ=environ, program=("sh", "-c", command, sys.executable))
+    try:
+        terminal.wait_for("script/demo", "╭", "›", "╰" + "─" * 90)
+        terminal.say("hallo")
+        terminal.wait_for("Grüße.")
+        terminal.resize(60, 20)
+        terminal.wait_for("╰" + "─" * 56 + "╯")
+    finally:
+        terminal.close()
+    assert errors.read_bytes() == b""
+
+
+def test_a_lost_end_of_a_paste_and_late_replies_leave_the_keyboard_usable(home, open_terminal: Open):
+    write_script(home, ["Thanks."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.type("\x1b[200~from a lost connection")
+    terminal.type("\x1b]11;rgb:ffff/ffff/ffff\x07")
+    time.sleep(0.2)  # Ctrl+C is a key of its own, not a part of the paste
+    terminal.press("ctrl+c")
+    terminal.wait_for("[pasted #1:")
+    terminal.type("\x1b]11;rgb:ffff/ffff/ffff\x07\x1b[?64;1c and typed")
+    terminal.wait_for("and typed", without="rgb")
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == ["from a lost connection\x1b]11;rgb:ffff/ffff/ffff\x07 and typed"]
+
+
+def test_an_earlier_input_of_a_megabyte_is_recalled_as_a_mark(home, open_terminal: Open):
+    write_script(home, ["Thanks.", "Thanks again."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    large = "\n".join(f"row {number}" for number in range(100_000))
+    terminal.paste_slowly(large.replace("\n", "\r"))
+    terminal.wait_for("[pasted #1: 100,000 lines]")
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    terminal.press("up")
+    terminal.wait_for("› [pasted #1: 100,000 lines]")
+    terminal.type(" again")
+    terminal.wait_for("lines] again")
+    terminal.press("enter")
+    terminal.wait_for("Thanks again.")
+    assert stored_texts(home) == [large, f"{large} again"]
+
+
+def test_with_vi_keys_escape_and_a_command_may_arrive_together(home, open_terminal: Open):
+    write_script(home, ["Thanks."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("/vim")
+    terminal.wait_for("vi keys are on")
+    terminal.type("one two three")
+    terminal.wait_for("› one two three")
+    terminal.type("\x1bbcwTWO\x1b0iX ")
+    terminal.wait_for("› X one two TWO")
+    terminal.type("\x1b$a\x1b[D\x1b[D<\x1bA!")
+    terminal.wait_for("› X one two T<WO!")
+
+
+def test_an_input_that_cannot_be_stored_returns_to_the_composer(home, open_terminal: Open):
+    write_script(home, ["Hello.", "Hello again."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("first")
+    terminal.wait_for("Hello.")
+    with contextlib.closing(sqlite3.connect(home / "sessions.db")) as connection:
+        connection.execute("CREATE TRIGGER full BEFORE INSERT ON inbox BEGIN SELECT RAISE(ABORT, 'full'); END")
+        connection.commit()
+        terminal.say("second")
+        terminal.wait_for("✗", "› second")
+        connection.execute("DROP TRIGGER full")
+        connection.commit()
+    terminal.press("enter")
+    terminal.wait_for("Hello again.")
+    assert stored_texts(home) == ["first", "second"]
 
 
 def test_a_selection_in_xterm_is_copied_to_the_clipboard(home, open_xterm: Callable[..., Xterm]):

@@ -32,7 +32,7 @@ from outrider.tui.widgets.status import side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
-from outrider.types.tool_state import EndedTime, ToolCompleted
+from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
 
 
 class Stage(App[None]):
@@ -200,6 +200,12 @@ def test_a_diff_is_drawn_with_its_numbers_and_without_control_sequences():
     assert head.startswith("● edit  a ")
     assert head.endswith("+2 −2 done 1.2s")
     assert body == ["     7   same", "     8 - old", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
+
+
+@pytest.mark.parametrize(("reason", "words"), [("canceled", "canceled"), ("rejected", "canceled · rejected")])
+def test_the_reason_of_a_call_that_did_not_run_does_not_repeat_its_status(reason, words):
+    heading, *_ = plain(ToolCallItem(ToolPart("c", "read", ToolPending().fail("not run", 1, reason=reason))))
+    assert heading.split("  ")[-1].strip() == words
 
 
 def test_an_approval_shows_every_row_of_a_patch():

@@ -2,9 +2,12 @@
 
 import asyncio
 import atexit
+import fcntl
 import os
 import signal
+import stat
 import sys
+import termios
 from argparse import Namespace
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -109,6 +112,19 @@ def _read_stdin() -> str:
     if len(content) > MAX_INPUT_BYTES:
         raise ConfigurationError(f"stdin has more than {MAX_INPUT_BYTES:,} bytes, the maximum for a prompt")
     return content.decode("utf-8", "replace")
+
+
+def _has_unread_input(arguments: Sequence[str]) -> bool:
+    """Return whether a pipe on stdin has data that the prompt does not include. Stdin is read only on request: it may
+    stay open, or belong to the loop of a script."""
+    if not arguments or STDIN_WORD in arguments or sys.stdin is None:
+        return False
+    try:
+        descriptor = sys.stdin.fileno()
+        waiting = fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4)
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and any(waiting)
+    except (OSError, ValueError):
+        return False
 
 
 def _read_file(path: Path) -> bytes:
@@ -474,6 +490,8 @@ class RunCommand:
             remote = "use --wait-for-approval to let another user answer, or start the server with --allow RULE"
             local = "allow calls with --allow RULE, keep file changes with --approval edits, or use --mode background"
             console.print_stderr(f"outrider: {remote if self._arguments.attach else local}")
+        if not quiet and not self._streams_input and _has_unread_input(self._arguments.prompt):
+            console.print_stderr("outrider: stdin was not read; pass - to include it in the prompt", "yellow")
         if console.err_is_terminal and not quiet:
             usage = self._stats.usage
             facts = f"{format_token_usage(usage.tokens)}, cost {format_cost(usage.total_cost)}"

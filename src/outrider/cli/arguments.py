@@ -297,7 +297,7 @@ def _add_control_commands(add: AddSubcommand) -> None:
     """Add the subcommands that change the state of a run."""
     for name, help, function in (
         ("cancel", "cancel a run; its session and changes are kept", "jobs:cancel_run"),
-        ("clean", "remove the worktree of an ended run; its branch is kept", "jobs:remove_worktree"),
+        ("clean", "remove the worktree of an ended run; its branch is preserved", "jobs:remove_worktree"),
         ("retry", "resume a run that failed or was canceled", "jobs:retry_run"),
         ("approve", "approve the calls that a run is waiting for", "jobs:approve_calls"),
         ("deny", "deny the calls that a run is waiting for", "jobs:deny_calls"),

@@ -53,7 +53,7 @@ OUTSIDE_DIRECTORY = "its working directory: {reason}"
 NO_FILE = "the call names no file"
 NO_COMMAND = "the call names no command"
 PATH_CHANGED = "its path resolves to another file than when it was asked about"
-REDACTED_INPUT = "its input holds {mark}, which stands for a secret that was not kept; it is not the secret itself"
+REDACTED_INPUT = "its input holds {mark}, which replaces a secret that was not stored; it is not the secret itself"
 
 # What the tool decides.
 TOOL_CHANGED = "the definition of {tool} has changed since its last approval"

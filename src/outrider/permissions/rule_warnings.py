@@ -63,7 +63,7 @@ def _command_weaknesses(rule: PermissionRule, effect: Effect) -> Iterator[str]:
     if any("*" in word[:-1] for word in rule.words) and not quoted:
         yield "has a star inside a word, which is a plain character; only a star at the end of a word is a pattern"
     if any(rule.words[position] == "*" for position in rule.wildcards):
-        yield "has a star between words, which stands for exactly one word"
+        yield "has a star between words, which matches exactly one word"
     if effect == "allow":
         yield from _allow_weaknesses(rule)
 

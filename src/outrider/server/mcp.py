@@ -432,7 +432,7 @@ class McpTools:
         self,
         prompt: Annotated[str, Field(description="The work, with all that the agent needs to know.")],
         ctx: Context[Any, Any],
-        session_id: Annotated[str, Field(description="Go on with this session of the same folder.")] = "",
+        session_id: Annotated[str, Field(description="Continue this session of the same folder.")] = "",
         mode: Annotated[
             RestrictedMode | None,
             Field(description="Less than the agent may otherwise do: plan only reads, chat only talks."),
@@ -489,7 +489,7 @@ class McpTools:
 
     async def search_sessions(
         self,
-        words: Annotated[str, Field(description="Words that stand in a title, in what was said, or in tool output.")],
+        words: Annotated[str, Field(description="Words of a title, a message or tool output.")],
         limit: Annotated[int, Field(ge=1, le=MAX_HITS)] = 20,
     ) -> list[Found]:
         """Find earlier sessions. In a snippet, « and » stand around the words."""

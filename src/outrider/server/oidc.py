@@ -50,7 +50,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
         if wrong := [role for role in self.roles.values() if role not in ROLES]:
             raise ConfigurationError(f"--oidc-role: {wrong[0]!r} is not a role; use one of: {', '.join(ROLES)}")
         if not self.roles and self.default_role is None:
-            raise ConfigurationError("nobody could log in: pass --oidc-role VALUE=ROLE or --oidc-default-role")
+            raise ConfigurationError("no user could log in: pass --oidc-role VALUE=ROLE or --oidc-default-role")
 
 
 class ProviderMetadata(msgspec.Struct, frozen=True):

@@ -64,7 +64,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     protects_files: bool = False
     accepted: bool = False
     gaps: tuple[str, ...] = (
-        "a command that changes files runs unconfined after a yes, because protected files cannot be kept from it",
+        "a command that changes files runs unconfined after a yes, because protected files cannot be hidden from it",
         "with a writable workspace, commands can change modes and times of the user's other files",
         "commands can list other processes",
         "shared memory in /dev/shm is denied, which breaks the locks of Python's multiprocessing",

@@ -255,7 +255,7 @@ async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
     is_own = request.body.own or not request.requester.is_admin
     own = request.users.key_store(request.requester.name) if is_own else None
     if is_own and own is None:
-        raise ConfigurationError("only users of the server have keys of their own; see `outrider users add`")
+        raise ConfigurationError("only users of the server have separate keys; see `outrider users add`")
     provider, key = provider_of_variable(request.body.variable), request.body.key.strip()
     store = own or _key_store(data)
     if key:

@@ -284,7 +284,7 @@ class LoginRedirect:
             async with asyncio.timeout(LOGIN_TIMEOUT):
                 return await self._answer
         except TimeoutError:
-            raise OAuthFlowError(f"nobody logged in within {LOGIN_TIMEOUT / 60:g} minutes") from None
+            raise OAuthFlowError(f"there was no login within {LOGIN_TIMEOUT / 60:g} minutes") from None
 
     def take_address(self, address: str) -> None:
         """Take the answer from the address to which the browser was redirected, for a browser on another machine.

@@ -273,7 +273,7 @@ def _resolve(hint: Any, variables: Variables, open_classes: Sequence[Any]) -> An
         elif hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
         elif type(hint).__name__ == "InitVar":
-            hint = cast("Any", hint).type
+            hint = hint.type
         elif getattr(get_origin(hint), "_name", None) in _WRAPPERS:
             hint = get_args(hint)[0]
         elif hint is None:

@@ -286,7 +286,7 @@ class ModelsDevListing:
 
     @cached_property
     def _providers(self) -> dict[str, msgspec.Raw]:
-        """The undecoded models of the providers that can be looked up. They take 0.4 MB, so they are kept only if a
+        """The undecoded models of the providers that can be looked up. They take 0.4 MB, so they are stored only if a
         second provider is looked up; most programs use one."""
         return _read_listing({*_PROVIDER_BY_KIND.values(), *_PROVIDER_BY_HOST.values(), *_PROVIDER_BY_PREFIX.values()})
 

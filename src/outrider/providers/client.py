@@ -3,7 +3,7 @@ long to wait, and the loop over the attempts of one request. A rate limit is sha
 """
 
 import asyncio
-import random
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from functools import lru_cache
@@ -155,7 +155,7 @@ class JitterBackoff:
 
     def __init__(self, policy: RetryPolicy, start: float | None = None) -> None:
         self.policy = policy
-        self._phase = random.random() if start is None else start
+        self._phase = int.from_bytes(os.urandom(4), "big") / 2**32 if start is None else start
 
     def next_wait(self, attempt: int, error: ProviderError, policy: RetryPolicy | None = None) -> float | None:
         """Returns the seconds to wait after failed attempt number `attempt` (from 1); None when it must not retry."""

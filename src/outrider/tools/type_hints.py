@@ -3,7 +3,6 @@ classes, enums, Literals, collections, unions, generic and recursive types, and 
 
 import collections
 import collections.abc
-import dataclasses
 import sys
 import types
 import typing
@@ -273,8 +272,8 @@ def _resolve(hint: Any, variables: Variables, open_classes: Sequence[Any]) -> An
             hint = _resolve_variable(hint, variables)
         elif hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
-        elif isinstance(hint, dataclasses.InitVar):
-            hint = cast("Any", hint).type
+        elif type(hint).__name__ == "InitVar":
+            hint = hint.type
         elif getattr(get_origin(hint), "_name", None) in _WRAPPERS:
             hint = get_args(hint)[0]
         elif hint is None:
@@ -373,7 +372,7 @@ Described = dict[str, Any]  # the arguments of `compile_field`
 def _find_reader(cls: type[Any]) -> "Callable[[type[Any], dict[str, Any]], Iterable[Described]] | None":
     if issubclass(cls, msgspec.Struct):
         return _read_struct
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
         return _read_dataclass
     if hasattr(cls, "__attrs_attrs__"):
         return _read_attrs
@@ -403,6 +402,8 @@ def _read_struct(cls: type[Any], hints: dict[str, Any]) -> Iterable[Described]:
 
 
 def _read_dataclass(cls: type[Any], hints: dict[str, Any]) -> Iterable[Described]:
+    import dataclasses  # lazy: most programs describe no dataclass
+
     for field in dataclasses.fields(cls):
         if field.init:
             factory = None if field.default_factory is dataclasses.MISSING else field.default_factory

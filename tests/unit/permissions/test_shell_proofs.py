@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions.shell.analysis import analyse_script
+from outrider.permissions.shell.programs.git import GIT_SUBCOMMANDS
+from outrider.permissions.shell.programs.registry import CUSTOM_CHECK_SPECS, PROGRAM_SPECS
+from outrider.permissions.shell.programs.table import ProgramSpec
 from tests.fixtures.cases import for_each
 
 HERE = Path(__file__).parent
@@ -159,3 +162,11 @@ def test_a_login_shell_does_not_run_start_files_of_the_workspace(tmp_path: Path,
     assert not analyse("bash -lc ls", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert analyse("bash -lc ls", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "table", [PROGRAM_SPECS, CUSTOM_CHECK_SPECS, GIT_SUBCOMMANDS], ids=["all", "own checks", "git"]
+)
+def test_the_options_of_every_program_are_written_correctly(table: dict[str, ProgramSpec]):
+    """They are parsed on first use."""
+    assert sum(len(spec.options) for spec in table.values()) > 50

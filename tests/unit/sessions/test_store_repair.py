@@ -8,7 +8,8 @@ import pytest
 
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
-from outrider.sessions.sqlite.connection import MIGRATIONS
+from outrider.sessions.sqlite.connection import MIGRATIONS, connect_writer, migrate_schema
+from outrider.sessions.sqlite.search import delete_batch
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
@@ -85,3 +86,42 @@ async def test_a_file_that_is_no_database_is_reported_to_be_broken(path: Path):
     repaired = doctor.repair_file(path)
     assert repaired.is_healthy
     assert list(path.parent.glob("*.damaged-*"))
+
+
+def make_old_store(path: Path, version: int) -> sqlite3.Connection:
+    """A store of an older schema with three sessions, of which the last is deleted, and inbox items of the first."""
+    db = connect_writer(path)
+    migrate_schema(db, path, MIGRATIONS[:version])
+    for key, id in enumerate(("a", "b", "deleted 3"), 1):
+        row = (key, id, 9, 0, 0, 0, f"title number {key}", "", "agent", "", b"{}", int(key == 3))
+        db.execute(
+            "INSERT INTO sessions"
+            " (key, id, seq, changed, active, created, title, workspace, mode, agent, body, deleted)"
+            f" VALUES ({', '.join('?' * len(row))})",
+            row,
+        )
+        if key < 3:
+            db.execute("INSERT INTO titles (rowid, title) VALUES (?, ?)", (key, f"title number {key}"))
+    items = [("x", 3, 1), ("y", 4, 0), ("z", 5, 0)]
+    db.executemany("INSERT INTO inbox (session, id, seq, taken, body) VALUES (1, ?, ?, ?, x'')", items)
+    return db
+
+
+def query_plan(db: sqlite3.Connection, query: str) -> str:
+    return " ".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}"))
+
+
+def test_an_older_store_loses_spare_indexes_and_finds_the_same(path: Path):
+    db = make_old_store(path, 3)
+    old = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    migrate_schema(db, path)
+    assert len(old) - len({name for (name,) in db.execute("SELECT name FROM sqlite_master")}) == 3
+    assert db.execute("SELECT rowid FROM titles WHERE titles MATCH 'number'").fetchall() == [(1,), (2,)]
+    opened = "SELECT id FROM inbox WHERE session = 1 AND taken = 0 ORDER BY seq, key"
+    assert db.execute(opened).fetchall() == [("y",), ("z",)]
+    assert "inbox_by_state (session=? AND taken=?)" in query_plan(db, opened)
+    assert "TEMP B-TREE" not in query_plan(db, opened)
+    assert delete_batch(db)  # of the deleted session
+    assert not delete_batch(db)
+    assert db.execute("SELECT id FROM sessions").fetchall() == [("a",), ("b",)]
+    db.close()

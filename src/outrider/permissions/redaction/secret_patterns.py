@@ -445,8 +445,6 @@ def _format_index() -> _FormatIndex:
 
 
 def _rule_formats() -> Iterator[SecretFormat]:
-    from outrider.permissions.redaction.secret_patterns import load_rules  # lazy: not every command redacts text
-
     for rule in load_rules():
         kind: FormatKind = "key" if rule.kind == "prefix" else rule.kind
         for mark, ignore_case in rule.marks:

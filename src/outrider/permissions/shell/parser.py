@@ -8,6 +8,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -75,10 +77,22 @@ def _check_characters(command: str) -> None:
 @cache
 def _load_parser() -> "Parser":
     """Returns a cached parser. The import is late because most commands of the CLI need no parser."""
-    import tree_sitter_bash
     from tree_sitter import Language, Parser
 
-    return Parser(Language(tree_sitter_bash.language()))
+    return Parser(Language(_load_grammar()))
+
+
+def _load_grammar() -> object:
+    """Returns the grammar of bash. It is read from the extension module of tree_sitter_bash without importing the
+    package, which imports importlib.resources and with it tempfile, shutil and lzma: half a megabyte."""
+    package = find_spec("tree_sitter_bash")
+    folders = package.submodule_search_locations if package else None
+    spec = PathFinder.find_spec("_binding", folders)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError("the package tree-sitter-bash is not installed", name="tree_sitter_bash")
+    binding = module_from_spec(spec)
+    spec.loader.exec_module(binding)
+    return binding.language()
 
 
 def decode_bytes(text: str) -> str:

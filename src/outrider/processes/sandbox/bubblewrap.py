@@ -310,7 +310,7 @@ def _fresh_folder_options(policy: SandboxPolicy, zones: AccessZones, size: str) 
             yield from ("--bind", str(policy.temporary), folder)
             for inner in covered:
                 yield from ("--size", size, "--perms", "0755", "--tmpfs", inner)
-        elif Path(folder).is_dir() and not Path(folder).is_symlink():
+        elif (found := lstat_or_none(folder)) is not None and stat.S_ISDIR(found.st_mode):
             yield from ("--size", size, "--perms", "1777", "--tmpfs", folder)
     if isinstance(policy.network, ProxyNetwork):
         yield from ("--ro-bind", str(policy.network.socket_path), PROXY_SOCKET)
@@ -433,8 +433,10 @@ def _is_closed_to_commands(path: str) -> bool:
     """Returns whether a command of root cannot pass a folder of another user on the path. Commands have no
     capabilities, and bubblewrap has none over files of other users in its namespace: it would fail to mount there."""
     groups = {os.getegid(), *os.getgroups()}
-    for folder in Path(path).parents:
-        found = lstat_or_none(str(folder))
+    folder = path
+    while folder != "/":
+        folder = parent_of(folder)
+        found = lstat_or_none(folder)
         if found is not None and found.st_uid != 0:
             needed = stat.S_IXGRP if found.st_gid in groups else stat.S_IXOTH
             if not found.st_mode & needed:

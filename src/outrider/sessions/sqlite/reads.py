@@ -42,6 +42,9 @@ from outrider.sessions.rows.session_rows import (
     raise_no_session,
 )
 
+# A condition for sessions whose rows are not deleted yet: their ids are "deleted KEY", so the index of ids finds them.
+IS_DELETED = "id >= 'deleted ' AND id < 'deleted!' AND deleted = 1"
+
 
 def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
     cursor = db.execute("SELECT * FROM sessions WHERE id = ? AND deleted = 0", (session_id,))
@@ -231,7 +234,8 @@ def _part_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, limi
 
 
 def _record_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, table: str) -> Iterator[Change]:
-    query = f"SELECT seq, body FROM {table} WHERE session = ? AND seq > ? ORDER BY seq"
+    state = "AND taken IN (0, 1)" if table == "inbox" else ""  # names every column of the index before `seq`
+    query = f"SELECT seq, body FROM {table} WHERE session = ? {state} AND seq > ? ORDER BY seq"
     for seq, body in db.execute(query, (session["key"], after)):
         yield decode_record_change(table, seq, body)
 
@@ -250,9 +254,9 @@ def usage_statistics(
 
 def _call_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[session_rows.CallUsage]:
     rows = db.execute(
-        """SELECT tool, outcome, start, end FROM parts
+        f"""SELECT tool, outcome, start, end FROM parts
         WHERE outcome IS NOT NULL AND start >= ? AND start < ? AND (? IS NULL OR session = ?)
-        AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
+        AND session NOT IN (SELECT key FROM sessions WHERE {IS_DELETED})""",
         inside,
     )
     for tool, outcome, start, end in rows:
@@ -261,9 +265,9 @@ def _call_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[ses
 
 def _answer_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[session_rows.AnswerUsage]:
     rows = db.execute(
-        """SELECT body FROM messages
+        f"""SELECT body FROM messages
         WHERE (role = 'assistant' OR instr(body, ?) > 0) AND created >= ? AND created < ?
-        AND (? IS NULL OR session = ?) AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
+        AND (? IS NULL OR session = ?) AND session NOT IN (SELECT key FROM sessions WHERE {IS_DELETED})""",
         (session_rows.USAGE_MARKER, *inside),
     )
     for (body,) in rows:

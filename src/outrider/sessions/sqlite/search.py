@@ -11,7 +11,7 @@ from outrider.sessions.records import SearchHit, SessionFilter
 from outrider.sessions.rows import search_terms
 from outrider.sessions.rows.codec import PartRow, read_part
 from outrider.sessions.rows.session_rows import filter_conditions
-from outrider.sessions.sqlite.reads import metadata_condition, restore_blobs
+from outrider.sessions.sqlite.reads import IS_DELETED, metadata_condition, restore_blobs
 from outrider.sessions.sqlite.writes import release_blobs
 
 INDEX_BATCH = 200  # parts in one transaction
@@ -160,7 +160,7 @@ class IdleMaintenance:
 
 
 def delete_batch(db: sqlite3.Connection) -> bool:
-    row = db.execute("SELECT key FROM sessions WHERE deleted = 1 LIMIT 1").fetchone()
+    row = db.execute(f"SELECT key FROM sessions WHERE {IS_DELETED} LIMIT 1").fetchone()
     if row is None:
         return False
     session = row[0]

@@ -333,7 +333,7 @@ def put_inbox_item(db: sqlite3.Connection, item: InboxItem, now: int) -> InboxIt
 
 _INBOX = """
     SELECT inbox.body FROM sessions LEFT JOIN inbox ON inbox.session = sessions.key AND inbox.taken = 0
-    WHERE sessions.id = ? AND sessions.deleted = 0 ORDER BY inbox.key
+    WHERE sessions.id = ? AND sessions.deleted = 0 ORDER BY inbox.seq, inbox.key
 """
 
 

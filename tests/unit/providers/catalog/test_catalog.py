@@ -298,3 +298,11 @@ def test_facts_of_the_listing_are_stored_so_that_later_starts_need_not_read_it(t
     first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
     assert first.splitlines() == ["[128000, None]", "True"]
     assert second.splitlines() == ["[128000, None]", "False"]
+
+
+def test_a_second_provider_is_found_after_the_first_one_was_read_alone():
+    listing = ModelsDevListing()
+    first, second = listing.list_models("anthropic"), listing.list_models("google")
+    assert any(name.startswith("claude") for name in first)
+    assert any(name.startswith("gemini") for name in second)
+    assert (listing.list_models("anthropic"), listing.list_models("unknown")) == (first, {})

@@ -347,8 +347,9 @@ _GREP = program_spec(
 )
 
 
+# Without -L: in rg it follows symbolic links; in grep it lists files without a match.
 _RG = program_spec(
-    "-nNilLcvwxFSsUuaoqbIHhpPV0. -e= -f=@ -A= -B= -C= -m= -g= -t= -T= -d= -j= -M= -r= -E= --regexp= --file=@ "
+    "-nNilcvwxFSsUuaoqbIHhpPV0. -e= -f=@ -A= -B= -C= -m= -g= -t= -T= -d= -j= -M= -r= -E= --regexp= --file=@ "
     "--line-number --no-line-number --ignore-case --files-with-matches --files-without-match --count "
     "--count-matches --invert-match --word-regexp --line-regexp --fixed-strings --smart-case --case-sensitive "
     "--multiline --multiline-dotall --unrestricted --text --only-matching --quiet --byte-offset --no-filename "
@@ -365,9 +366,6 @@ _RG = program_spec(
     "pattern, files",
     check=_check_file_patterns,
 )
-# In rg, -L follows symbolic links; in grep it lists files without a match.
-del _RG.options["-L"]
-
 _FD = program_spec(
     "-HIuUsigFap1q0V -e= -t= -d= -E= -j= -S= -c= -o= --hidden --no-ignore --no-ignore-vcs --no-ignore-parent "
     "--unrestricted --case-sensitive --ignore-case --glob --regex --fixed-strings --absolute-path --full-path "

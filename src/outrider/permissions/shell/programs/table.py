@@ -107,7 +107,7 @@ class ParsedArgs(Struct, frozen=True):
         return [value for name, value in self.options if name in names and value is not None]
 
 
-class ProgramSpec(Struct, frozen=True):
+class ProgramSpec(Struct, frozen=True, dict=True):
     """The options and operands with which a program only reads.
 
     `inert` means that no option of the program has an effect, so abbreviated options and file names that look like
@@ -116,7 +116,7 @@ class ProgramSpec(Struct, frozen=True):
     raises NotProvenSafe for calls that the table alone does not exclude.
     """
 
-    options: dict[str, OptionValue]
+    notation: str  # of the options, as `program_spec` describes it
     operands: OperandKind = "files"
     inert: bool = False
     numeric_options: bool = False
@@ -130,6 +130,11 @@ class ProgramSpec(Struct, frozen=True):
     # word can take a value.
     short_options: Literal["getopt", "letters", "separate", "first"] = "getopt"
     bundled_options: bool = False  # the first word contains options even without a dash, as in `tar tf`
+
+    @cached_property
+    def options(self) -> dict[str, OptionValue]:
+        """The options and their value types. Most commands of a session need the options of a few programs only."""
+        return parse_option_table(self.notation)
 
 
 def program_spec(
@@ -147,9 +152,7 @@ def program_spec(
     Notation: `-abc` (three options without a value), `-n=` (takes a value), `-f=@` (takes a file to read), `-U[=]` (an
     optional attached value). Long options use the same suffixes.
     """
-    return ProgramSpec(
-        parse_option_table(options), operands, inert, numeric_options, max_operands, check, options_first=options_first
-    )
+    return ProgramSpec(options, operands, inert, numeric_options, max_operands, check, options_first=options_first)
 
 
 def parse_option_table(options: str) -> dict[str, OptionValue]:

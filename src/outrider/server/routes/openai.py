@@ -31,6 +31,7 @@ from outrider.server.turn_stream import (
     TurnItem,
 )
 from outrider.types.ids import new_id
+from outrider.types.parts import PartBase
 from outrider.types.usage import Tokens
 
 OPENAI_SENDER = "openai"
@@ -377,7 +378,7 @@ def split_conversation(
     if not read or read[-1].role != "user":
         raise ValueError("the last message must be one of the user")
     history = read[:-1] if keeps else []
-    content = [replace(part, message_id="", session_id="") for part in read[-1].parts]
+    content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, systems)))
 
 

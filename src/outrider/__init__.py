@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     )
     from outrider.agents.turn_state import TurnEnd
     from outrider.background.api import Background, RunHandle
+    from outrider.background.records import JobOverrides, QueuePlacement
     from outrider.context.lower import lower
     from outrider.engine.approval_gate import ApprovalRequest, Rules
     from outrider.engine.engine import Engine
@@ -207,6 +208,7 @@ __all__ = [
     "Hooks",
     "InvalidRequestError",
     "InvalidStateTransition",
+    "JobOverrides",
     "LeaseLostError",
     "LimitReachedError",
     "Limits",
@@ -239,6 +241,7 @@ __all__ = [
     "Prompt",
     "Provider",
     "ProviderError",
+    "QueuePlacement",
     "QuotaExceededError",
     "RateLimitError",
     "ReasoningPart",
@@ -358,6 +361,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.engine.results": "RunResult RunStream StreamEvent SyncRunStream",
         "outrider.engine.run": "async_run async_run_stream run run_stream",
         "outrider.background.api": "Background RunHandle",
+        "outrider.background.records": "JobOverrides QueuePlacement",
         "outrider.event_bus": "EventBus EventStream get_event_bus",
         "outrider.context.lower": "lower",
         "outrider.errors": """

@@ -108,7 +108,7 @@ class EventBus:
         """Calls `handler`, a sync or async function, for every event of a class, or of several classes. Returns a
         function that unsubscribes."""
         classes = event_class if isinstance(event_class, tuple) else (event_class,)
-        if not all(isinstance(cls, type) for cls in classes) or not callable(handler):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not all(isinstance(cls, type) and issubclass(cls, Event) for cls in classes) or not callable(handler):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"subscribe() takes a class of outrider.events and a function, got {event_class!r} and {handler!r}"
             )
@@ -416,6 +416,12 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def check_bus(bus: object, where: str) -> None:
+    """Raises ConfigurationError if a value is no bus; `where` names the function that it was passed to."""
+    if not isinstance(bus, EventBus):
+        raise ConfigurationError(f"{where} takes an EventBus, such as engine.bus or EventBus(), got {bus!r}")
 
 
 @cache

@@ -10,7 +10,7 @@ from outrider.engine.approval_gate import ApprovalRequest, Rules
 from outrider.engine.engine import Engine
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.results import Out, RunResult
-from outrider.engine.runtime import EngineKeywords
+from outrider.engine.runtime import EngineKeywords, check_level, check_parts
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import ConfigurationError
@@ -57,11 +57,6 @@ class Workspace:
     not change what the agents do. `options` are those of `Engine`.
     """
 
-    engine: Engine
-    """The engine, while the workspace is open."""
-    session_id: str
-    """The session, while the workspace is open."""
-
     def __init__(
         self,
         folder: str | Path,
@@ -75,6 +70,11 @@ class Workspace:
         sandbox: Literal["auto", "none"] = "auto",
         **options: Unpack[EngineKeywords],
     ) -> None:
+        if not isinstance(folder, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Workspace(): the folder is a path, got {folder!r}")
+        listed = [agents] if isinstance(agents, Agent) else agents
+        check_parts("Workspace()", listed, tools, providers)
+        check_level(options.get("approval"), "the workspace")
         self.folder = Path(folder).resolve()
         if not self.folder.is_dir():
             raise ConfigurationError(f"Workspace({str(folder)!r}): this is not a folder; create it first")
@@ -82,7 +82,7 @@ class Workspace:
             raise ConfigurationError(f"Workspace(sandbox={sandbox!r}): it is 'auto' or 'none'")
         if session is not None and data is None and store is None:
             raise ConfigurationError("Workspace(session=…) needs the `data` folder or the `store` that has the session")
-        self._agents = [agents] if isinstance(agents, Agent) else list(agents)
+        self._agents = list(listed)
         self._providers, self._tools = list(providers), tuple(tools)
         self._data = None if data is None else Path(data).resolve()
         if self._data is not None and self._data.is_relative_to(self.folder):
@@ -94,6 +94,25 @@ class Workspace:
         self._sandbox = sandbox
         self._options: EngineKeywords = {"attended": options.get("approve") is not None, **options}
         self._stack = AsyncExitStack()
+        self._opened: tuple[Engine, str] | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, while the workspace is open."""
+        return self._open_parts[0]
+
+    @property
+    def session_id(self) -> str:
+        """The session, while the workspace is open."""
+        return self._open_parts[1]
+
+    @property
+    def _open_parts(self) -> tuple[Engine, str]:
+        if self._opened is None:
+            raise ConfigurationError(
+                "this workspace is not open; use it inside `async with Workspace(…) as workspace:`"
+            )
+        return self._opened
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -104,11 +123,12 @@ class Workspace:
             options: EngineKeywords = {"workspace": self.folder, "surroundings": environment, **self._options}
             store = self._store or await self._open_store(data, stack)
             engine = Engine(self._agents, self._providers, self._tools, store=store, bus=bus, **options)
-            self.engine = await stack.enter_async_context(engine)
+            await stack.enter_async_context(engine)
             if self._session is None:
-                self.session_id = await self.engine.create(workspace=self.folder)
+                session_id = await engine.create(workspace=self.folder)
             else:
-                self.session_id = (await self.engine.open(self._session)).id
+                session_id = (await engine.open(self._session)).id
+            self._opened = engine, session_id
             self._stack = stack.pop_all()
         return self
 

@@ -268,7 +268,7 @@ VALUES: dict[str, str] = {
     "dbos workflow": "background.database:WORKFLOW_NAME",
     "dbos application": "background.database:APPLICATION_NAME background.database:NAME",
     "dbos schema": "background.database:SCHEMA",
-    "dbos queue": "background.database:RUN_QUEUE_NAME background.database:QUEUE",
+    "dbos queue": "background.records:RUN_QUEUE_NAME background.database:QUEUE",
     "dbos application version": "background.database:WORKFLOW_VERSION background.database:VERSION",
 }
 OTHERS: dict[str, str] = {

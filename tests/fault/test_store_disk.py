@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.errors import StorageFullError, StoreDamagedError, StoreUnavailableError, StoreVersionError
+from outrider.errors import StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError, StoreVersionError
 from outrider.sessions.database_files import file_system_type, journal_mode
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
@@ -174,12 +174,24 @@ async def test_sf_044_of_a_file_that_was_cut_to_a_byte_it_is_reported_that_somet
         assert "damaged" in store.notices[0]
 
 
-async def test_a_file_that_is_no_store_is_set_aside(tmp_path: Path):
+async def test_a_store_that_is_no_database_any_more_is_set_aside(tmp_path: Path):
     path = tmp_path / "sessions.db"
+    await store_with(path, 1, 1)
     path.write_bytes(b"this is not a database, " * 1000)
     async with SqliteStore(path) as store:
         assert "nothing" in store.notices[0]
         await store.create(StoredSession())
+
+
+async def test_a_file_that_never_was_a_store_is_not_touched(tmp_path: Path):
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes")
+    path.chmod(0o644)
+    with pytest.raises(StoreError, match=r"notes\.txt is not a database.*choose another path"):
+        await SqliteStore(path).__aenter__()
+    assert path.read_text() == "my notes"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
 
 
 async def test_sf_045_a_store_without_its_log_opens_with_an_older_state(tmp_path: Path):

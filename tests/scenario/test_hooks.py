@@ -4,7 +4,22 @@ import asyncio
 
 import pytest
 
-from outrider import Engine, HookedCall, HookedStop, Hooks, Limits, Message, Tool, ToolCompleted, ToolError, ToolPart
+from outrider import (
+    CallbackError,
+    Engine,
+    HookDecision,
+    HookedCall,
+    HookedPrompt,
+    HookedStop,
+    Hooks,
+    Limits,
+    Message,
+    OutriderError,
+    Tool,
+    ToolCompleted,
+    ToolError,
+    ToolPart,
+)
 from outrider.events import ErrorEvent, LoopCompletedEvent
 from tests.scenario.scripted_runs import Story, agent, call, scripted
 
@@ -212,3 +227,33 @@ async def test_an_engine_takes_hooks_too():
         session = await held.create()
         await held.prompt(session, "go")
         assert calls_of(await held.open(session))[0].state.output == "SAID A"  # pyright: ignore
+
+
+async def test_a_run_passes_its_message_to_the_hook_and_the_model_reads_what_it_adds():
+    seen: list[HookedPrompt] = []
+
+    def add(prompt: HookedPrompt) -> str:
+        seen.append(prompt)
+        return "It is Monday."
+
+    story = Story(lambda request: " | ".join(part.text for part in request.prompt[0].content))
+    result = await story.run("What day is it?", hooks=Hooks(on_prompt=add))
+    assert result.output.startswith("What day is it? | It is Monday.")
+    assert [(prompt.text, prompt.is_first) for prompt in seen] == [("What day is it?", True)]
+
+
+async def test_a_run_whose_message_a_hook_refuses_sends_nothing():
+    story = Story(["never"])
+    with pytest.raises(OutriderError, match="no swearing"):
+        await story.run(hooks=Hooks(on_prompt=lambda prompt: HookDecision("deny", "no swearing")))
+    with pytest.raises(CallbackError, match="on_prompt returned a value of type int"):
+        await story.run(hooks=Hooks(on_prompt=lambda prompt: 3))  # pyright: ignore
+
+
+@pytest.mark.parametrize("name", ["before_call", "after_call", "on_stop"])
+async def test_what_a_hook_may_not_return_is_reported(name: str):
+    story = Story([[call("echo", text="a")], "done"])
+    result = await story.run(tools=[ECHO], hooks=Hooks(**{name: lambda _: 3}))
+    assert result.output == "done"
+    (error,) = [event for event in story.events if isinstance(event, ErrorEvent)]
+    assert f"{name} returned 3" in error.message

@@ -4,9 +4,11 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
+from typing import Annotated, Any
 
 import pytest
+from annotated_types import Ge, MinLen
 
 from outrider import (
     Agent,
@@ -14,6 +16,7 @@ from outrider import (
     Background,
     Engine,
     EventBus,
+    EventLogger,
     HookDecision,
     Hooks,
     Limits,
@@ -21,9 +24,11 @@ from outrider import (
     OutriderError,
     Provider,
     RetryPolicy,
+    Rules,
     Session,
     SessionFilter,
     Tool,
+    compare,
     complete,
     new_id,
     part_from_dict,
@@ -31,10 +36,11 @@ from outrider import (
     run,
     run_stream,
 )
+from outrider.mcp import StdioServer
 from outrider.permissions import decide
 from outrider.providers import Credential
 from outrider.stores import SqliteStore
-from outrider.testing import Simulator
+from outrider.testing import Simulator, check_store
 from outrider.types.modes import MODES
 from outrider.workspace import Workspace
 
@@ -290,8 +296,172 @@ MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
 CASES |= MORE_CASES
 
 
+def annotated(hint: Any) -> Any:
+    def look(x: str) -> str:
+        return x
+
+    look.__annotations__["x"] = hint
+    return Tool(look)
+
+
+def submit(prompt: Any = "x", **order: Any) -> Any:
+    async def use(engine: Engine) -> Any:
+        async with Background(engine, f"sqlite:///{mkdtemp()}/runs.db", works=False) as background:
+            return await background.submit(prompt, **order)
+
+    return with_engine(use)
+
+
+async def open_twice(engine: Engine) -> None:
+    async with engine:
+        pass
+
+
+def not_open() -> Any:
+    return Workspace(".", AGENT, [MODEL])
+
+
+ANYTHING: Any = None
+WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "run without arguments": (lambda: run(*()), "the message of a run is a text", "session="),
+    "run with a sixth position": (lambda: run(AGENT, "hi", *([], [], [MODEL], 3)), "run() takes five", "their names"),
+    "agents as a dict": (lambda: go(AGENT, "hi", {"a": AGENT}), "run(): agents is a list", "agents=[…]"),
+    "mode of a session": (
+        lambda: go(AGENT, "x", session=Session(mode=ANY or "yolo")),
+        "the session has",
+        "modes: chat",
+    ),
+    "schema with objects": (lambda: go(AGENT, "x", output_type={"x": object()}), "the output_type", "not JSON"),
+    "keys of metadata": (lambda: go(AGENT, "x", metadata={1: 2}), "metadata of a session has the key 1", "texts"),
+    "fallback as a text": (lambda: agent(fallback_models="x"), "agent 'a': fallback_models", "a tuple of names"),
+    "stream of an agent": (lambda: agent(stream="no"), "agent 'a': stream", "True or False"),
+    "reasoning of an agent": (lambda: agent(reasoning="high"), "agent 'a': reasoning", "reasoning_effort"),
+    "extra of an agent": (lambda: agent(extra="x"), "agent 'a': extra", "a dict"),
+    "role of an agent": (lambda: agent(role=3), "agent 'a': role", "a text"),
+    "rule of an agent as a text": (lambda: agent(permissions={"deny": "x"}), "permissions", '{"deny": ("shell",)}'),
+    "temperature that is no number": (lambda: agent(temperature=float("nan")), "temperature", "a number"),
+    "a misspelled change of an agent": (lambda: AGENT.replace(**ANY or {"modle": "x"}), "Agent.replace()", "model"),
+    "kind": (lambda: key_of("opnai"), "the unknown kind 'opnai'", "openai-responses"),
+    "url of a provider": (lambda: Provider("p", "openai", base_url=ANY or 3), "provider 'p': base_url", "https://"),
+    "headers as a list": (lambda: Provider("p", "openai", headers=ANY or ["x"]), "provider 'p': headers", "a dict"),
+    "headers of numbers": (lambda: Provider("p", "openai", headers=ANY or {"x": 3}), "headers", "dict of texts"),
+    "options as a list": (lambda: Provider("p", "openai", options=ANY or ["x"]), "provider 'p': options", "a dict"),
+    "script as a text": (
+        lambda: go(AGENT, "x", providers=[Provider("demo", "scripted", options={"script": "hi"})]),
+        "the script of a provider",
+        "['hi']",
+    ),
+    "negative credential": (lambda: Credential("x", seconds=-1), "a Credential has", "seconds=3600"),
+    "name of a tool": (lambda: Tool(search, name=ANY or 3), "no model can call a tool 3", "name=…"),
+    "a tool of a tool": (lambda: Tool(Tool(search)), "search is a tool already", "pass it as it is"),
+    "flag of a tool": (lambda: Tool(search, read_only=ANY or "yes"), "tool search: read_only", "True or False"),
+    "network of a tool": (lambda: Tool(search, network=ANY or "x.org"), "tool search: network", "True or False"),
+    "destination": (lambda: Tool(search, destination=ANY or 3), "tool search: destination", "a text"),
+    "declaration": (lambda: Tool(search, declares=ANY or "read"), "tool search: declares", "ToolDeclaration"),
+    "path operation": (lambda: Tool(search, path_operation=ANY or "x"), "path_operation", "one of read"),
+    "schema of a text": (lambda: Tool.from_schema("t", "d", {"type": "string"}, search), "tool t", "'object'"),
+    "schema without a function": (lambda: Tool.from_schema("t", "d", {}, ANYTHING), "got NoneType", "Tool(function)"),
+    "a limit of a text": (lambda: annotated(Annotated[str, Ge(3)]), "tool look, parameter `x`", "ge does not apply"),
+    "a length of a number": (lambda: annotated(Annotated[int, MinLen(3)]), "parameter `x`", "min_length does not"),
+    "secrets as a text": (lambda: Engine([AGENT], [MODEL], secrets=ANY or "x"), "Engine(): secrets", "a tuple"),
+    "rules as a dict": (lambda: Engine([AGENT], [MODEL], rules=ANY or {"allow": []}), "Engine(): rules", "Rules("),
+    "rule as a text": (lambda: Rules(allow=ANY or "shell"), "Rules(allow='shell')", "('shell',)"),
+    "a misspelled rule": (lambda: Rules(**ANY or {"alow": ()}), "Rules()", "did you mean 'allow'"),
+    "attended": (lambda: Engine([AGENT], [MODEL], attended=ANY or "no"), "Engine(): attended", "True or False"),
+    "titles": (lambda: Engine([AGENT], [MODEL], titles=ANY or "x"), "Engine(): titles", "the agent that writes"),
+    "catalog": (lambda: Engine([AGENT], [MODEL], catalog=ANY or {"a": 1}), "Engine(): catalog", "ModelCatalog"),
+    "cassettes": (lambda: Engine([AGENT], [MODEL], cassettes=ANY or 3), "Engine(): cassettes", "a folder"),
+    "surroundings": (lambda: Engine([AGENT], [MODEL], surroundings=ANY or "/w"), "surroundings", "Workspace"),
+    "an engine that is open": (lambda: with_engine(open_twice), "already open", "open it once"),
+    "no content at all": (lambda: in_session(lambda e, s: e.prompt(s, ANYTHING)), "content is missing", "a text"),
+    "id of an input": (lambda: in_session(lambda e, s: e.prompt(s, "x", input_id=ANY or 3)), "input_id", "a text"),
+    "agent of a session": (
+        lambda: with_engine(lambda e: e.create(agent=ANY or AGENT)),
+        "Engine.create(): agent",
+        "name",
+    ),
+    "a misspelled owner": (
+        lambda: with_engine(lambda e: e.create(**ANY or {"ownr": "x"})),
+        "Engine.create() has no argument",
+        "did you mean 'owner'",
+    ),
+    "a misspelled resume": (
+        lambda: in_session(lambda e, s: e.go_on(s, **ANY or {"takeover": True})),
+        "Engine.go_on() has no argument",
+        "did you mean 'take_over'",
+    ),
+    "limit of a list": (
+        lambda: with_engine(lambda e: e.list(limit=ANY or "9")),
+        "Engine.list(): limit",
+        "whole number",
+    ),
+    "limit of a search": (
+        lambda: with_engine(lambda e: e.search("x", limit=-1)),
+        "Engine.search(): limit",
+        "at least 0",
+    ),
+    "instructions of a compaction": (lambda: in_session(lambda e, s: e.compact(s, ANY or 3)), "compact()", "a text"),
+    "allow": (
+        lambda: with_engine(lambda e: e.answer("x", allow=ANY or "yes")),
+        "Engine.answer(): allow",
+        "True or False",
+    ),
+    "background of an agent": (lambda: Background(ANY or AGENT, "sqlite:///x"), "takes an Engine", "Engine"),
+    "background that is not open": (
+        lambda: asyncio.run(Background(Engine([AGENT], [MODEL]), "sqlite:///x").submit("x")),
+        "not open",
+        "async with Background",
+    ),
+    "prompt of a run": (lambda: submit(3), "submit(): message", "a text"),
+    "empty prompt of a run": (lambda: submit(""), "the prompt is empty", "pass a text"),
+    "a misspelled order": (lambda: submit(worksapce="/w"), "submit() has no argument", "did you mean 'workspace'"),
+    "mode of a run": (lambda: submit(mode="yolo"), "submit() has the unknown mode", "modes: chat"),
+    "limits of a run": (lambda: submit(limits=3), "submit(): limits", "Limits("),
+    "place of a run": (lambda: submit(place="first"), "submit(): place", "QueuePlacement("),
+    "terms of a run": (lambda: submit(terms="x"), "submit(): terms", "JobOverrides("),
+    "webhook": (lambda: submit(webhook="here"), "submit(): webhook", "http(s) URL"),
+    "content of a block": (
+        lambda: Session().set_messages([{"role": "user", "content": 3}]),
+        "messages[0]",
+        "a text or",
+    ),
+    "results as a text": (lambda: Session().add_tool_results("x"), "got str", "a dict or an object"),
+    "answer as a number": (lambda: Session().add_assistant_message(3), "got int", "a dict or an object"),
+    "a misspelled title": (lambda: Session(**ANY or {"titel": "x"}), "Session() has no argument 'titel'", "title"),
+    "a list as a session": (lambda: Session.from_dict(ANY or [1]), "got list", "to_dict()"),
+    "a text as a part": (lambda: Message("user", ANY or ["x"]), "str is no part", "TextPart("),
+    "owner of a filter": (lambda: SessionFilter(owner=ANY or 3), "SessionFilter(): owner", "a text"),
+    "metadata of a filter": (lambda: SessionFilter(metadata=ANY or "x"), "SessionFilter(): metadata", "'tenant'"),
+    "folder of a workspace": (lambda: Workspace(ANY or 3, AGENT, [MODEL]), "the folder is a path", "path"),
+    "agents of a workspace": (lambda: Workspace(".", ANY or "a", [MODEL]), "Workspace(): agents", "agents=[…]"),
+    "provider of a workspace": (lambda: Workspace(".", AGENT, ANY or MODEL), "Workspace(): providers", "providers=[…]"),
+    "workspace that is not open": (lambda: asyncio.run(not_open().prompt("x")), "not open", "async with Workspace"),
+    "processes that are not open": (lambda: not_open().processes, "not open", "async with Workspace"),
+    "arguments of a server": (lambda: StdioServer(name="a", command="b", args=ANY or "-y"), "args", "args=('-y',)"),
+    "name of a server": (lambda: StdioServer(name="", command="b"), "needs a name", "StdioServer(name="),
+    "complete with a list of nothing": (lambda: complete(MODEL, "m", []), "messages is empty", "a text"),
+    "complete with a number": (lambda: complete(MODEL, "m", "x", system=ANY or 3), "complete(): system", "a text"),
+    "complete with a name": (
+        lambda: complete(MODEL, "m", "x", tools=["search"]),
+        "complete(): tools",
+        "Tool(function)",
+    ),
+    "complete with a typo": (lambda: complete(MODEL, "m", "x", **ANY or {"sytem": "x"}), "'sytem'", "system"),
+    "class of no event": (lambda: EventBus().subscribe(ANY or int, print), "subscribe()", "outrider.events"),
+    "no bus": (lambda: EventLogger().attach(ANY or 3), "EventLogger.attach()", "EventBus()"),
+    "tool of decide": (lambda: judge(3, {}), "decide(): tool", "the name of a built-in one"),
+    "level of decide": (lambda: judge("read", {}, level="x"), "approval level 'x'", "ask, edits, auto"),
+    "workspace of decide": (lambda: judge("read", {}, workspace=3), "decide(): workspace", "a folder"),
+    "a misspelled argument of decide": (lambda: judge("read", {}, alow=()), "no argument 'alow'", "allow"),
+    "a text for a simulator": (lambda: Simulator(ANY or "hi"), "the script of a simulator", "a list of answers"),
+    "store for a check": (lambda: asyncio.run(check_store(ANY or "x")), "check_store()", "a function"),
+    "sessions to compare": (lambda: compare(*ANY or (1, 2)), "compare()", "two sessions"),
+}
+CASES |= WRONG_TYPES
+
+
 def test_there_are_enough_cases():
-    assert len(CASES) >= 110
+    assert len(CASES) >= 200
 
 
 @pytest.mark.parametrize("name", CASES)

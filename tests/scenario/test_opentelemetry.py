@@ -200,8 +200,10 @@ async def test_a_span_of_a_tool_is_below_the_span_of_its_call(kind: str, is_call
         (Provider("mine", kind="anthropic", options={"project": "p", "region": "eu"}), "gcp.vertex_ai"),
         (Provider("mine", kind="google", base_url="https://europe-west1-aiplatform.googleapis.com"), "gcp.vertex_ai"),
         (Provider("mine", kind="google", base_url="https://generativelanguage.googleapis.com"), "gcp.gemini"),
-        (Provider("mine", kind="openai", base_url="http://localhost:1/v1"), "mine"),
-        (Provider("mine", kind="openai", base_url="https://gateway.example/api.openai.com/v1"), "mine"),
+        (Provider("mine", kind="openai", base_url="http://localhost:1/v1"), "openai"),
+        (Provider("mine", kind="anthropic", base_url="http://127.0.0.1:1"), "anthropic"),
+        (Provider("mine", kind="google", base_url="http://127.0.0.1:1"), "gcp.gemini"),
+        (Provider("mine", kind="openai", base_url="https://gateway.example/api.anthropic.com/v1"), "openai"),
         (Provider("mine", kind="scripted"), "mine"),
     ],
 )

@@ -3,7 +3,7 @@ stop."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -14,7 +14,15 @@ from outrider.types.events import RequestChangedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import Delta, ModelMessage, Prompt, Request, ToolSpec
-from outrider.types.validate import ArgumentsMeta
+from outrider.types.validate import ArgumentsMeta, replace_fields
+
+
+class RequestKeywords(TypedDict, total=False):
+    """What a hook may change in a request."""
+
+    messages: Sequence[ModelMessage]
+    system: str | None
+    tools: Sequence[ToolSpec]
 
 
 class HookedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +37,9 @@ class HookedRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     deps: Any = None
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: Unpack[RequestKeywords]) -> Self:
         """Returns the request with other `messages`, `system` or `tools`."""
-        return msgspec.structs.replace(self, **changes)
+        return replace_fields(self, changes)
 
     def with_text(self, text: str) -> Self:
         """Returns the request with a text at the end of the last message, such as documents that were found for it.

@@ -16,12 +16,12 @@ from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
 from outrider.types.agents import SessionContext
 from outrider.types.request import OutputSchema
-from outrider.types.validate import is_object
+from outrider.types.validate import find_json_problem, is_object
 
 DEFAULT_ATTEMPTS = 3
 _FENCE = lazy_pattern(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _WRAPPER_FIELD = "value"
-OutputValidator = Callable[..., Any]
+OutputValidator = Callable[[Any], Any] | Callable[[SessionContext[Any], Any], Any]
 """A plain or async function of the value, or of a `SessionContext` and the value. It returns the value or another one;
 None accepts the value. It raises OutputMismatch or ValueError with a message for the model, which answers again."""
 
@@ -43,6 +43,8 @@ class OutputType:
         self._is_wrapped = not self.is_text and self._value_schema.get("type") != "object"
         self.name = "the JSON schema" if self._adapter is None else type_label(output_type)
         self.schema = None if self.is_text else self._make_schema()
+        if self._adapter is None and (problem := find_json_problem(self._value_schema)):
+            raise ConfigurationError(f"the output_type is a JSON schema with values {problem}")
 
     def _make_schema(self) -> OutputSchema:
         name = "answer" if self._adapter is None else self.name

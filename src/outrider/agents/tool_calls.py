@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from outrider._sync import Callbacks, describe_exception
+from outrider._sync import Callbacks, describe_exception, describe_value
 from outrider.agents.hooks import HOOK_ASKS, HookDecision, HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd, turn_start
@@ -17,7 +17,7 @@ from outrider.errors import CallbackError, OutriderError, PartValidationError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext, find_json_problem
+from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
@@ -32,7 +32,7 @@ from outrider.types.tool_state import (
     ToolRunning,
     working_time,
 )
-from outrider.types.validate import is_object
+from outrider.types.validate import find_json_problem, is_object
 
 _log = logging.getLogger("outrider.hooks")
 
@@ -63,16 +63,17 @@ class HookRunner:
         problem = find_json_problem(returned) if is_object(returned) else ""
         if is_object(returned) and not problem:
             return returned
-        wrong = f"arguments {problem}" if problem else f"a {type(returned).__name__}"
-        return f"This call was refused: the hook before_call returned {wrong}. It was not run."
+        wrong = f"the hook before_call returned {f'arguments {problem}' if problem else describe_value(returned)}"
+        self._context.emit_event(ErrorEvent, error_type="HookFailed", message=wrong)
+        return f"This call was refused: {wrong}. It was not run."
 
     async def run_after_call(self, call: ToolPart, output: str, *, is_error: bool) -> str:
         """Return the result text that the model reads: the output, or the hook's replacement for it."""
         hook = self._hooks.after_call
         if hook is None:
             return output
-        returned, _ = await self._call_hook("after_call", hook, self._describe_call(call, output, is_error=is_error))
-        return returned if isinstance(returned, str) else output
+        returned = await self._call_text_hook("after_call", hook, self._describe_call(call, output, is_error=is_error))
+        return output if returned is None else returned
 
     async def report_messages(self) -> None:
         """Call `on_message` for each message that was added since the last call of this method."""
@@ -86,13 +87,13 @@ class HookRunner:
         """Return whether the `on_stop` hook returned text; if so, add it as user message, so that the agent
         continues."""
         text = await self.run_on_stop(end)
-        if not isinstance(text, str) or not text.strip():
+        if text is None or not text.strip():
             return False
         self._context.finish_output = None
         await self._context.journal.add_message(Message("user", [TextPart(text, synthetic=True)]))
         return True
 
-    async def run_on_stop(self, end: TurnEnd) -> Any:
+    async def run_on_stop(self, end: TurnEnd) -> str | None:
         if self._hooks.on_stop is None:
             return None
         context = self._context
@@ -103,8 +104,16 @@ class HookRunner:
             output=end.output,
             parent_session_id=context.session.parent_id or "",
         )
-        returned, _ = await self._call_hook("on_stop", self._hooks.on_stop, stop)
-        return returned
+        return await self._call_text_hook("on_stop", self._hooks.on_stop, stop)
+
+    async def _call_text_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> str | None:
+        """Return the text of a hook, None without one. Another value is reported as an error."""
+        returned, _ = await self._call_hook(name, hook, value)
+        if returned is None or isinstance(returned, str):
+            return returned
+        problem = f"the hook {name} returned {describe_value(returned)}; it returns a text or None"
+        self._context.emit_event(ErrorEvent, error_type="HookFailed", message=problem)
+        return None
 
     async def _call_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> tuple[Any, str]:
         """Return the value of the hook and "", or None and a description of the problem."""
@@ -395,7 +404,7 @@ class ToolCallRunner:
 
     async def _cancel_call(self, part_id: str) -> None:
         """Fail a call that was cancelled before its tool started. The runner ends calls whose tool was running."""
-        call = next(part for part in self._message.parts if part.id == part_id)
+        call = next(part for part in self._message.get_parts_by_type(ToolPart) if part.id == part_id)
         if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
             await self._record_call(
                 call.with_state(call.state.fail("canceled before it started", self._run.clock(), reason="canceled"))

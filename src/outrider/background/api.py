@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 from outrider.agents.output_type import OutputType, as_output_type
 from outrider.engine.engine import Engine
 from outrider.engine.results import Out
-from outrider.errors import OutputMismatch, OutputUnavailableError
+from outrider.engine.runtime import check_arguments, check_mode, check_names
+from outrider.errors import ConfigurationError, OutputMismatch, OutputUnavailableError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -93,10 +94,13 @@ class Background:
     """
 
     def __init__(self, engine: Engine, database: str, *, works: bool = True) -> None:
+        if not isinstance(engine, Engine):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Background() takes an Engine, got {type(engine).__name__}")
         self._engine = engine
         self._url = database
         self._runs_worker = works
         self._exit_stack = AsyncExitStack()
+        self._client: JobClient | None = None
 
     async def __aenter__(self) -> Self:
         from outrider.background.database import RunDatabase
@@ -106,7 +110,7 @@ class Background:
         async with AsyncExitStack() as opening:
             database = RunDatabase(self._url)
             opening.callback(database.close)
-            self._job_client = await opening.enter_async_context(open_job_client(database, self._engine.store))
+            self._client = await opening.enter_async_context(open_job_client(database, self._engine.store))
             if self._runs_worker:
                 await opening.enter_async_context(Worker(self._engine, database))
             self._engine.background = self
@@ -114,13 +118,15 @@ class Background:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._engine.background = None
+        self._engine.background = self._client = None
         await self._exit_stack.aclose()
 
     @property
     def jobs(self) -> "JobClient":
         """The client of the queue, while it is open."""
-        return self._job_client
+        if self._client is None:
+            raise ConfigurationError("this Background is not open; use it inside `async with Background(engine, …):`")
+        return self._client
 
     @overload
     async def submit(
@@ -136,13 +142,15 @@ class Background:
     ) -> RunHandle[Any]: ...
     async def submit(self, prompt: str, *, output_type: Any = None, **order: "Unpack[JobOptions]") -> RunHandle[Any]:
         """Stores a run and returns its handle. `workspace` is the folder to work in, `agent` the name of the agent that
-        starts, `limits` apply to the whole run, and `place` sets its position in the queue. The same `run_id`, a UUID,
-        submits a run only once. With `output_type`, the schema of the type is stored with the run, and
-        `handle.output()` returns a value of it."""
+        starts, and `limits` apply to the whole run. `place`, a `QueuePlacement`, sets its position in the queue, and
+        `terms`, a `JobOverrides`, its model and rules. `owner` (by default the user of the place) and `metadata` are
+        those of its session. The same `run_id`, a UUID, submits a run only once. With `output_type`, the schema of the
+        type is stored with the run, and `handle.output()` returns a value of it."""
+        check_order(prompt, order)
         output = as_output_type(output_type)
         if output is not None and output.schema is not None:
             order["output_schema"] = output.schema.schema
-        return RunHandle((await self._job_client.submit_run(prompt, **order)).id, self._job_client, output)
+        return RunHandle((await self.jobs.submit_run(prompt, **order)).id, self.jobs, output)
 
     @overload
     def run(self, run_id: str, output_type: None = None) -> RunHandle[str]: ...
@@ -152,4 +160,24 @@ class Background:
     def run(self, run_id: str, output_type: dict[str, Any]) -> RunHandle[Any]: ...
     def run(self, run_id: str, output_type: Any = None) -> RunHandle[Any]:
         """Returns the handle of a run that was submitted before."""
-        return RunHandle(run_id, self._job_client, as_output_type(output_type))
+        return RunHandle(run_id, self.jobs, as_output_type(output_type))
+
+
+def check_order(prompt: object, order: "JobOptions") -> None:
+    """Raises ConfigurationError for an argument of `submit` that does not exist or has a wrong type."""
+    from outrider.background.jobs import JobOptions
+    from outrider.background.records import JobOverrides, QueuePlacement
+
+    check_names(
+        "submit()", order, ("output_type", *(name for name in JobOptions.__annotations__ if name != "output_schema"))
+    )
+    check_arguments("submit()", {**order, "message": prompt})
+    check_mode(order.get("mode"), "submit()")
+    if prompt is None or prompt == "":
+        raise ConfigurationError("submit(): the prompt is empty; pass a text")
+    for name, wanted in (("place", QueuePlacement), ("terms", JobOverrides)):
+        if not isinstance(given := order.get(name, wanted()), wanted):
+            raise ConfigurationError(f"submit(): {name} is a {wanted.__name__}(…), got {type(given).__name__}")
+    webhook: Any = order.get("webhook", "")
+    if webhook and (not isinstance(webhook, str) or not webhook.startswith(("http://", "https://"))):
+        raise ConfigurationError(f"submit(): webhook is an http(s) URL, got {webhook!r}")

@@ -34,7 +34,6 @@ _log = logging.getLogger("outrider.worker")
 APPLICATION_NAME = "outrider"
 SCHEMA = "outrider_runs"
 WORKFLOW_NAME = "outrider.run"
-RUN_QUEUE_NAME = "runs"  # the DBOS queue of runs that no worker has; no worker listens to it
 _WORKER_PREFIX = "worker:"
 DEPENDENT_PREFIX = "after:"  # DBOS queue names of version 0.1 for runs that wait for another run
 # Version of the stored workflow data; DBOS's default, a hash of the code, would strand old runs at every upgrade.

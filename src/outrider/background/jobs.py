@@ -11,11 +11,21 @@ import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
 from msgspec.structs import replace
 
-from outrider.background.database import RUN_QUEUE_NAME, WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
+from outrider.background.database import WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
 from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerInfo, WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
-from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, RunFilter, RunOutcome, derive_run_state
+from outrider.background.records import (
+    NO_REASON,
+    RUN_QUEUE_NAME,
+    JobOverrides,
+    JobSpec,
+    QueuePlacement,
+    Run,
+    RunFilter,
+    RunOutcome,
+    derive_run_state,
+)
 from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
 from outrider.background.retries import RunRetries
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
@@ -27,7 +37,7 @@ from outrider.engine.inbox import first_line_title
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.project.sandbox import RunWorktree
-from outrider.sessions.records import Approval, ApprovalScope, InboxItem, StoredSession
+from outrider.sessions.records import Approval, ApprovalScope, InboxItem, StoredSession, check_metadata
 from outrider.sessions.store import Store
 from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
@@ -50,17 +60,6 @@ _ENTRY_STATES = {"queued": "queued", "running": "assigned"}  # other states do n
 WORKER_START_MS = 15_000  # how long a worker may take to start
 
 
-class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """When a run may start. Users of a `queue` take turns; among the runs of one `user` a smaller `priority` starts
-    first. A run does not start before `after` seconds have passed, nor before the run `after_run` is over."""
-
-    queue: str = RUN_QUEUE_NAME
-    user: str = ""
-    priority: int = 100
-    after: float = 0
-    after_run: str = ""
-
-
 DEFAULT_PLACEMENT = QueuePlacement()
 
 
@@ -77,6 +76,7 @@ class JobOptions(TypedDict, total=False):
     webhook: str
     terms: JobOverrides
     output_schema: dict[str, Any] | None
+    owner: str
     metadata: dict[str, Any]
 
 
@@ -109,8 +109,8 @@ class JobClient:
             agent=order.get("agent", ""),
             workspace_directory=order.get("workspace", ""),
             title=first_line_title(Message("user", [TextPart(prompt)])),  # else the worker stores it: one more write
-            owner=placement.user,
-            metadata=order.get("metadata", {}),
+            owner=order.get("owner") or placement.user,
+            metadata=check_metadata(order.get("metadata")),
         )
         await self._store_session(session, prompt)
         options = EnqueueOptions(

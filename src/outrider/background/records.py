@@ -14,6 +14,20 @@ EndReason = TerminationReason | Literal["waiting"]
 FINAL_STATES: tuple[RunState, ...] = ("done", "failed", "canceled")
 
 
+RUN_QUEUE_NAME = "runs"  # the DBOS queue of runs that no worker has; no worker listens to it
+
+
+class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """When a run may start. Users of a `queue` take turns; among the runs of one `user` a smaller `priority` starts
+    first. A run does not start before `after` seconds have passed, nor before the run `after_run` is over."""
+
+    queue: str = RUN_QUEUE_NAME
+    user: str = ""
+    priority: int = 100
+    after: float = 0
+    after_run: str = ""
+
+
 class JobOverrides(msgspec.Struct, frozen=True, kw_only=True):
     """Model, reasoning effort and permission rules from the command line; they take precedence over the worker's
     settings."""

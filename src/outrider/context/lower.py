@@ -7,7 +7,7 @@ cache."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from msgspec.structs import replace
 
@@ -102,7 +102,7 @@ def _without_large_outputs(message: Message) -> Message:
     return replace(message, parts=parts)
 
 
-def _is_large(part: object) -> bool:
+def _is_large(part: object) -> TypeGuard[ToolPart]:
     return (
         isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted) and len(part.state.output) > LARGE_OUTPUT
     )

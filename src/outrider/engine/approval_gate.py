@@ -16,7 +16,7 @@ from outrider._sync import call_user_function, describe_exception, describe_valu
 from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
 from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
-from outrider.errors import CallbackError, OutriderError, ToolFailure
+from outrider.errors import CallbackError, ConfigurationError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
@@ -35,6 +35,7 @@ from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeAnswer, R
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
 from outrider.types.tool_state import ToolPending
+from outrider.types.validate import ArgumentsMeta
 
 if TYPE_CHECKING:
     from outrider.permissions.information_flow import EgressPolicy, FlowState
@@ -94,7 +95,7 @@ ApproveFunction = Callable[[ApprovalRequest], bool | str | Awaitable[bool | str]
 now on, False to deny it, or another string: denied, with this reason."""
 
 
-class Rules(msgspec.Struct, frozen=True):
+class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """Permission rules from flags and configuration, for every call of a run or an engine. `readable` are folders
     besides the workspace that agents may read without a question, except protected files."""
 
@@ -102,6 +103,14 @@ class Rules(msgspec.Struct, frozen=True):
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            given = getattr(self, name)
+            if not isinstance(given, list | tuple) or not all(
+                isinstance(one, str) for one in cast("tuple[Any]", given)
+            ):
+                raise ConfigurationError(f"Rules({name}={given!r}): it is a tuple of texts, such as {name}=('shell',)")
 
 
 @cache

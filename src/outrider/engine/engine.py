@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, Unpack, overload
 from weakref import WeakValueDictionary
 
 from outrider._sync import CALLBACK_SECONDS
@@ -17,7 +17,7 @@ from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.engine.inbox import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.live_session import LiveSession
 from outrider.engine.plans import ProposedPlan
-from outrider.engine.results import Out, RunResult
+from outrider.engine.results import Out, RunResult, RunSubmitter, SubmitKeywords, SubmittedRun
 from outrider.engine.runtime import (
     EngineKeywords,
     EngineOptions,
@@ -54,7 +54,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
 from outrider.tools.tool import Tool
-from outrider.types.agents import Agent, Limits, Mode, Provider
+from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -208,40 +208,8 @@ class ResumeKeywords(TypedDict, total=False):
     output_attempts: int
 
 
-Out_co = TypeVar("Out_co", covariant=True)
+_CREATE_ARGUMENTS = ("title", "mode", "agent", "workspace", "approval", "owner", "metadata")
 MAX_COMPACTION_INSTRUCTIONS = 4_000  # characters
-
-
-class SubmitKeywords(TypedDict, total=False):
-    """The keyword arguments of `Engine.submit`; `place` is a `QueuePlacement` and `terms` a `JobOverrides`."""
-
-    workspace: str
-    agent: str
-    mode: Mode
-    limits: Limits | None
-    place: Any
-    run_id: str | None
-    worktree: bool
-    webhook: str
-    terms: Any
-
-
-class SubmittedRun(Protocol[Out_co]):
-    """A background run; `outrider.RunHandle` implements it."""
-
-    id: str
-
-    async def show(self) -> Any: ...
-    async def result(self) -> Any: ...
-    async def output(self) -> Out_co: ...
-    async def cancel(self) -> None: ...
-    def events(self, *, after: int = 0, called: bool = False) -> AsyncGenerator[Any, None]: ...
-
-
-class RunSubmitter(Protocol):
-    """Accepts background runs; `outrider.Background` implements it."""
-
-    async def submit(self, prompt: str, *, output_type: Any = None, **order: Any) -> SubmittedRun[Any]: ...
 
 
 class Engine:
@@ -294,6 +262,8 @@ class Engine:
         self.live = self._sessions.live
 
     async def __aenter__(self) -> Self:
+        if self.runtime.is_open:
+            raise ConfigurationError("this engine is already open; open it once, and share it between tasks")
         self._sessions.base_variables = copy_context()
         await self.runtime.open()
         await self.approval_queue.load()
@@ -344,11 +314,13 @@ class Engine:
         approval: ApprovalLevel | None = None,
         owner: str = "",
         metadata: Mapping[str, Any] | None = None,
+        **unknown: Never,
     ) -> str:
         """Create a session that this engine owns and return its id. Agent and mode default to those of the first
         agent, the approval level to that of the engine. `owner` names the user or tenant that the session belongs to;
         `metadata` is a small JSON object. Both are stored, and `SessionFilter` selects by them."""
-        check_arguments("Engine.create()", {"title": title, "owner": owner, "workspace": workspace})
+        check_names("Engine.create()", unknown, _CREATE_ARGUMENTS)
+        check_arguments("Engine.create()", {"title": title, "owner": owner, "workspace": workspace, "agent": agent})
         check_mode(mode, "a session")
         check_level(approval, "a session")
         chosen = self.runtime.find_agent(agent or "")
@@ -389,11 +361,13 @@ class Engine:
         output_type: Any = None,
         output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
         output_attempts: int = DEFAULT_ATTEMPTS,
+        **unknown: Any,
     ) -> RunResult[Any]:
         """Resume a turn that was interrupted by a crash, an abort or a limit, and wait for its end. Interrupted calls
         are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted. The
         output type and its validators are not stored: pass those of `prompt`. `take_over` takes the session from
         another process."""
+        check_names("Engine.go_on()", unknown, (*ResumeKeywords.__annotations__, "output_type"))
         output = as_output_type(output_type, output_validators, output_attempts)
         self._sessions.reject_own_turn(session_id)
         live = await self._sessions.open_session(session_id, take_over=take_over, resume_turn=True)
@@ -485,7 +459,9 @@ class Engine:
         result of the turn."""
         check_names("Engine.prompt()", unknown, (*PromptKeywords.__annotations__, "output_type"))
         given = {"session_id": session_id, "content": content, "delivery": delivery, "instructions": instructions}
-        check_arguments("Engine.prompt()", given)
+        check_arguments("Engine.prompt()", {**given, "input_id": input_id, "sender": sender})
+        if content is None:  # pyright: ignore[reportUnnecessaryComparison]
+            raise ConfigurationError("Engine.prompt(): content is missing; pass a text, or a list of texts and parts")
         output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
@@ -530,6 +506,7 @@ class Engine:
         """Replace old messages in the prompt by a summary, after the running turn if there is one. `instructions` tell
         the model what the summary should contain, such as "focus on the API"; at most 4,000 characters. Returns None
         if nothing can be summarized, or the summary is not shorter."""
+        check_arguments("Engine.compact()", {"session_id": session_id, "instructions": instructions})
         self._sessions.reject_own_turn(session_id)
         if len(instructions) > MAX_COMPACTION_INSTRUCTIONS:
             raise ConfigurationError(
@@ -550,7 +527,7 @@ class Engine:
     async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
         """Return stored sessions, latest activity first; without a filter those that no agent opened for another.
         `limit=None` returns all of them."""
-        check_arguments("Engine.list()", {"filter": filter})
+        check_arguments("Engine.list()", {"filter": filter, "limit": limit})
         chosen = SessionFilter(roots=True) if filter is None else filter
         return [one async for one in self._archive.iterate_sessions(chosen, limit)]
 
@@ -559,7 +536,8 @@ class Engine:
     ) -> "Sequence[SearchHit]":
         """Search titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
         every word of the query; `"a phrase"` and `prefix*` are supported."""
-        check_arguments("Engine.search()", {"query": query, "session_id": session_id, "filter": filter})
+        given = {"query": query, "session_id": session_id, "filter": filter, "limit": limit}
+        check_arguments("Engine.search()", given)
         return await self.store.search(query, session_id=session_id, limit=limit, filter=filter or SessionFilter())
 
     async def delete(self, session_id: str) -> None:
@@ -666,6 +644,7 @@ class Engine:
         """Answer an approval request and return the answer in effect: the first answer wins. For the outcome of a
         command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again. `width`
         is the id of one of the approval's `widths`, which a lasting answer then covers; by default the narrowest."""
+        check_arguments("Engine.answer()", {"allow": allow, "by": by})
         return await self.approval_queue.answer(
             approval_id, allow=allow, scope=scope, by=by, words=words, keep=keep, choice=choice, width=width
         )

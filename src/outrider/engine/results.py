@@ -1,4 +1,4 @@
-"""What a run returns: `RunResult`, its stream of events, and the stream for synchronous code."""
+"""What a run returns: `RunResult`, its stream of events, the stream for synchronous code, and a background run."""
 
 import asyncio
 import weakref
@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cached_property, partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
 from outrider.sessions.session import Session
-from outrider.types.agents import AgentMessage
+from outrider.types.agents import AgentMessage, Limits, Mode
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -31,7 +31,7 @@ from outrider.types.events import (
     PartUpdatedEvent,
     RetryScheduledEvent,
 )
-from outrider.types.parts import ToolPart, Usage, is_withdrawn, tool_result
+from outrider.types.parts import Tokens, ToolPart, Usage, is_withdrawn, tool_result
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
@@ -156,6 +156,118 @@ class RunResult(Generic[Out]):
         shown = f"output={describe_value(self._value)}" if has_value else f"text={self.text!r}"
         limit = f", limit={self.limit!r}" if self.limit else ""
         return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit})"
+
+
+Out_co = TypeVar("Out_co", covariant=True)
+
+
+class RunPlacement(Protocol):
+    """The place of a background run in its queue; `outrider.QueuePlacement` implements it."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def after(self) -> float: ...
+    @property
+    def after_run(self) -> str: ...
+
+
+class RunTerms(Protocol):
+    """What a background run changes in the settings of its worker; `outrider.JobOverrides` implements it."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def effort(self) -> str: ...
+    @property
+    def allow(self) -> tuple[str, ...]: ...
+    @property
+    def ask(self) -> tuple[str, ...]: ...
+    @property
+    def deny(self) -> tuple[str, ...]: ...
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The keyword arguments of `Engine.submit`; `place` is a `QueuePlacement` and `terms` a `JobOverrides`."""
+
+    owner: str
+    metadata: dict[str, Any]
+    workspace: str
+    agent: str
+    mode: Mode
+    limits: Limits | None
+    place: RunPlacement
+    run_id: str | None
+    worktree: bool
+    webhook: str
+    terms: RunTerms
+
+
+class SubmittedOutcome(Protocol):
+    """How a background run ended."""
+
+    @property
+    def reason(self) -> str: ...
+    @property
+    def output(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def tokens(self) -> Tokens: ...
+    @property
+    def cost(self) -> Decimal | None: ...
+    @property
+    def seconds(self) -> float: ...
+
+
+class SubmittedReport(Protocol):
+    """The report of a background run."""
+
+    @property
+    def summary(self) -> str: ...
+    @property
+    def outcome(self) -> SubmittedOutcome: ...
+    @property
+    def changes(self) -> Any: ...
+
+
+class SubmittedState(Protocol):
+    """The state of a background run."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def outcome(self) -> SubmittedOutcome | None: ...
+    @property
+    def is_over(self) -> bool: ...
+
+
+class SubmittedRun(Protocol[Out_co]):
+    """A background run; `outrider.RunHandle` implements it."""
+
+    id: str
+
+    async def show(self) -> SubmittedState: ...
+    async def result(self) -> SubmittedReport: ...
+    async def output(self) -> Out_co: ...
+    async def cancel(self) -> None: ...
+    def events(self, *, after: int = 0, called: bool = False) -> AsyncGenerator[Any, None]: ...
+
+
+class RunSubmitter(Protocol):
+    """Accepts background runs; `outrider.Background` implements it."""
+
+    async def submit(self, prompt: str, *, output_type: Any = None, **order: Any) -> SubmittedRun[Any]: ...
 
 
 def _read_event_log(stored: bytes) -> "EventLog":

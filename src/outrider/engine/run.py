@@ -101,8 +101,9 @@ class RunKeywords(TypedDict, total=False):
 class RunSession:
     """One run in progress."""
 
-    def __init__(self, entry: Agent, run_context: RunContext, journal: Journal) -> None:
+    def __init__(self, entry: Agent, run_context: RunContext, journal: Journal, runtime: EngineRuntime) -> None:
         self._entry = entry
+        self._runtime = runtime
         self.run_context = run_context
         self.journal = journal
         self._context: AgentContext | None = None
@@ -132,6 +133,7 @@ class RunSession:
             parts.append(additional_instructions(instructions))
         model = ModelRef(entry.provider, entry.model)
         given = Message("user", parts, agent=entry.name, model=model, mode=session.mode)
+        await self._runtime.call_prompt_hook(session, given)
         run = self.run_context
         describe_input(given, session, entry, agents=run.agents, tools=run.tools, run=lambda: run)
         await self.journal.add_message(given)
@@ -182,7 +184,8 @@ async def open_run_session(
                 await journal.update_session(SessionUpdate(mode=mode))
             if approval is not None and approval != journal.session.approval:
                 await journal.update_session(SessionUpdate(approval=approval))
-            yield RunSession(spec.entry, runtime.create_run_context(journal.session, deps=deps), journal)
+            run_context = runtime.create_run_context(journal.session, deps=deps)
+            yield RunSession(spec.entry, run_context, journal, runtime)
     finally:
         await runtime.aclose()
 
@@ -245,12 +248,12 @@ async def async_run(
     **options: Unpack[RunKeywords],
 ) -> RunResult[Any]: ...
 async def async_run(
-    entry: Agent | str,
-    message: str,
+    entry: Any = None,
+    message: Any = None,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
     providers: Iterable[Provider | CustomProvider] = (),
-    *,
+    *more: Any,
     attachments: Sequence[Attachment] | None = None,
     debug: bool = False,
     mode: Mode | None = None,
@@ -279,12 +282,19 @@ async def async_run(
     """
     if unknown:
         check_names("run()", unknown, ("agents", "tools", "providers", "output_type", *RunKeywords.__annotations__))
+    if more:
+        raise ConfigurationError(
+            "run() takes five arguments by position: entry, message, agents, tools and providers; write the others "
+            "with their names"
+        )
     check_parts("run()", agents, tools, providers)
     given = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session, "approve": approve}
     check_arguments(
         "run()", {**given, "owner": owner, "instructions": instructions, "callback_seconds": callback_seconds}
     )
     check_mode(mode, "the run")
+    if isinstance(session, Session):
+        check_mode(session.mode, "the session")
     check_level(approval, "the run")
     check_message(message)
     files = check_attachments(attachments)

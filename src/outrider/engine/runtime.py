@@ -90,6 +90,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         by_name = _by_name("agents", agents)
         if isinstance(entry, Agent):
             by_name.setdefault(entry.name, entry)
+        elif not isinstance(entry, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"the entry agent is {_describe(entry)}; pass an Agent, or the name of one in agents"
+            )
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
         known = _by_name("providers", map(as_provider, providers))
@@ -421,6 +425,11 @@ class EngineRuntime:
             raise OutriderError(f"a hook refused the input: {returned.reason or 'it gives no reason'}")
         if isinstance(returned, str) and returned.strip():
             message.add_part(TextPart(returned, synthetic=True))
+        elif returned is not None and not isinstance(returned, str):
+            raise CallbackError(
+                "the hook on_prompt",
+                f"returned {_describe(returned)}; it returns a text, a HookDecision that denies, or None",
+            )
 
     def redact(self, value: Redacted) -> Redacted:
         """Return a copy of a value with secrets redacted."""
@@ -659,7 +668,44 @@ def _is_delivery(value: Any) -> bool:
     return value in ("queue", "steer")
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_environment(value: Any) -> bool:
+    return hasattr(value, "sandbox") and hasattr(value, "data")
+
+
+def _is_title_setting(value: Any) -> bool:
+    return isinstance(value, bool | Agent)
+
+
+def _is_secrets(value: Any) -> bool:
+    return isinstance(value, list | tuple | set | frozenset)
+
+
+_FLAG = (_is_flag, "True or False")
+_TEXT = (_is_one_of(str), "a text")
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "attended": _FLAG,
+    "compacts": _FLAG,
+    "titles": (_is_title_setting, "True, False, or the agent that writes titles"),
+    "secrets": (_is_secrets, "a tuple of texts, such as (password,)"),
+    "rules": (_is_one_of(Rules), 'Rules(allow=("shell(git status *)",))'),
+    "catalog": (_is_one_of(ModelCatalog), "a ModelCatalog of outrider.providers"),
+    "cassettes": (_is_one_of(str, Path), "the path of a folder"),
+    "surroundings": (_is_environment, "nothing: outrider.workspace.Workspace adds the built-in tools"),
+    "agent": (_is_one_of(str), "the name of an agent"),
+    "input_id": _TEXT,
+    "sender": _TEXT,
+    "by": _TEXT,
+    "limit": (_is_whole, "a whole number of at least 0"),
+    "allow": _FLAG,
+    "message": _TEXT,
     "limits": (_is_one_of(Limits), "Limits(turns=20, seconds=60)"),
     "hooks": (_is_one_of(Hooks), "Hooks(before_call=function)"),
     "bus": (_is_one_of(EventBus), "EventBus()"),
@@ -668,9 +714,9 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "approve": (callable, "a function that takes an ApprovalRequest and returns True or False"),
     "deps": (callable, "a function that takes a SessionContext and returns the dependencies"),
     "owner": (_is_one_of(str), "a text, such as the name of the user"),
-    "instructions": (_is_one_of(str), "a text"),
+    "instructions": _TEXT,
     "session_id": (_is_one_of(str), "the id of a session, as `Engine.create` returns it"),
-    "title": (_is_one_of(str), "a text"),
+    "title": _TEXT,
     "query": (_is_one_of(str), "the words to search for"),
     "filter": (_is_one_of(SessionFilter), "SessionFilter(owner=…)"),
     "workspace": (_is_one_of(str, Path), "the path of a folder"),
@@ -704,8 +750,9 @@ def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
 def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
     """Raise ConfigurationError if agents, tools or providers are not lists of such values."""
     for name, values, kind in (("agents", agents, Agent), ("tools", tools, None), ("providers", providers, Provider)):
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise ConfigurationError(f"{where}: {name} is a list, got {_describe(values)}; write {name}=[…]")
+        if isinstance(values, str | dict) or not isinstance(values, Iterable):
+            shown = _describe(cast("object", values))
+            raise ConfigurationError(f"{where}: {name} is a list, got {shown}; write {name}=[…]")
         if kind is None or not isinstance(values, list | tuple):
             continue
         for value in cast("Iterable[Any]", values):

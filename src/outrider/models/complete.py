@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Never
 
 import msgspec
 
-from outrider._sync import run_sync
+from outrider._sync import describe_value, run_sync
 from outrider.config.providers import with_environment_defaults
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
@@ -16,6 +16,7 @@ from outrider.types.agents import Provider
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import Tokens
 from outrider.types.request import Answer, ModelSettings, Request, ToolSpec
+from outrider.types.validate import is_object
 
 
 async def async_complete(
@@ -27,6 +28,7 @@ async def async_complete(
     tools: Iterable[Any] = (),
     stream: bool = True,
     settings: ModelSettings | Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Answer:
     """Requests one answer from a model.
 
@@ -37,7 +39,10 @@ async def async_complete(
         raise ConfigurationError(
             f"complete() needs a provider, got the text {provider!r}; write Provider({provider!r}, kind=…)"
         )
-    _check_request(model, messages, tools)
+    if unknown:
+        known = "system, tools, stream, settings"
+        raise ConfigurationError(f"complete() has no argument {next(iter(unknown))!r}; it has {known}")
+    _check_request(model, messages, system, tools)
     provider = with_environment_defaults(as_provider(provider))
     async with shared_client(provider, shared_catalog()) as client:
         request = Request(
@@ -51,10 +56,12 @@ async def async_complete(
         return await _collect_answer(client, provider, request)
 
 
-def _check_request(model: object, messages: object, tools: object) -> None:
+def _check_request(model: object, messages: object, system: object, tools: object) -> None:
     if not isinstance(model, str) or not model:
         raise ConfigurationError(f"complete(): model is the name of a model, got {model!r}")
-    if messages is None or messages == "":
+    if not isinstance(system, str | None):
+        raise ConfigurationError(f"complete(): system is a text, got {type(system).__name__}")
+    if messages is None or messages == "" or messages == [] or messages == ():
         raise ConfigurationError("complete(): messages is empty; pass a text or a list of Message values")
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise ConfigurationError(f"complete(): tools is a list, got {type(tools).__name__}; write tools=[…]")
@@ -69,10 +76,13 @@ def complete(
     tools: Iterable[Any] = (),
     stream: bool = True,
     settings: ModelSettings | Mapping[str, Any] | None = None,
+    **unknown: Never,
 ) -> Answer:
     """Runs `async_complete` from synchronous code, also inside a running event loop such as a notebook."""
     return run_sync(
-        lambda: async_complete(provider, model, messages, system=system, tools=tools, stream=stream, settings=settings)
+        lambda: async_complete(
+            provider, model, messages, system=system, tools=tools, stream=stream, settings=settings, **unknown
+        )
     )
 
 
@@ -136,6 +146,10 @@ def _to_tool_spec(tool: Any) -> ToolSpec:
     schema: Any = tool.to_schema() if hasattr(tool, "to_schema") else tool
     if isinstance(schema, ToolSpec):
         return schema
+    if not is_object(schema):
+        raise ConfigurationError(
+            f"complete(): tools has {describe_value(tool)}; it has Tool values, such as Tool(function), or schemas"
+        )
     fields: dict[str, Any] = schema.get("function", schema)
     parameters: dict[str, Any] = fields.get("parameters") or fields.get("input_schema") or {"type": "object"}
     return ToolSpec(fields["name"], fields.get("description") or "", parameters, bool(fields.get("strict")))

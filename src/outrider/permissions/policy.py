@@ -4,9 +4,9 @@ The order is fixed: deny rules, invalid calls, tools the mode lacks, protected p
 the mode table. Deny comes first so that an additional rule source can never widen permissions."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from outrider.permissions.call_assessment import CallAssessment, NameOnlyCall, P
 from outrider.permissions.information_flow import FlowState, restrict_flow
 from outrider.permissions.modes import MODE_TABLE, Decision, Effect, Mode, mode_asks, mode_offers
 from outrider.permissions.rules import PermissionRule, parse_rule
-from outrider.types.modes import ApprovalLevel
+from outrider.types.modes import APPROVAL_LEVELS, ApprovalLevel
 from outrider.types.outcomes import Confinement
 from outrider.types.tool_declaration import DeclaredTool, declaration_of, tool_name
 
@@ -33,6 +33,16 @@ class PermissionRules(Struct, frozen=True):
     confined: tuple[str, ...] = ()  # allow rules of projects and agents: commands that they cover stay in the sandbox
 
 
+class DecideKeywords(TypedDict, total=False):
+    """Further keyword arguments of `decide`."""
+
+    unconfined: bool
+    confined: RuleTexts
+    approved: Collection[str]
+    readable: Sequence[str]
+    search_path: str
+
+
 def decide(
     tool: str | DeclaredTool,
     arguments: Mapping[str, Any],
@@ -45,7 +55,7 @@ def decide(
     level: ApprovalLevel = "ask",
     sandbox: bool = True,
     flow: FlowState | None = None,
-    **more: Any,
+    **more: Unpack[DecideKeywords],
 ) -> Decision:
     """Returns whether a tool call is allowed, needs approval or is denied, and how an allowed command is confined.
 
@@ -62,6 +72,17 @@ def decide(
     for name, rules in (("allow", allow), ("ask", ask), ("deny", deny)):
         if isinstance(rules, str):
             raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
+    if not isinstance(tool, str) and not hasattr(tool, "declaration"):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {tool!r}")
+    if level not in APPROVAL_LEVELS:
+        raise ConfigurationError(f"decide(): there is no approval level {level!r}; use {', '.join(APPROVAL_LEVELS)}")
+    if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"decide(): workspace is the path of a folder, got {workspace!r}")
+    if odd := more.keys() - DecideKeywords.__annotations__.keys():
+        known = ", ".join(
+            ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow", *DecideKeywords.__annotations__)
+        )
+        raise ConfigurationError(f"decide() has no argument {min(odd)!r}; it has {known}")
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): arguments is a dict of the call's arguments, got {arguments!r}")
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))

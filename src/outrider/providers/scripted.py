@@ -223,6 +223,8 @@ class ScriptedClient:
     ) -> None:
         if rules is not None and rules not in MESSAGE_RULES:
             raise ConfigurationError(f"unknown rules {rules!r}; use one of: {', '.join(MESSAGE_RULES)}")
+        if isinstance(script, str):
+            raise ConfigurationError(f"the script of a provider is a list of answers or a function; write [{script!r}]")
         self.name = name
         self.repeats_requests = True  # a script contains its retries
         self.requests: list[Request] = []

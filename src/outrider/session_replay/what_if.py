@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from itertools import takewhile
-from typing import Any
+from typing import TypedDict, Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -98,6 +98,9 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(a: Session, b: Session) -> Comparison:
     """Compares two sessions after their last shared message; ignores inputs that only one of them received."""
+    for given in (a, b):
+        if not isinstance(given, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"compare() takes two sessions, as Engine.open() returns them, got {given!r}")
     first, second = _comparable_messages(a, b), _comparable_messages(b, a)
     common = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, zip(first, second, strict=False)))
     return Comparison(
@@ -171,6 +174,16 @@ _TITLE_MARK = " (what if)"
 EDITED = "edited"  # metadata key of a part with a changed result: the original result
 
 
+class WhatIfKeywords(TypedDict, total=False):
+    """The keyword arguments of `what_if`; see `WhatIfChanges`."""
+
+    model: str | None
+    agent: Agent | str | None
+    instructions: str | None
+    rules: Rules | None
+    results: Mapping[str, str]
+
+
 class WhatIfChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a variant; None and an empty dict change nothing.
 
@@ -198,7 +211,9 @@ class WhatIf(msgspec.Struct, frozen=True):
         return self.comparison.text()
 
 
-async def what_if(engine: Engine, session_id: str, *, at_step: int | None = None, **changes: Any) -> WhatIf:
+async def what_if(
+    engine: Engine, session_id: str, *, at_step: int | None = None, **changes: Unpack[WhatIfKeywords]
+) -> WhatIf:
     """Forks a session after `at_step` steps and continues the fork with changes: see `WhatIfChanges`.
 
     With `at_step=None` the fork ends after the last step with a changed result; with 0 it has only the first input.
@@ -222,7 +237,7 @@ async def what_if(engine: Engine, session_id: str, *, at_step: int | None = None
     return WhatIf(original, session, end, compare(original, session))
 
 
-def _parse_changes(changes: dict[str, Any]) -> WhatIfChanges:
+def _parse_changes(changes: WhatIfKeywords) -> WhatIfChanges:
     try:
         change = WhatIfChanges(**changes)
     except TypeError as error:

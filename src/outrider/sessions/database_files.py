@@ -17,6 +17,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "ncpfs", "vboxsf"}
 )
 _SUFFIXES = ("-wal", "-shm", "-journal")
+LOCK_SUFFIX = "-gate"
 
 
 def prepare_folder(path: Path) -> None:
@@ -186,7 +187,7 @@ class FairFileLock:
 
     def __init__(self, path: Path) -> None:
         self._queue = open_private_file(Path(f"{path}-queue"))
-        self._gate = open_private_file(Path(f"{path}-gate"))
+        self._gate = open_private_file(Path(f"{path}{LOCK_SUFFIX}"))
 
     def __enter__(self) -> Self:
         fcntl.flock(self._queue, fcntl.LOCK_EX)

@@ -73,6 +73,8 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns metadata as a JSON object. Raises ConfigurationError if it is none, or is too large."""
     if metadata is None:
         return {}
+    if isinstance(metadata, dict) and (odd := [name for name in metadata if not isinstance(name, str)]):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnknownVariableType]
+        raise ConfigurationError(f"the metadata of a session has the key {odd[0]!r}; the keys are texts")
     try:
         encoded = msgspec.json.encode(metadata)
         value = msgspec.json.decode(encoded, type=dict[str, Any])
@@ -139,6 +141,18 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argumen
     active_before: int | None = None
     owner: str | None = None
     metadata: dict[str, str | int | float | bool | None] = {}
+
+    def __post_init__(self) -> None:
+        metadata: Any = self.metadata
+        if not isinstance(self.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"SessionFilter(): owner is a text, got {self.owner!r}")
+        if not isinstance(metadata, dict) or any(
+            not isinstance(value, str | int | float | None) for value in cast("dict[str, Any]", metadata).values()
+        ):
+            raise ConfigurationError(
+                "SessionFilter(): metadata is a dict of texts, numbers, booleans and None, such as "
+                f"{{'tenant': 'acme'}}, got {metadata!r}"
+            )
 
 
 class ImportResult(msgspec.Struct, frozen=True):

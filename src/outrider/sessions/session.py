@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 import msgspec
 
-from outrider.errors import PartValidationError
+from outrider.errors import ConfigurationError, PartValidationError
 from outrider.event_bus import EventBus
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
@@ -58,7 +58,11 @@ class Session:
         messages: Iterable[Message] = (),
         event_bus: EventBus | None = None,
         clock: Callable[[], int] = now_ms,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            known = ", ".join(sorted(vars(self.__class__)["__init__"].__kwdefaults__))
+            raise ConfigurationError(f"Session() has no argument {next(iter(unknown))!r}; it has {known}")
         self.id = id or new_id()
         self.title = title
         self.workspace_directory = workspace_directory
@@ -206,6 +210,10 @@ class Session:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any], *, event_bus: EventBus | None = None) -> Self:
         """Returns a session from the output of `to_dict`. Raises PartValidationError for a newer format version."""
+        if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise PartValidationError(
+                f"a session is read from a dict, as to_dict() returns it, got {type(value).__name__}"
+            )
         if value.get("format", FORMAT_VERSION) > FORMAT_VERSION:
             raise PartValidationError(
                 f"this session has format {value['format']}; this version reads up to {FORMAT_VERSION}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.errors import LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
+from outrider.errors import ConfigurationError, LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
 from outrider.models.clients import CustomClient, as_provider, model_client
 from outrider.models.context_ledger import build_report
 from outrider.providers.provider import CustomProvider, ModelClient
@@ -59,6 +59,9 @@ def scripted_model(*answers: Any, name: str = "demo", **options: Any) -> Provide
 async def check_store(make_store: Callable[[], Store], *, seconds: float = CHECK_SECONDS) -> None:
     """Check an implementation of `outrider.stores.Store`. `make_store` returns a new, empty store for each check; the
     check opens and closes it."""
+
+    if not callable(make_store):
+        raise ConfigurationError(f"check_store() takes a function that returns a new store, got {make_store!r}")
 
     async def run(check: Callable[[Store], Awaitable[None]]) -> None:
         async with make_store() as store:

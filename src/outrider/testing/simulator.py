@@ -493,7 +493,7 @@ def _read_script(script: Script) -> _Answers:
         return list(read_cassette_answers(script)) if script.suffix == ".jsonl" else _file_script(script)
     if callable(script):
         return script
-    if not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(script, str) or not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"the script of a simulator is a list of answers or a function, got {script!r}")
     return list(script)
 

@@ -49,7 +49,7 @@ from outrider.types.tool_declaration import (
     declaration_of,
 )
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import MAX_NESTING, is_object, is_too_deep
+from outrider.types.validate import find_json_problem, is_object
 
 Policy = Literal["allow", "ask", "deny"]
 EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
@@ -72,6 +72,7 @@ DecoratedReturned = TypeVar("DecoratedReturned")
 _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
 _DISPLAY: dict[ToolKind, CallKind] = {"read": "read", "write": "edit", "network": "fetch", "delegate": "agent"}
+_OPERATIONS = get_args(PathOperation)
 _threads = ThreadPool()
 MAX_PREVIEW_CHARS = 100_000
 
@@ -330,6 +331,11 @@ class Tool(Generic[Parameters, Returned_co]):
             raise ConfigurationError(
                 f"tool {name}: its parameters are a JSON schema as a dict, got {type(parameters).__name__}"
             )
+        if parameters.get("type", "object") != "object" or not is_object(parameters.get("properties", {})):
+            raise ConfigurationError(
+                f"tool {name}: its parameters are of the form {{'type': 'object', 'properties': …}}"
+            )
+        _check_function(function)
         tool = cls(function, name=name, description=description, **options)
         tool._parameters = parameters
         return tool
@@ -598,18 +604,6 @@ def _separate_attachments(values: list[Any]) -> ToolResult:
     return ToolResult(content, tuple(one for one in values if isinstance(one, Attachment)))
 
 
-def find_json_problem(value: object) -> str:
-    """Returns why a value cannot be stored as JSON, or "". Half of a surrogate pair is no problem: it is replaced when
-    it is stored, and tools report it to the model."""
-    try:
-        msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        pass
-    except (TypeError, ValueError, RecursionError) as error:
-        return f"that are not JSON: {error}"
-    return f"that are nested deeper than {MAX_NESTING} levels" if is_too_deep(value) else ""
-
-
 def _check_result(result: ToolResult) -> ToolResult:
     """Returns the result of a function of the program. Raises ToolFailure if a field has a wrong type."""
     found = {name: getattr(result, name) for name in ToolResult.__struct_fields__}
@@ -669,6 +663,8 @@ def _check_function(function: object) -> None:
             f"a tool is made from a function, got the class {function.__name__}; pass one of its methods, an object "
             "with `__call__`, or a function that creates the object"
         )
+    if isinstance(function, Tool):
+        raise ConfigurationError(f"{function.name} is a tool already; pass it as it is, without a second Tool()")
     if isinstance(function, classmethod | property):
         raise ConfigurationError(f"a tool is made from a function, got a {kind}; write @{kind} above @Tool")
     if inspect.iscoroutine(function):
@@ -696,7 +692,7 @@ def _is_plain_method(function: Callable[..., Any]) -> bool:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
             f"no model can call a tool {name!r}: a name is made of letters from a to z, digits, _ and -. "
             "Give it one: Tool(function, name=…)"
@@ -735,6 +731,14 @@ def _is_positive(value: Any) -> bool:
 
 
 _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("read_only", "parallel", "repeatable", "asks", "delegates", "plan", "strict", "network", "previews"),
+        (lambda value: isinstance(value, bool), "True or False"),
+    ),
+    "unsaid": (lambda value: not isinstance(value, str), "a tuple of names of parameters"),
+    "destination": (lambda value: isinstance(value, str), "a text, such as a host name"),
+    "declares": (lambda value: value is None or isinstance(value, ToolDeclaration), "a ToolDeclaration"),
+    "path_operation": (lambda value: value in (None, *_OPERATIONS), f"one of {', '.join(_OPERATIONS)}"),
     "policy": (lambda value: value in _STRICTNESS, "allow, ask or deny"),
     "timeout": (lambda value: value is None or _is_positive(value), "a number of seconds, or None"),
     "repeats": (

@@ -139,6 +139,8 @@ class TypeCompiler:
     def _compile_annotated(self, hint: Any, variables: Variables) -> TypeAdapter:
         inner, *metadata = get_args(hint)
         note = read_metadata(metadata)
+        if misfit := note.constraints.find_misfit(inner):
+            raise UnsupportedTypeError(f"the constraint {misfit} does not apply to {type_label(inner)}")
         if note.for_pydantic:
             own = read_metadata([one for one in metadata if isinstance(one, msgspec.Meta)]).constraints
             try:

@@ -42,6 +42,16 @@ class Constraints(msgspec.Struct, frozen=True):
             self, **changes, checks=self.checks + other.checks, keywords={**self.keywords, **other.keywords}
         )
 
+    def find_misfit(self, hint: Any) -> str:
+        """Returns a constraint that no value of a plain type can have, such as `ge` of a text, or ""."""
+        if hint is str or hint is bytes:
+            names = ("ge", "gt", "le", "lt", "multiple_of")
+            return next((name for name in names if isinstance(getattr(self, name), int | float)), "")
+        if hint in (int, float, bool):
+            names = ("min_length", "max_length", "pattern", "tz")
+            return next((name for name in names if getattr(self, name) is not None), "")
+        return ""
+
     def find_problem(self, value: Any, label: str) -> str | None:
         """Returns what is wrong with a value; None if it is within the limits, or if they do not apply to it."""
         limits: tuple[tuple[str, Any, Callable[[Any, Any], Any]], ...] = (

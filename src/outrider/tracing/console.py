@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TextIO, assert_never, cast
 
 import msgspec
 
-from outrider.event_bus import EventBus
+from outrider.event_bus import EventBus, check_bus
 from outrider.presentation.formats import (
     escape_line,
     format_cost,
@@ -376,6 +376,7 @@ class EventLogger:
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
         """Prints every event of the bus from now on. Returns a function that detaches from this bus."""
+        check_bus(bus, "EventLogger.attach()")
         unsubscribe = bus.subscribe_all(self.show)
         self._attached.append(unsubscribe)
         return unsubscribe

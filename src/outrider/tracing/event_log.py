@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.event_bus import EventBus
+from outrider.event_bus import EventBus, check_bus
 from outrider.tracing.records import AgentEvent, EventKind, bounded_copy, record_line
 from outrider.types.events import (
     AgentCalledEvent,
@@ -236,6 +236,7 @@ class EventLog:
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
         """Records the events of a bus from now on. Returns a function that detaches."""
+        check_bus(bus, "EventLog.attach()")
         return bus.subscribe(self._recorder.event_classes, self._handle_event)
 
     def _handle_event(self, event: Event) -> None:

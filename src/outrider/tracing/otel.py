@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.event_bus import EventBus
+from outrider.event_bus import EventBus, check_bus
 from outrider.types.events import (
     AgentCalledEvent,
     Event,
@@ -198,6 +198,7 @@ class OpenTelemetry:
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
         """Exports the events of a bus from now on. Returns a function that detaches and ends open spans."""
+        check_bus(bus, "OpenTelemetry.attach()")
         ends = [
             bus.subscribe(LoopStartedEvent, self._agent_starts),
             bus.subscribe(LoopCompletedEvent, self._agent_ends),

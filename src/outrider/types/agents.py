@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
+from math import isnan
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, get_args
 
 import msgspec
 
@@ -11,7 +12,7 @@ from outrider.errors import ConfigurationError
 from outrider.types.modes import REASONING_EFFORTS, Mode, ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import ArgumentsMeta
+from outrider.types.validate import ArgumentsMeta, JsonObject, replace_fields
 
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted", "custom"]
 
@@ -25,7 +26,7 @@ class Credential(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         seconds: Any = self.seconds
-        if not isinstance(self.value, str) or not (seconds is None or isinstance(seconds, int | float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.value, str) or not (seconds is None or (_is_number(seconds) and seconds >= 0)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError("a Credential has a text and a number of seconds: Credential(token, seconds=3600)")
 
     def __repr__(self) -> str:
@@ -67,7 +68,7 @@ class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        _check_provider_options(self)
+        _check_provider(self)
         given: Any = self.api_key
         if not isinstance(self.name, str) or not self.name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a provider needs a name, got {self.name!r}; write Provider('openai', kind=…)")
@@ -89,23 +90,23 @@ class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
     @property
     def vendor(self) -> str:
-        """The well-known name of who provides the models, as in the OpenTelemetry conventions; else the own name."""
-        found = _find_vendor(self.base_url, self.name) if self.base_url else ""
-        if found:
+        """The well-known name of who provides the models, as in the OpenTelemetry conventions. For an unknown host it
+        is the vendor of the API; for a kind without one it is the own name."""
+        if self.base_url and (found := _find_vendor(self.base_url)):
             return found
         is_vertex = self.kind in ("anthropic", "google") and "project" in self.options
         return "gcp.vertex_ai" if is_vertex else _VENDORS.get(self.kind, self.name)
 
 
 @lru_cache(maxsize=64)
-def _find_vendor(base_url: str, name: str) -> str:
-    """The vendor of a host, else `name`; "" if the address has no host."""
+def _find_vendor(base_url: str) -> str:
+    """The vendor of a host, "" if it is not known."""
     address = base_url.partition("://")[2] or base_url
     host = address.partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
-    known = (vendor for ending, vendor in _VENDOR_HOSTS if f".{host}".endswith(ending))
-    return next(known, name) if host else ""
+    return next((vendor for ending, vendor in _VENDOR_HOSTS if f".{host}".endswith(ending)), "")
 
 
+_PROVIDER_KINDS: tuple[str, ...] = get_args(ProviderKind)
 _HTTP_OPTIONS = ("retry", "rate_limit", "timeouts", "cassette")
 _PROVIDER_OPTIONS: dict[str, tuple[str, ...]] = {
     "anthropic": (*_HTTP_OPTIONS, "version", "betas", "caching", "cache_ttl", "project", "region"),
@@ -115,8 +116,23 @@ _PROVIDER_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _check_provider_options(provider: Provider) -> None:
-    """Raises ConfigurationError for an option that no code reads: a misspelled one would have no effect."""
+def _check_provider(provider: Provider) -> None:
+    """Raises ConfigurationError for a value of a wrong type, and for an option that no code reads: a misspelled one
+    would have no effect."""
+    if provider.kind not in _PROVIDER_KINDS:
+        raise ConfigurationError(
+            f"the provider {provider.name!r} has the unknown kind {provider.kind!r}; use one of: "
+            f"{', '.join(_PROVIDER_KINDS)}"
+        )
+    url, headers, options = cast("tuple[Any, Any, Any]", (provider.base_url, provider.headers, provider.options))
+    if not isinstance(url, str | None):
+        raise ConfigurationError(f"provider {provider.name!r}: base_url is a text, such as 'https://…/v1', got {url!r}")
+    if not isinstance(options, dict):
+        raise ConfigurationError(f"provider {provider.name!r}: options is a dict, got {type(options).__name__}")
+    if not isinstance(headers, dict) or not all(
+        isinstance(value, str) for value in cast("JsonObject", headers).values()
+    ):
+        raise ConfigurationError(f"provider {provider.name!r}: headers is a dict of texts, such as {{'x-team': 'a'}}")
     known = _PROVIDER_OPTIONS.get(provider.kind)
     for name in provider.options if known else ():
         if known and name not in known:
@@ -201,7 +217,11 @@ else:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and not isnan(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in cast("Sequence[Any]", value))
 
 
 def _is_count(value: Any) -> bool:
@@ -211,6 +231,11 @@ def _is_count(value: Any) -> bool:
 _AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda value: isinstance(value, str), "a text"),
     "provider": (lambda value: isinstance(value, str), "the name of a provider that is passed to run(providers=[…])"),
+    "reasoning": (lambda value: isinstance(value, bool), "True, False or None; the effort is reasoning_effort"),
+    "stream": (lambda value: isinstance(value, bool), "True or False"),
+    "extra": (lambda value: isinstance(value, dict), "a dict of fields for the request"),
+    "role": (lambda value: isinstance(value, str), "a text"),
+    "fallback_models": (_are_texts, "a tuple of names, such as ('other', 'provider/model')"),
     "temperature": (_is_number, "a number"),
     "max_output_tokens": (_is_count, "a whole number of at least 1"),
     "reasoning_budget": (lambda value: type(value) is int and value >= 0, "a whole number of tokens"),
@@ -223,7 +248,11 @@ _AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"a tuple of {', '.join(get_args(VendorTool))}",
     ),
     "permissions": (
-        lambda value: isinstance(value, dict) and not value.keys() - {"allow", "ask", "deny"},
+        lambda value: (
+            isinstance(value, dict)
+            and not value.keys() - {"allow", "ask", "deny"}
+            and all(map(_are_texts, cast("JsonObject", value).values()))
+        ),
         'rules by effect, such as {"deny": ("shell",)}; the effects are allow, ask and deny',
     ),
 }
@@ -249,6 +278,30 @@ if TYPE_CHECKING:
     Instructions = str | Callable[[SessionContext[Any]], str | Awaitable[str]]
 else:
     Instructions = str  # the decoded type
+
+
+class AgentKeywords(TypedDict, total=False):
+    """The fields of an agent, for `Agent.replace`."""
+
+    name: str
+    instructions: Instructions
+    model: str | Sequence[str]
+    provider: str
+    max_output_tokens: int | None
+    reasoning: bool | None
+    reasoning_effort: ReasoningEffort
+    reasoning_budget: int | None
+    temperature: float | None
+    extra: dict[str, Any]
+    role: str
+    mode: Mode
+    tools: tuple[str, ...] | None
+    permissions: dict[str, tuple[str, ...]]
+    limits: Limits
+    stream: bool
+    fallback_models: tuple[str, ...]
+    retry: RetryPolicy | None
+    vendor_tools: tuple[VendorTool, ...]
 
 
 class Agent(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
@@ -341,9 +394,9 @@ class Agent(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
                     "run(tools=[…]) or Engine(…, tools=[…])"
                 )
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: Unpack[AgentKeywords]) -> Self:
         """Returns a copy with other values of the given fields."""
-        return msgspec.structs.replace(self, **changes)
+        return replace_fields(self, changes)
 
     @property
     def fixed_instructions(self) -> str:

@@ -1,9 +1,10 @@
 """Converts Anthropic content blocks (SDK objects or dicts) to parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
+from outrider.errors import PartValidationError
 from outrider.types.parts import (
     FilePart,
     ModelPart,
@@ -30,7 +31,7 @@ def part_from_anthropic(block: Any) -> ModelPart:
         return ReasoningPart(text="", provider_state={"family": "anthropic", "block": fields})
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        raise ValueError(f"unknown content block type {kind!r}; known: {', '.join(sorted(_READERS))}")
+        raise PartValidationError(f"unknown content block type {kind!r}; known: {', '.join(sorted(_READERS))}")
     return reader(fields)
 
 
@@ -41,12 +42,12 @@ def as_dict(block: Any) -> dict[str, Any]:
     if isinstance(block, PartBase):
         to_api_format = getattr(block, "to_api_format", None)
         if to_api_format is None:
-            raise ValueError(f"a {block.type} part is not a content block")
+            raise PartValidationError(f"a {block.type} part is not a content block")
         return to_api_format()
     if (dump := getattr(block, "model_dump", None)) is not None:
         return dump(mode="json", exclude_unset=True)
     if not isinstance(getattr(block, "type", None), str):
-        raise ValueError(
+        raise PartValidationError(
             f"a content block is a dict or an object with the attribute `type`, got {type(block).__name__}"
         )
     return _read_attributes(block)
@@ -79,7 +80,12 @@ def content_blocks(content: Any) -> list[dict[str, Any]]:
         return [{"type": "text", "text": content}]
     if content is None:
         return []
-    return [{"type": "text", "text": block} if isinstance(block, str) else as_dict(block) for block in content]
+    if not isinstance(content, Iterable):
+        raise PartValidationError(
+            f"the content of a message is a text or a list of blocks, got {type(content).__name__}", field="content"
+        )
+    blocks = cast("Iterable[Any]", content)
+    return [{"type": "text", "text": block} if isinstance(block, str) else as_dict(block) for block in blocks]
 
 
 def _rest(fields: dict[str, Any], *known: str) -> dict[str, Any]:
@@ -161,21 +167,21 @@ def _file_url(fields: dict[str, Any]) -> tuple[str, str]:
         case {"type": "file", "file_id": str(file_id)}:
             return fallback, f"file-id:{file_id}"
         case _:
-            raise ValueError(f"unknown source of a {fields.get('type')} block: {source!r:.200}")
+            raise PartValidationError(f"unknown source of a {fields.get('type')} block: {source!r:.200}")
 
 
 def _string(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         problem = f"has no `{name}`" if value is None else f"has a `{name}` that is no string"
-        raise ValueError(f"a {fields['type']} block {problem}")
+        raise PartValidationError(f"a {fields['type']} block {problem}")
     return value
 
 
 def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:
     value = fields.get(name)
     if value is not None and not is_object(value):
-        raise ValueError(f"a {fields['type']} block has an `{name}` that is no object")
+        raise PartValidationError(f"a {fields['type']} block has an `{name}` that is no object")
     return value or {}
 
 

@@ -144,7 +144,8 @@ def adopt(part: Any, message_id: str, session_id: str) -> None:
         take_owners(message_id, session_id)
         return
     if type(part) not in _kinds.values():
-        raise PartValidationError(f"{type(part).__name__} is no part (see register_part_type)")
+        hint = "write TextPart(…)" if isinstance(part, str) else "register_part_type adds kinds of your own"
+        raise PartValidationError(f"{type(part).__name__} is no part; {hint}")
     owners = {"id": getattr(part, "id", "") or new_id(), "message_id": message_id, "session_id": session_id}
     for name, value in owners.items():
         object.__setattr__(part, name, value)  # works for a frozen dataclass too

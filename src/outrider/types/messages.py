@@ -1,9 +1,9 @@
 """Message: a role, its parts, and metadata such as agent, model, tokens and cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from threading import RLock
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import msgspec
 
@@ -62,7 +62,10 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     role: Role
-    parts: list[Any] = []
+    if TYPE_CHECKING:
+        parts: list[AnyPart] = []
+    else:
+        parts: list[Any] = []
     id: str = msgspec.field(default_factory=new_id)
     session_id: str = ""
     time: MessageTime | None = None
@@ -80,6 +83,31 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     tokens: Tokens = Tokens()
     finish: str | None = None
     error: MessageError | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            role: Role,
+            parts: Sequence[AnyPart | dict[str, Any]] = (),
+            id: str = "",
+            session_id: str = "",
+            time: MessageTime | None = None,
+            metadata: dict[str, Any] = {},  # noqa: B006  msgspec copies it
+            agent: str = "",
+            model: ModelRef | None = None,
+            mode: str | None = None,
+            system: str | None = None,
+            tools: dict[str, bool] | None = None,
+            variant: str | None = None,
+            summary: str | None = None,
+            parent_id: str | None = None,
+            path: MessagePath | None = None,
+            cost: Decimal | None = None,
+            tokens: Tokens = Tokens(),  # noqa: B008  immutable
+            finish: str | None = None,
+            error: MessageError | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:

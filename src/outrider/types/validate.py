@@ -1,6 +1,6 @@
 """Checked conversion of plain data into values, with errors that name the field."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
@@ -45,6 +45,15 @@ class ArgumentsMeta(type(msgspec.Struct)):
                 raise ConfigurationError(f"{cls.__name__}(): {what}; {hint}") from error
 
 
+def replace_fields(value: S, changes: Mapping[str, Any]) -> S:
+    """Returns a copy with other values. Raises ConfigurationError for a field that does not exist."""
+    try:
+        return msgspec.structs.replace(value, **changes)
+    except TypeError as error:
+        name = type(value).__name__
+        raise ConfigurationError(f"{name}.replace(): {error}; it has {', '.join(value.__struct_fields__)}") from error
+
+
 _WRONG_ARGUMENTS = ("Missing required argument", "Extra positional arguments", "Argument ")
 
 MAX_NESTING = 100  # levels; later code walks the inputs and the metadata of calls recursively
@@ -56,6 +65,18 @@ def is_too_deep(value: Any) -> bool:
     for _ in range(MAX_NESTING):
         level = [inner for outer in level for inner in _child_values(outer)]
     return bool(level)
+
+
+def find_json_problem(value: object) -> str:
+    """Returns why a value cannot be stored as JSON, or "". Half of a surrogate pair is no problem: it is replaced when
+    it is stored, and tools report it to the model."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        pass
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"that are not JSON: {error}"
+    return f"that are nested deeper than {MAX_NESTING} levels" if is_too_deep(value) else ""
 
 
 def _child_values(value: Any) -> Iterable[Any]:

@@ -18,7 +18,9 @@ from outrider import (
     Hooks,
     Limits,
     Message,
+    PartBase,
     Provider,
+    QueuePlacement,
     RetryPolicy,
     Session,
     SessionContext,
@@ -32,6 +34,7 @@ from outrider import (
     complete,
     run,
     run_stream,
+    what_if,
 )
 from outrider.evals import AnswerCheck, CallsCheck, EvalCase, EvalOutcome, EvalSuite, FileCheck, compare_runs, run_suite
 from outrider.events import Event, ToolExecutionStartedEvent
@@ -205,6 +208,43 @@ async def serve(engine: Engine, background: Background) -> None:
     await engine.submit("x", workspce="/w")  # mistake
     (await (await engine.submit("x")).output()).price  # mistake
     (await background.run("id", Flight | None).output()).price  # mistake
+    (await handle.result()).sumary  # mistake
+    (await handle.show()).stat  # mistake
+    print((await handle.result()).summary.upper(), (await handle.show()).state.upper())
+    await engine.submit("x", place="first")  # mistake
+    await engine.submit("x", ownr="ada")  # mistake
+    await engine.submit("x", place=QueuePlacement(user="ada"), owner="ada")
+    await engine.create(ownr="ada")  # mistake
+    await engine.go_on("id", takeover=True)  # mistake
+    await what_if(engine, "id", at_step=1, modl="x")  # mistake
+    await what_if(engine, "id", at_step=1, model="x")
+
+
+# The parts of a message, and copies with other values
+def read(message: Message) -> None:
+    message.parts[0].text  # mistake
+    print([part.text.upper() for part in message.parts if isinstance(part, TextPart)])
+    texts = [TextPart("a")]
+    print(Message("user", texts), Message("user", ["a"]))  # mistake
+    agent.replace(modle="x")  # mistake
+    print(agent.replace(model=["a", "b"], temperature=0.5))
+
+
+def trim(request: HookedRequest) -> HookedRequest:
+    return request.replace(sytem="x")  # mistake
+
+
+def check_two(flight: Flight, other: Flight, third: Flight) -> Flight:
+    return flight if other.price > third.price else other
+
+
+run(agent, "x", output_type=Flight, output_validators=check_two)  # mistake
+run(agent, "x", output_type=Flight, output_validators=lambda flight: flight)
+run(agent, "x", output_type=Flight, output_validators=[lambda context, flight: flight])
+
+
+class RatingPart(PartBase, frozen=True, tag_field="type", tag="rating"):
+    stars: int = 0
 
 
 # 11: dependencies of another type

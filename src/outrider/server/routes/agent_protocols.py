@@ -38,7 +38,7 @@ from outrider.server.turn_stream import (
     TurnItem,
 )
 from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, TextPart
+from outrider.types.parts import FilePart, PartBase, TextPart
 
 AGUI_SENDER, A2A_SENDER = "ag-ui", "a2a"
 APPROVAL_REASON = "tool_approval"
@@ -255,7 +255,7 @@ def _read_run(run: AguiRun, *, keeps_history: bool) -> TurnInput:
     read = read_conversation([one for one in spoken if one["content"]], "openai")
     if not read or read[-1].role != "user":
         raise ValueError("the last message must be one of the user")
-    content = [replace(part, message_id="", session_id="") for part in read[-1].parts]
+    content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
     history = read[:-1] if keeps_history else []
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, [*systems, *facts])))
 

@@ -31,7 +31,7 @@ from outrider.server.turn_stream import (
     TurnItem,
 )
 from outrider.types.ids import new_id
-from outrider.types.parts import Tokens
+from outrider.types.parts import PartBase, Tokens
 
 OPENAI_SENDER = "openai"
 APPROVAL_FUNCTION = "outrider_approval"
@@ -377,7 +377,7 @@ def split_conversation(
     if not read or read[-1].role != "user":
         raise ValueError("the last message must be one of the user")
     history = read[:-1] if keeps else []
-    content = [replace(part, message_id="", session_id="") for part in read[-1].parts]
+    content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, systems)))
 
 

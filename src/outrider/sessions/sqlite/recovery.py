@@ -12,6 +12,7 @@ import msgspec
 
 from outrider.errors import StoreDamagedError, StoreError
 from outrider.sessions.database_files import (
+    LOCK_SUFFIX,
     FairFileLock,
     file_system_type,
     journal_mode,
@@ -184,11 +185,14 @@ def _next_seq(db: sqlite3.Connection, session: int) -> int:
 FileSystemType = Callable[[Path], str]
 
 _log = logging.getLogger("outrider.sessions")
+_HEADER = b"SQLite format 3\0"
 
 
 def open_file(path: Path, file_system: FileSystemType = file_system_type) -> tuple[str, ...]:
     """Creates, migrates or recovers the file under the file lock; returns notices for the user."""
     prepare_folder(path)
+    with translate_errors(path):
+        _reject_foreign_file(path)
     file_lock = FairFileLock(path)
     try:
         with translate_errors(path), file_lock:
@@ -200,6 +204,20 @@ def open_file(path: Path, file_system: FileSystemType = file_system_type) -> tup
             return recover_file(path, file_system)
     finally:
         file_lock.close()
+
+
+def _reject_foreign_file(path: Path) -> None:
+    """Raises StoreError for a file that is no database and never was a store, such as a document: it must not be moved
+    as a damaged store would be. Files of stores have a lock file beside them. Others can be opened here, because no
+    connection of this process has a lock on them."""
+    if Path(f"{path}{LOCK_SUFFIX}").exists() or not path.is_file():
+        return
+    with path.open("rb") as file:
+        start = file.read(len(_HEADER))
+    if start and start != _HEADER:
+        raise StoreError(
+            f"{path} is not a database, so it was not changed; choose another path for the store", path=str(path)
+        )
 
 
 def _empty_file_notice(path: Path) -> tuple[str, ...]:

@@ -31,6 +31,15 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
     env: dict[str, str] = {}
     cwd: str | None = None
 
+    def __post_init__(self) -> None:
+        args: Any = self.args
+        if not self.name or not self.command:
+            raise ConfigurationError(
+                "StdioServer() needs a name and a command: StdioServer(name='files', command='npx')"
+            )
+        if isinstance(args, str):
+            raise ConfigurationError(f"StdioServer({self.name!r}): args is a tuple of texts; write args=({args!r},)")
+
     @property
     def display_address(self) -> str:
         """The command without its environment and arguments, which may contain secrets. Of a program that starts

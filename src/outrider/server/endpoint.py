@@ -48,7 +48,7 @@ from outrider.server.auth import (
     Send,
 )
 from outrider.server.event_stream import SessionFeedRegistry, find_root_session
-from outrider.server.state import BackgroundJobs
+from outrider.server.state import BackgroundJobs, TurnWebhooks
 from outrider.server.turn_stream import ProtocolTurns
 from outrider.server.users import (
     SERVER_REQUESTER,
@@ -96,6 +96,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
     requester: Requester = SERVER_REQUESTER
     users: UserDirectory = msgspec.field(default_factory=UserDirectory)
     limits: UserLimits | None = None
+    webhooks: TurnWebhooks | None = None
 
     async def access_to(self, session_id: str) -> ShareLevel | None:
         """Returns what the requester may do with a session; one that an agent was called in is as its caller's."""
@@ -411,6 +412,7 @@ async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteReques
         requester=request.scope.get(REQUESTER, SERVER_REQUESTER),
         users=state.users,
         limits=state.limits,
+        webhooks=state.webhooks,
     )
 
 

@@ -92,6 +92,11 @@ EXAMPLES: dict[str, Any] = {
     "deny_job": {"words": "Do not push."},
     "add_schedule": {"cron": "0 7 * * 1-5", "prompt": "Summarize the open issues.", "timezone": "Europe/Berlin"},
     "store_key": {"variable": "ANTHROPIC_API_KEY", "key": "KEY"},
+    "add_webhook": {
+        "url": "https://ci.example/outrider",
+        "events": ["turn.completed", "approval.requested"],
+        "user": "ana",
+    },
     "start_server_login": {"name": "github"},
     "finish_server_login": {"name": "github", "address": "http://127.0.0.1:49152/callback?code=CODE&state=STATE"},
     "end_server_login": {"name": "github"},

@@ -290,7 +290,7 @@ ERROR_STATUS: dict[type[Exception], int] = {
 }
 
 _log = logging.getLogger("outrider.server")
-_encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
+encode_response = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 
 IDEMPOTENCY_HEADER = "idempotency-key"
@@ -385,7 +385,7 @@ def error_response(status: int, kind: str, message: str, **details: Any) -> Resp
     error: dict[str, Any] = {"type": kind, "message": message}
     if details:
         error["details"] = details
-    return Response(_encode({"error": error}), status, media_type="application/json")
+    return Response(encode_response({"error": error}), status, media_type="application/json")
 
 
 async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteRequest[Any, Any]:
@@ -479,7 +479,7 @@ def _build_response(endpoint: ApiEndpoint, result: Any) -> Response:
             return Response(status_code=204)
         case _:
             headers = {"cache-control": "no-store"}
-            return Response(_encode(result), endpoint.status, media_type="application/json", headers=headers)
+            return Response(encode_response(result), endpoint.status, media_type="application/json", headers=headers)
 
 
 def _exception_response(error: Exception) -> Response:

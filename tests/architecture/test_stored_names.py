@@ -195,6 +195,9 @@ STRUCTS: dict[str, str] = {
     "data flow": "types.origins:DataFlow",
     "config, bounds": "config.file:BoundsTable app.config.tables:BoundsTable",
     "config, background": "config.file:BackgroundTable app.config.tables:BackgroundTable",
+    "config, webhook": "config.file:WebhookTable",
+    "webhook of the server": "server.state:ServerWebhook",
+    "turn notice": "server.state:TurnNotice",
     "config, model facts": "providers.models_dev:ModelFacts providers.catalog:ModelFacts "
     "providers.catalog.facts:ModelFacts",
     # evaluations

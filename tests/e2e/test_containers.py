@@ -15,7 +15,7 @@ FAKE_OUTRIDER = """\
 #!/usr/bin/env python3
 import os, sys
 with open({log!r}, "a") as log:
-    log.write(repr(sys.argv[1:]) + "\\n")
+    log.write(repr(sys.argv[1:]) + " with " + os.environ.get("CONTAINERS_CONF", "nothing") + "\\n")
 if sys.argv[1] == "run":
     at = sys.argv.index("--workdir") + 1
     os.chdir(sys.argv[at])
@@ -33,7 +33,10 @@ async def outputs(place: Place, command: str, **given: float) -> str:
     return str(part.state)
 
 
-async def test_each_command_runs_in_a_container_with_the_workspace_only(tmp_path: Path):
+async def test_each_command_runs_in_a_container_with_the_workspace_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CONTAINERS_CONF", "/etc/containers.conf")
     place, log, program = Place(tmp_path), tmp_path / "log", tmp_path / "engine"
     program.write_text(FAKE_OUTRIDER.format(log=str(log)))
     program.chmod(0o755)
@@ -51,6 +54,8 @@ async def test_each_command_runs_in_a_container_with_the_workspace_only(tmp_path
     assert str(place.own) not in run
     assert "sk-ant-of-the-user" not in run
     assert removed.startswith("['rm', '--force', 'outrider-")
+    for line in (run, removed):
+        assert line.endswith("with /etc/containers.conf"), "the engine must find its own settings"
 
 
 async def test_a_missing_container_engine_is_named(tmp_path: Path):

@@ -52,7 +52,7 @@ class ReportTable:
     worker owns, because a worker that was paused may have lost its runs to others."""
 
     def __init__(self, database: RunDatabase, worker_id: str = "") -> None:
-        self.outbox = WebhookOutbox(database)
+        self.outbox = WebhookOutbox(database.engine, f"{database.table_prefix}notices")
         self._engine = database.engine
         self._worker_id = worker_id
         self._entries = f"{database.table_prefix}entries"

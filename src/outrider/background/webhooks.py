@@ -1,10 +1,11 @@
-"""Webhooks for ended runs: an outbox table written with the report, and retries until the receiver accepts."""
+"""Webhooks: an outbox table, and retries until the receiver accepts. Notices of ended runs are stored with the report,
+those of interactive turns in a file of the server."""
 
 import asyncio
 import base64
 import hmac
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,6 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.background.database import RunDatabase
 from outrider.errors import ConfigurationError, NetworkError, ToolFailure
 from outrider.http.client import HttpClient, is_public
 from outrider.http.connection import AddressRefusedError, IpAddress
@@ -87,13 +87,23 @@ class WebhookNotice(msgspec.Struct, frozen=True, kw_only=True):
     due: int = 0
 
 
-class WebhookOutbox:
-    """The table of notices. A delivered or abandoned notice stays in it with `due` NULL, so that it is not sent
-    again."""
+async def send_to_url(notice: WebhookNotice, hosts: Sequence[str], secret: str) -> None:
+    await post_notice(notice.url, notice.body, notice.id, hosts, secret)
 
-    def __init__(self, database: RunDatabase) -> None:
-        self._engine = database.engine
-        self._table = f"{database.table_prefix}notices"
+
+class WebhookOutbox:
+    """The table of notices. A delivered or abandoned notice stays in it with `due` NULL, so that it is not sent again.
+    `send` posts one notice to a receiver, and raises ToolFailure if that has to be repeated."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        table: str,
+        send: Callable[[WebhookNotice, Sequence[str], str], Awaitable[None]] = send_to_url,
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._send = send
 
     def add_notice(self, db: sa.Connection, notice: WebhookNotice) -> None:
         """Inserts a notice in the caller's transaction, which also stores the report."""
@@ -130,7 +140,7 @@ class WebhookOutbox:
 
     async def deliver_notice(self, notice: WebhookNotice, hosts: Sequence[str], secret: str = "") -> None:
         try:
-            await post_notice(notice.url, notice.body, notice.id, hosts, secret)
+            await self._send(notice, hosts, secret)
         except ToolFailure as problem:
             last = notice.tries >= MAX_ATTEMPTS
             consequence = "no further attempt" if last else "will retry"

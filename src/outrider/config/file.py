@@ -205,6 +205,21 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_ignored: bool = False
 
 
+WebhookEvent = Literal["turn.completed", "turn.failed", "turn.aborted", "approval.requested", "question.asked"]
+WEBHOOK_EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
+
+
+class WebhookTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[webhooks.NAME]`: a URL that the server notifies about turns of interactive sessions. With `user`, only about
+    sessions that this user of the server can see. The notices are signed with `secret`, or else with `[background]
+    webhook_secret`; hosts of a private network must be listed in `[background] webhooks`."""
+
+    url: str
+    events: tuple[WebhookEvent, ...] = WEBHOOK_EVENTS
+    user: str = ""
+    secret: str = ""
+
+
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed file. `mcp` has the same entries as `mcpServers` in `.mcp.json`; `models` overrides catalog entries by
     model name. `model` may be a list: the next model answers if one is not available. With `mcp_all_sessions`, other
@@ -228,6 +243,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
+    webhooks: dict[str, WebhookTable] = {}
     mcp: dict[str, dict[str, Any]] = {}
     mcp_all_sessions: bool = False
     models: dict[str, dict[str, Any]] = {}

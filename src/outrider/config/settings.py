@@ -25,6 +25,7 @@ from outrider.config.file import (
     RetryTable,
     RulesTable,
     SandboxTable,
+    WebhookTable,
     WebSearchTable,
     parse_config,
     read_config_file,
@@ -252,6 +253,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
+    webhooks: dict[str, WebhookTable] = {}
     mcp: dict[str, dict[str, Any]] = {}
     mcp_all_sessions: bool = False
     models: dict[str, dict[str, Any]] = {}
@@ -332,6 +334,7 @@ def read_settings(
         web_search=file.web_search,
         egress=file.egress,
         background=file.background,
+        webhooks=file.webhooks,
         mcp={**added_servers, **file.mcp},
         mcp_all_sessions=file.mcp_all_sessions,
         models=file.models,

@@ -102,7 +102,7 @@ def create_app(
     app.state.turns, app.state.repeats = ProtocolTurns(engine), RepeatedRequests()
     app.state.background, app.state.questions = state.background, state.questions
     app.state.settings, app.state.server_logins = state.settings, state.server_logins
-    app.state.logins = logins or BrowserLogins()
+    app.state.logins, app.state.webhooks = logins or BrowserLogins(), state.webhooks
     app.state.url = address.browser_url
     app.state.monitor, app.state.users, app.state.limits = state.monitor, state.users, UserLimits(state.users, engine)
     return RequestGuard(

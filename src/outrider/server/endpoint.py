@@ -48,7 +48,7 @@ from outrider.server.auth import (
     Send,
 )
 from outrider.server.event_stream import SessionFeedRegistry, find_root_session
-from outrider.server.state import BackgroundJobs
+from outrider.server.state import BackgroundJobs, TurnWebhooks
 from outrider.server.turn_stream import ProtocolTurns
 from outrider.server.users import (
     SERVER_REQUESTER,
@@ -96,6 +96,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
     requester: Requester = SERVER_REQUESTER
     users: UserDirectory = msgspec.field(default_factory=UserDirectory)
     limits: UserLimits | None = None
+    webhooks: TurnWebhooks | None = None
 
     async def access_to(self, session_id: str) -> ShareLevel | None:
         """Returns what the requester may do with a session; one that an agent was called in is as its caller's."""
@@ -289,7 +290,7 @@ ERROR_STATUS: dict[type[Exception], int] = {
 }
 
 _log = logging.getLogger("outrider.server")
-_encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
+encode_response = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 
 IDEMPOTENCY_HEADER = "idempotency-key"
@@ -384,7 +385,7 @@ def error_response(status: int, kind: str, message: str, **details: Any) -> Resp
     error: dict[str, Any] = {"type": kind, "message": message}
     if details:
         error["details"] = details
-    return Response(_encode({"error": error}), status, media_type="application/json")
+    return Response(encode_response({"error": error}), status, media_type="application/json")
 
 
 async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteRequest[Any, Any]:
@@ -411,6 +412,7 @@ async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteReques
         requester=request.scope.get(REQUESTER, SERVER_REQUESTER),
         users=state.users,
         limits=state.limits,
+        webhooks=state.webhooks,
     )
 
 
@@ -477,7 +479,7 @@ def _build_response(endpoint: ApiEndpoint, result: Any) -> Response:
             return Response(status_code=204)
         case _:
             headers = {"cache-control": "no-store"}
-            return Response(_encode(result), endpoint.status, media_type="application/json", headers=headers)
+            return Response(encode_response(result), endpoint.status, media_type="application/json", headers=headers)
 
 
 def _exception_response(error: Exception) -> Response:

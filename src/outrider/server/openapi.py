@@ -8,7 +8,8 @@ from typing import Any, cast, get_args
 import msgspec
 
 from outrider.engine.archive import Change, PartChange
-from outrider.server.endpoint import ERROR_STATUS, ApiEndpoint, NoPayload
+from outrider.server.endpoint import ERROR_STATUS, ApiEndpoint, NoPayload, encode_response
+from outrider.server.state import TurnNotice, WebhookApproval, WebhookSession
 from outrider.types.events import EVENT_TYPES
 from outrider.types.parts import STORED_KINDS
 
@@ -92,6 +93,11 @@ EXAMPLES: dict[str, Any] = {
     "deny_job": {"words": "Do not push."},
     "add_schedule": {"cron": "0 7 * * 1-5", "prompt": "Summarize the open issues.", "timezone": "Europe/Berlin"},
     "store_key": {"variable": "ANTHROPIC_API_KEY", "key": "KEY"},
+    "add_webhook": {
+        "url": "https://ci.example/outrider",
+        "events": ["turn.completed", "approval.requested"],
+        "user": "ana",
+    },
     "start_server_login": {"name": "github"},
     "finish_server_login": {"name": "github", "address": "http://127.0.0.1:49152/callback?code=CODE&state=STATE"},
     "end_server_login": {"name": "github"},
@@ -147,6 +153,81 @@ ERROR_DESCRIPTIONS = {
     "507": "the disk or the quota is full",
 }
 
+ERROR_MESSAGES = {
+    "400": "unknown query parameter: limits",
+    "401": "the token is missing or wrong",
+    "403": "vic is a viewer",
+    "404": "no such route; see /api/openapi.json",
+    "405": "allowed methods: GET, POST",
+    "409": f"session {_ID} is in use by process 4711",
+    "413": "the body is too large",
+    "415": "send the body as application/json",
+    "421": "the Host header does not name this server",
+    "429": "too many requests; try again in a moment",
+    "502": "the provider returned an error: overloaded",
+    "503": "the server is being stopped; try again in a moment",
+    "507": "no space left on the device",
+}
+_TIME, _CALL = 1_760_000_000_000, "call_0"
+_FILE, _DIFF = "src/prices.py", "@@ -1 +1 @@\n-price = 1\n+price = 2\n"
+# Values of fields in examples, by name. A field with another type has its default, or a value of its type.
+EXAMPLE_VALUES: dict[str, tuple[Any, ...]] = {
+    "id": (_ID, 1), "session_id": (_ID,), "message_id": (_ID,), "part_id": (_ID,), "parent_id": (None,),
+    "run": (_ID,), "child_session_id": (_ID,), "call_id": (_CALL,), "next": (None,), "seq": (12,),
+    "agent": ("coder",), "title": ("Release notes",), "name": ("coder",), "model": ("claude-opus-4-6",),
+    "provider": ("anthropic",), "workspace_directory": ("/srv/runs/ana",), "workspace": ("/srv/runs/ana",),
+    "root": ("/srv/runs/ana",), "cwd": ("/srv/runs/ana",), "worktree": ("",), "owner": ("ana",), "user": ("ana",),
+    "team": ("docs",), "to": ("team:docs",), "text": ("The release notes are in NOTES.md.",),
+    "output": ("The release notes are in NOTES.md.",), "content": ("The release notes are in NOTES.md.",),
+    "summary": ("Wrote the release notes.",), "description": ("Writes and reviews code.",),
+    "prompt": ("Write the release notes.",), "reason": ("completed",), "created": (_TIME,),
+    "updated": (_TIME + 5000,), "start": (_TIME,), "end": (_TIME + 5000,), "started_at": (_TIME,),
+    "ended": (_TIME + 5000,), "asked": (_TIME,), "answered": (None,), "created_at": (_TIME // 1000,),
+    "completed": (_TIME + 5000,), "time": (_TIME,), "compacted": (None,), "duration_ms": (5000,),
+    "duration": ("5.0 s",), "cost": ("0.0123", 0.0123), "input_tokens": (1200,), "output_tokens": (80,),
+    "total_tokens": (1280,), "prompt_tokens": (1200,), "completion_tokens": (80,), "tokens_before": (120_000,),
+    "tokens_after": (9_000,), "tokens_in": ("1.2k", 1200), "tokens_out": ("80", 80), "total": (1280,),
+    "context_limit": (200_000,), "bytes": (2048,), "size": (2048,), "tool": ("edit",), "command": ("git status",),
+    "path": (_FILE,), "file": (_FILE,), "filename": ("NOTES.md",), "new_path": (_FILE,), "old_path": (_FILE,),
+    "paths": ([_FILE],), "diff": (_DIFF,), "patch": (_DIFF,), "preview": (_DIFF,), "branch": ("outrider/018f6f2e",),
+    "hash": ("9fceb02d0ae598e95dc970b74767f19372d61af8",), "key": ("claude-opus-4-6",),
+    "url": ("https://agents.example/?code=CODE",), "base_url": (None,), "origin": ("https://ci.example",),
+    "secret": ("whsec_c2VjcmV0",), "version": ("0.2.0",), "cron": ("0 7 * * 1-5",), "timezone": ("Europe/Berlin",),
+    "snippet": ("Write the release notes.",), "role": ("assistant", "operator"), "mime": ("text/plain",),
+    "mime_type": ("text/plain",), "error": ("", None), "words": ("", None), "worker": ("",), "queue": ("runs",),
+    "rule": (None, ""), "subject": ("Fix the price",), "author": ("ana",), "variable": ("ANTHROPIC_API_KEY",),
+    "object": ("list", "model", "chat.completion", "response"), "jsonrpc": ("2.0",), "owned_by": ("outrider",),
+    "protocolVersion": ("1.0",), "protocolBinding": ("JSONRPC",), "digest": ("e3b0c44298fc1c149afbf4c8996fb924",),
+    "": ("anthropic/claude-opus-4-6",), "kind": ("text", "file"), "state": ("done", "ready"),
+    "status": ("completed", "modified"), "finish": ("stop",), "finish_reason": ("stop",), "scope": ("once",),
+    "label": ("Once",), "rule_text": ("edit(src/**)",), "input": ({"file_path": _FILE}, 1200), "reasoning": (0,),
+    "line": ("price = 2",), "events": (["turn.completed"],), "tags": (["agent"],),
+    "defaultInputModes": (["text/plain"],), "defaultOutputModes": (["text/plain"],),
+    "tokens": ("1.2k in, 80 out", 1280), "timestamp": (_TIME,), "heading": ("src/prices.py",), "value": ("src/",),
+    "Origin.kind": ("file",), "SourceShare.kind": ("history",), "SourceShare.name": ("conversation",),
+    "HealthStatus.ok": (True,), "McpServerState.name": ("github",), "ProviderState.name": ("anthropic",),
+    "ProviderState.kind": ("anthropic",), "ProviderState.has_key": (True,), "ToolSpec.name": ("read",),
+    "ToolSpec.description": ("Reads a file.",),
+    "ToolSpec.parameters": ({"type": "object", "properties": {"file_path": {"type": "string"}}},),
+    "Approval.description": ("edit changes a file",), "ApprovalWithView.description": ("edit changes a file",),
+    "ApprovalDetails.title": ("edit src/prices.py",), "ApprovalDetails.reason": ("edit changes a file",),
+    "ChatCompletion.created": (_TIME // 1000,), "ChatCompletionChunk.created": (_TIME // 1000,),
+    "ModelCard.id": ("coder",), "ModelCard.created": (_TIME // 1000,), "ChatCompletion.model": ("coder",),
+    "ModelResponse.model": ("coder",), "A2aInterface.url": ("https://agents.example/a2a/coder",),
+    "A2aSkill.id": ("coder",), "RuleList.allow": (["shell(git status)"],), "RuleList.ask": ([],),
+    "RuleList.deny": (["read(.env)"],), "WebhookView.id": ("5f0c9a1e",), "CreatedWebhook.id": ("5f0c9a1e",),
+    "Attachment.url": (None,), "Attachment.name": ("NOTES.md",), "Message.summary": (None,), "effects": ([],),
+    "hint": ("FILE",), "folders": (["docs", "src"],), "parent": ("/srv",), "delivery": ("queue",), "sender": ("ana",),
+    "ComparisonRow.a": ("hello",), "ComparisonRow.b": ("hello",), "ComparisonReply.a": ("018f6f2e",),
+    "ComparisonReply.b": ("018f6f2f",), "damaged": ([],), "server_notices": ([],), "login_error": ("",),
+    "waiting_for": ("",), "error_type": ("",), "fingerprint": ("e3b0c44298fc1c149afbf4c8996fb924",), "pid": (4711,),
+    "exit_code": (0,), "attempt": (1,),
+}  # fmt: skip
+EXAMPLE_OBJECTS = ("time", "model", "outcome", "usage", "plan")  # shown although they may be null
+# Which member of a union an example has.
+EXAMPLE_MEMBERS = ("TextPart", "ToolCompleted", "MessageChange", "TurnCompletedEvent", "OutputMessage")
+MAX_EXAMPLE_DEPTH = 6
+
 
 def build_openapi(endpoints: Iterable[ApiEndpoint], version: str, url: str = "..") -> dict[str, Any]:
     """Returns the description. `url` is the address of the server; the default is relative to the document."""
@@ -154,9 +235,12 @@ def build_openapi(endpoints: Iterable[ApiEndpoint], version: str, url: str = "..
     types = _schema_types(endpoints)
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE_TEMPLATE)
     schema_of = dict(zip(map(_type_key, types), schemas, strict=True))
+    all_schemas = {"Refusal": ERROR_SCHEMA, **_allow_decimal_numbers(_add_unions(components))}
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _build_operation(endpoint, schema_of, components)
+        operation = _build_operation(endpoint, schema_of, components)
+        _add_response_examples(endpoint, operation["responses"], all_schemas)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {
@@ -169,9 +253,11 @@ def build_openapi(endpoints: Iterable[ApiEndpoint], version: str, url: str = "..
         "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
         "security": [{"token": []}],
         "paths": paths,
+        "webhooks": {"turn": {"post": _describe_webhook(schema_of[_type_key(TurnNotice)])}},
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Refusal": ERROR_SCHEMA, **_allow_decimal_numbers(_add_unions(components))},
+            "schemas": all_schemas,
+            "responses": _error_responses(),
         },
     }
 
@@ -250,7 +336,7 @@ def _schema_types(endpoints: list[ApiEndpoint]) -> list[Any]:
         for schema_type in (e.query, e.body, e.response_type, e.event_type)
         if schema_type is not None
     ]
-    named += [member for members in _UNIONS.values() for member in members]
+    named += [TurnNotice, *(member for members in _UNIONS.values() for member in members)]
     return list(
         {_type_key(schema_type): schema_type for schema_type in named if not isinstance(schema_type, str)}.values()
     )
@@ -266,7 +352,7 @@ def _build_operation(endpoint: ApiEndpoint, schema_of: dict[str, Any], component
         "summary": endpoint.summary,
         "tags": [next(tag for pattern, tag in _TAG_PATHS if re.match(pattern, endpoint.path))],
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, schema_of, components)],
-        "responses": {str(endpoint.status): _success_response(endpoint, schema_of), **_error_responses()},
+        "responses": {str(endpoint.status): _success_response(endpoint, schema_of), **_error_references()},
     }
     if about := inspect.cleandoc(endpoint.query.__doc__ or "") if endpoint.query is not NoPayload else "":
         operation["description"] = about  # of the parameters
@@ -328,12 +414,146 @@ def _event_stream(endpoint: ApiEndpoint, schema_of: dict[str, Any]) -> dict[str,
     return {"x-event-schema": {"type": "object", "properties": fields}}
 
 
+def _error_references() -> dict[str, Any]:
+    return {status: {"$ref": f"#/components/responses/Error{status}"} for status in ERROR_DESCRIPTIONS}
+
+
 def _error_responses() -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": REFERENCE_TEMPLATE.format(name="Refusal")}}}
     kinds: dict[str, list[str]] = {status: list(names) for status, names in GUARD_ERRORS.items()}
     for error, status in ERROR_STATUS.items():
         kinds.setdefault(str(status), []).append(error.__name__)
     return {
-        status: {"description": f"{description} ({', '.join(kinds[status])})", "content": content}
+        f"Error{status}": {
+            "description": f"{description} ({', '.join(kinds[status])})",
+            "content": {
+                "application/json": {
+                    "schema": _reference("Refusal"),
+                    "example": {
+                        "error": {
+                            "type": kinds[status][-1 if status == "403" else 0],
+                            "message": ERROR_MESSAGES[status],
+                        }
+                    },
+                }
+            },
+        }
         for status, description in ERROR_DESCRIPTIONS.items()
     }
+
+
+def _describe_webhook(schema: dict[str, Any]) -> dict[str, Any]:
+    approval = WebhookApproval(id=_ID, tool="shell", description="git push reaches the network")
+    session = WebhookSession(id=_ID, title="Release notes", owner="ana", workspace="/srv/runs/ana")
+    notice = TurnNotice(
+        notice=f"{_ID}:5f0c9a1e", event="approval.requested", time=_TIME, session=session, approval=approval
+    )
+    return {
+        "operationId": "receive_turn_notice",
+        "summary": "What a webhook of `POST /api/webhooks` receives",
+        "tags": ["Server"],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema, "example": msgspec.to_builtins(notice)}},
+        },
+        "responses": {"200": {"description": "any status of 200 to 299 ends the attempts"}},
+    }
+
+
+def _add_response_examples(endpoint: ApiEndpoint, responses: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Adds an example to each content of the success response."""
+    for media_type, described in responses[str(endpoint.status)].get("content", {}).items():
+        if media_type == EVENT_STREAM:
+            described["example"] = _stream_example(endpoint, described["x-event-schema"], schemas)
+        elif endpoint.response_type == "application/json":
+            described["example"] = EXAMPLES["import_session"]  # an export
+        elif isinstance(endpoint.response_type, str):
+            described["example"] = "<!doctype html><html lang=en><title>Release notes</title>…</html>"
+        else:
+            described["example"] = encode_example(endpoint.response_type, described["schema"], schemas)
+
+
+def _stream_example(endpoint: ApiEndpoint, described: dict[str, Any], schemas: dict[str, Any]) -> str:
+    content = described["properties"]["data"]["contentSchema"]
+    if endpoint.name in SESSION_STREAMS:
+        change, event = (ExampleBuilder(schemas).build(_reference(name)) for name in ("Change", "Event"))
+        frames = [("id: 12\nevent: change", change), ("event: live", [event])]
+    else:
+        frames = [
+            (
+                "event: output" if not content else "",
+                ExampleBuilder(schemas).build(content) if content else {"text": "…"},
+            )
+        ]
+    return "".join(f"{head}\ndata: {msgspec.json.encode(data).decode()}\n\n".lstrip() for head, data in frames)
+
+
+def encode_example(response_type: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
+    """Returns an example of a response, as the codec of the server encodes it."""
+    value = msgspec.convert(ExampleBuilder(schemas).build(schema), response_type, strict=False)
+    return msgspec.json.decode(encode_response(value))
+
+
+class ExampleBuilder:
+    """Builds a value that follows a schema, with the values of EXAMPLE_VALUES."""
+
+    def __init__(self, schemas: dict[str, Any]) -> None:
+        self._schemas = schemas
+
+    def build(self, schema: dict[str, Any], name: str = "", depth: int = 0) -> Any:
+        """`name` is that of a field, after the title of its class."""
+        if "$ref" in schema:
+            return self.build(self._schemas[schema["$ref"].rpartition("/")[2]], name, depth)
+        plain = name.rpartition(".")[2]
+        for known in (*EXAMPLE_VALUES.get(name, ()), *EXAMPLE_VALUES.get(plain, ())):
+            if _has_type(known, schema):
+                return known
+        match schema:
+            case {"enum": [*choices]}:
+                return schema["default"] if schema.get("default") in choices else choices[0]
+            case {"anyOf": [*members]}:
+                return self._build_member(schema, members, name, depth)
+            case {"type": "array", "default": []}:
+                return []
+            case {"type": "object"}:
+                return self._build_object(schema, depth)
+            case {"type": "array"}:
+                items: dict[str, Any] = schema.get("items") or {}
+                is_shown = depth < MAX_EXAMPLE_DEPTH and bool(items)
+                return [self.build(items, name.removesuffix("s"), depth + 1)] if is_shown else []
+            case {"default": default}:
+                return default
+            case _:
+                kinds = {"string": plain, "integer": schema.get("minimum", 1), "number": 1.5, "boolean": False}
+                return kinds.get(schema.get("type", ""))
+
+    def _build_member(self, schema: dict[str, Any], members: list[dict[str, Any]], name: str, depth: int) -> Any:
+        is_shown = depth < MAX_EXAMPLE_DEPTH and name.rpartition(".")[2] in EXAMPLE_OBJECTS
+        if {"type": "null"} in members and not is_shown:
+            return None
+        members = [one for one in members if one != {"type": "null"}]
+        preferred = [one for one in members if one.get("$ref", "").rpartition("/")[2] in EXAMPLE_MEMBERS]
+        return self.build((preferred or members)[0], name, depth)
+
+    def _build_object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        required = schema.get("required", ())
+        return {
+            name: self.build(field, f"{schema.get('title', '')}.{name}", depth + 1)
+            for name, field in schema.get("properties", {}).items()
+            if depth < MAX_EXAMPLE_DEPTH or name in required
+        }
+
+
+def _has_type(value: Any, schema: dict[str, Any]) -> bool:
+    """Returns whether a plain value has the type of a schema without references."""
+    if "anyOf" in schema:
+        return any(_has_type(value, member) for member in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    kinds = schema.get("type", ())
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    types = {"string": str, "integer": int, "number": (int, float), "null": type(None), "boolean": bool, "array": list}
+    if isinstance(value, dict):
+        return "object" in kinds and "properties" not in schema
+    if isinstance(value, list) and value:
+        return "array" in kinds and _has_type(value[0], schema.get("items", {}))
+    return any(kind in types and isinstance(value, types[kind]) for kind in kinds)

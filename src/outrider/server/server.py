@@ -48,6 +48,7 @@ from outrider.server.state import (
     IdleSessionCloser,
     ServerMonitor,
     ServerState,
+    TurnWebhooks,
     create_background_jobs,
 )
 from outrider.server.users import AuditLog, UserDirectory, UserLimits
@@ -194,6 +195,7 @@ async def run_server(
             routes=routes,
             settings=settings,
             server_logins=await _open_server_logins(engine, settings, stack),
+            webhooks=await stack.enter_async_context(TurnWebhooks(engine, users, folder, settings)),
         )
         app = create_app(
             engine, feeds, address=address, token=token, version=version, state=extras, logins=logins, audit=audit

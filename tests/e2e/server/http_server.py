@@ -19,7 +19,7 @@ from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.mcp import mcp_routes
 from outrider.server.oidc import OidcSettings
 from outrider.server.server import OutriderServer, bind_socket
-from outrider.server.state import BackgroundJobs, ServerState
+from outrider.server.state import BackgroundJobs, ServerState, TurnWebhooks
 from outrider.server.users import AuditLog, UserDirectory
 from outrider.sessions.sqlite.store import SqliteStore
 
@@ -108,6 +108,7 @@ async def served(
     oidc: OidcSettings | None = None,
     surroundings: ToolEnvironment | None = None,
     rules: Rules | None = None,
+    webhook_config: str | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
     provider = Provider("scripted", "scripted", options={"script": script, "rules": "anthropic", **options})
@@ -127,12 +128,19 @@ async def served(
             )
         )
         routes = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
+        has_users, webhooks = users is not None, None
+        users = users or UserDirectory()
+        if webhook_config is not None:
+            (tmp_path / "home").mkdir(exist_ok=True)
+            (tmp_path / "home" / "config.toml").write_text(webhook_config)
+            webhooks = TurnWebhooks(engine, users, tmp_path / "home" / "server", _settings(tmp_path))
+            await opened.enter_async_context(webhooks)
         listening, address = bind_socket(listen or ListenAddress())
         feeds = SessionFeedRegistry(engine)
         runs = await opened.enter_async_context(aclosing(background(engine))) if background else None
-        settings = _settings(tmp_path) if users is not None else None
+        settings = _settings(tmp_path) if has_users else None
         extras = ServerState(
-            background=runs, routes=routes, users=users or UserDirectory(), settings=settings, oidc=oidc
+            background=runs, routes=routes, users=users, settings=settings, oidc=oidc, webhooks=webhooks
         )
         app = create_app(engine, feeds, address=address, token=TOKEN, version="0", state=extras, audit=audit)
         server = OutriderServer(app, address, feeds)

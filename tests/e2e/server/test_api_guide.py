@@ -28,7 +28,7 @@ async def test_the_commands_of_the_guide_run(tmp_path: Path):
             pytest.skip(f"{program} is not installed")
     commands = "\n".join(re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
     script = [call("pay", invoice="1"), "It is paid.", call("pay", invoice="2"), "It is paid too."]
-    async with served(tmp_path, script, [pay]) as client:
+    async with served(tmp_path, script, [pay], webhook_config="") as client:
         environment = {**os.environ, "URL": client.address.url, "TOKEN": TOKEN}
         bash = await asyncio.create_subprocess_exec(
             "bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path, env=environment,
@@ -41,6 +41,7 @@ async def test_the_commands_of_the_guide_run(tmp_path: Path):
     lines = printed.decode().splitlines()
     assert "allowed" in lines
     assert "It is paid." in lines
-    assert lines[-1] == '{"busy":false,"broke_off":true}'
+    assert lines[-2] == '{"busy":false,"broke_off":true}'
+    assert '"origin":"https://ci.example"' in lines[-1]
     assert "paid 1" in stored
     assert "paid 2" not in stored

@@ -1,6 +1,7 @@
 """The server follows its OpenAPI document for generated requests; `scripts/try-api` sends more of them."""
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from outrider import Agent, Engine, Provider
 from outrider.server.app import ENDPOINTS, create_app
 from outrider.server.auth import ListenAddress
-from outrider.server.endpoint import ApiEndpoint
+from outrider.server.endpoint import ApiEndpoint, NoPayload, encode_response
 from outrider.server.event_stream import SessionFeedRegistry
-from outrider.server.openapi import build_openapi
+from outrider.server.openapi import EXAMPLES, build_openapi
 from tests.e2e.server.http_server import TOKEN
+from tests.fixtures.cases import for_each
 
 ADDRESS = ListenAddress(port=80)
 TEXT = st.text(max_size=8)
@@ -123,10 +125,16 @@ async def ask(app: Any, method: str, path: str, query: str, body: bytes) -> tupl
     return sent[0]["status"], kind, b"".join(message.get("body", b"") for message in sent[1:])
 
 
+def resolve(response: dict[str, Any]) -> dict[str, Any]:
+    """The response that a reference names."""
+    name = response.get("$ref", "").rpartition("/")[2]
+    return description()["components"]["responses"][name] if name else response
+
+
 def judge(endpoint: ApiEndpoint, status: int, kind: str, answer: bytes) -> None:
     described = description()["paths"][endpoint.path][endpoint.method.lower()]["responses"]
     assert str(status) in described, (endpoint.name, status, answer)
-    content = described[str(status)].get("content", {})
+    content = resolve(described[str(status)]).get("content", {})
     assert kind in content or (not content and not answer), (endpoint.name, status, kind)
     if kind == "application/json":
         schema = {**content[kind]["schema"], "components": description()["components"]}
@@ -146,3 +154,78 @@ async def test_every_answer_is_one_that_the_description_has(data):
             status, kind, answer = await ask(app, endpoint.method, path.replace("SESSION", session), query, body)
             judge(endpoint, status, kind, answer)
         await feeds.close()
+
+
+def described_contents() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every content of a request and a response: where it is, its media type, and its description."""
+    for endpoint in ENDPOINTS:
+        operation = description()["paths"][endpoint.path][endpoint.method.lower()]
+        for status, one in {"body": operation.get("requestBody", {}), **operation["responses"]}.items():
+            for media_type, content in resolve(one).get("content", {}).items():
+                yield f"{endpoint.name} {status}", media_type, content
+    notice = description()["webhooks"]["turn"]["post"]["requestBody"]["content"]["application/json"]
+    yield "webhook", "application/json", notice
+
+
+def test_every_request_and_response_has_an_example_that_follows_its_schema():
+    contents = list(described_contents())
+    assert len(contents) > 1_300
+    for place, media_type, content in contents:
+        assert content.get("example") is not None, f"{place} has no example of {media_type}"
+        if media_type == "application/json":
+            schema = {**content["schema"], "components": description()["components"]}
+            errors = list(jsonschema.Draft202012Validator(schema).iter_errors(content["example"]))
+            assert not errors, f"{place}: {errors[0].message} at {list(errors[0].path)}"
+
+
+@for_each("name", [one.name for one in ENDPOINTS if not isinstance(one.response_type, str | None)])
+def test_an_example_is_what_the_codec_of_the_server_writes(name: str):
+    endpoint = next(one for one in ENDPOINTS if one.name == name)
+    operation = description()["paths"][endpoint.path][endpoint.method.lower()]
+    example = operation["responses"][str(endpoint.status)]["content"]["application/json"]["example"]
+    value = msgspec.json.decode(_json(example), type=endpoint.response_type, strict=False)
+    assert msgspec.json.decode(encode_response(value)) == example
+
+
+def differences(real: Any, example: Any, place: str) -> list[str]:
+    """Fields and types of a real response that its example does not have. Empty values have no type."""
+    if isinstance(real, dict) and isinstance(example, dict) and real and example:
+        missing = [f"{place}.{name} is missing" for name in real.keys() - example.keys()]
+        inner = [differences(real[name], example[name], f"{place}.{name}") for name in real.keys() & example.keys()]
+        return [*missing, *(one for several in inner for one in several)]
+    if isinstance(real, list) and isinstance(example, list) and real and example:
+        return differences(real[0], example[0], f"{place}[]")
+    is_other = type(real) is not type(example) and real not in (None, [], {}) and example not in (None, [], {})
+    return [f"{place} is {real!r}, in the example {example!r}"] if is_other else []
+
+
+async def test_real_responses_have_the_fields_and_types_of_their_examples():
+    provider = Provider("scripted", "scripted", options={"script": lambda _: "hello"})
+    async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider]) as engine:
+        feeds = SessionFeedRegistry(engine)
+        app = create_app(engine, feeds, address=ADDRESS, token=TOKEN, version="0")
+        compared: list[str] = []
+        session = await engine.create()
+        await engine.prompt(session, "hello")
+        bodies = {"create_session": {}, "create_chat_completion": {"stream": False}, "create_response": {}}
+        for endpoint in ENDPOINTS:
+            is_read = endpoint.method == "GET" and endpoint.query is NoPayload and endpoint.response_type != "text/html"
+            if endpoint.name in ("follow_session", "follow_all", "follow_job") or not (
+                is_read or endpoint.name in bodies
+            ):
+                continue
+            path = (
+                endpoint.path.replace("{session_id}", session).replace("{model}", "writer").replace("{agent}", "writer")
+            )
+            given = {**EXAMPLES.get(endpoint.name, {}), **bodies.get(endpoint.name, {})}
+            if "model" in given:
+                given["model"] = "writer"
+            status, kind, answer = await ask(app, endpoint.method, path, "", _json(given) if given else b"")
+            if status != endpoint.status or kind != "application/json" or endpoint.name == "export_session":
+                continue
+            operation = description()["paths"][endpoint.path][endpoint.method.lower()]
+            example = operation["responses"][str(status)]["content"][kind]["example"]
+            assert not differences(msgspec.json.decode(answer), example, endpoint.name)
+            compared.append(endpoint.name)
+        await feeds.close()
+    assert len(compared) > 20, compared

@@ -1,13 +1,17 @@
-"""Endpoints for settings: rules, MCP servers, providers with their keys, and the trust of folders."""
+"""Endpoints for settings: rules, MCP servers, providers with their keys, webhooks, and the trust of folders."""
 
 import asyncio
+import base64
 import hashlib
+import secrets
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider.config.file import WEBHOOK_EVENTS, WebhookEvent
 from outrider.config.paths import KEYS_FILE
 from outrider.config.providers import BUILT_IN_PROVIDERS, DEFAULT_MODELS, find_key_and_address, key_variable_names
 from outrider.config.settings import Settings, no_key_yet, reload_providers
@@ -20,6 +24,7 @@ from outrider.project.mcp import ServerOffers
 from outrider.project.mcp_completion import InputCompletion
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.server.state import ServerWebhook, TurnWebhooks
 from outrider.server.users import UserDirectory
 from outrider.types.agents import Provider
 
@@ -31,9 +36,10 @@ KEY_CHECK_SECONDS = 5.0
 
 
 class CompletionQuery(msgspec.Struct, frozen=True):
-    """`text` is the input up to the cursor."""
+    """`text` is the input up to the cursor, or its end: an encoded character may take 12 bytes of the 64 KiB that a
+    request line can have."""
 
-    text: Annotated[str, msgspec.Meta(max_length=10_000)]
+    text: Annotated[str, msgspec.Meta(max_length=4_000)]
 
 
 class RuleList(msgspec.Struct, frozen=True):
@@ -148,6 +154,35 @@ class TrustDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     trusted: bool
     digest: str = ""
+
+
+class NewWebhook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A URL that receives a signed POST for each of these `events`; with `user`, only about sessions that this user can
+    see. Without a `secret` one is created."""
+
+    url: Annotated[str, msgspec.Meta(max_length=2_000)]
+    events: Annotated[tuple[WebhookEvent, ...], msgspec.Meta(min_length=1)] = WEBHOOK_EVENTS
+    user: str = ""
+    secret: Annotated[str, msgspec.Meta(max_length=1_000)] = ""
+
+
+class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook. Of its URL only the origin is shown, because the rest may be secret. `pending` notices wait for the
+    receiver. `is_configured` is one of `config.toml`, which is removed there."""
+
+    id: str
+    origin: str
+    events: tuple[WebhookEvent, ...]
+    user: str = ""
+    is_configured: bool = False
+    pending: int = 0
+
+
+class CreatedWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A new webhook with the secret that signs its notices, which is not shown again."""
+
+    id: str
+    secret: str
 
 
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
@@ -304,6 +339,46 @@ def _key_store(data: Path) -> KeyStore:
     return KeyStore(data / KEYS_FILE)
 
 
+async def list_webhooks(request: RouteRequest[NoPayload, NoPayload]) -> list[WebhookView]:
+    webhooks = _find_webhooks(request)
+    pending = await webhooks.count_pending()
+    return [
+        WebhookView(
+            id=one.id,
+            origin="{0.scheme}://{0.netloc}".format(urlsplit(one.url)),
+            events=one.events,
+            user=one.user,
+            is_configured=one.is_configured,
+            pending=pending[one.id],
+        )
+        for one in await webhooks.list_webhooks()
+    ]
+
+
+async def add_webhook(request: RouteRequest[NoPayload, NewWebhook]) -> CreatedWebhook:
+    new = request.body
+    created = CreatedWebhook(id=secrets.token_hex(4), secret=new.secret or create_webhook_secret())
+    await _find_webhooks(request).add(
+        ServerWebhook(id=created.id, url=new.url, events=new.events, user=new.user, secret=created.secret)
+    )
+    return created
+
+
+async def remove_webhook(request: RouteRequest[NoPayload, NoPayload]) -> None:
+    if not await _find_webhooks(request).remove(request.path["webhook_id"]):
+        raise LookupError(f"there is no webhook {request.path['webhook_id']}")
+
+
+def create_webhook_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def _find_webhooks(request: RouteRequest[Any, Any]) -> TurnWebhooks:
+    if request.webhooks is None:
+        raise ConfigurationError("this server has no data folder in which webhooks could be stored")
+    return request.webhooks
+
+
 async def get_trust(request: RouteRequest[TrustQuery, NoPayload]) -> FolderTrust:
     if request.engine.runtime.workspace_extensions is None:
         return FolderTrust(root=request.query.path, state="nothing to trust", items=(), digest="")
@@ -375,6 +450,14 @@ SETTINGS_ROUTES = (
                 summary="Connect to a failed MCP server again", access="admin", handler=reconnect_server,
                 body=NamedServer,
                 status=204),
+    ApiEndpoint(method="GET", path="/api/webhooks", name="list_webhooks",
+                summary="List the webhooks for turns of interactive sessions", access="admin", handler=list_webhooks,
+                response_type=list[WebhookView]),
+    ApiEndpoint(method="POST", path="/api/webhooks", name="add_webhook",
+                summary="Add a webhook for turns of interactive sessions", access="admin", handler=add_webhook,
+                body=NewWebhook, response_type=CreatedWebhook, status=201),
+    ApiEndpoint(method="DELETE", path="/api/webhooks/{webhook_id}", name="remove_webhook", summary="Remove a webhook",
+                access="admin", handler=remove_webhook, status=204),
     ApiEndpoint(method="GET", path="/api/trust", name="get_trust",
                 summary="Get whether a folder is trusted, and what its trust would enable", access="admin",
                 handler=get_trust,

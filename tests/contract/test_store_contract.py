@@ -319,6 +319,45 @@ async def test_an_append_is_all_or_nothing(store: Store, session: StoredSession)
     assert (await store.get(session.id)).seq == 1
 
 
+async def test_an_append_of_an_owner_is_all_or_nothing(store: Store, session: StoredSession):
+    lease = await store.acquire(session.id, current_process())
+    item = await store.put_inbox(InboxItem(session_id=session.id, message=Message("user", [TextPart("input")])))
+    good, stray, seq = said(session, "good"), TextPart("stray"), (await store.get(session.id)).seq
+    stray.adopt(new_id(), session.id)
+    with pytest.raises(PartValidationError, match=stray.message_id):
+        await store.append(session.id, [good, stray], token=lease.token)
+    with pytest.raises(LeaseLostError):
+        await store.append(session.id, [good], token=lease.token - 1, takes=[item.id])
+    with pytest.raises(StoreError, match="taken before"):
+        await store.append(session.id, [good], token=lease.token, takes=[item.id, new_id()])
+    assert (await store.load(session.id)).messages == []
+    assert [waiting.id for waiting in await store.inbox(session.id)] == [item.id]
+    assert (await store.get(session.id)).seq == seq
+    assert await store.append(session.id, [good], token=lease.token, takes=[item.id]) == seq + 3
+    with pytest.raises(StoreError, match="taken before"):
+        await store.append(session.id, [said(session, "twice")], token=lease.token, takes=[item.id])
+    assert texts((await store.load(session.id)).messages) == ["good"]
+    with pytest.raises(SessionNotFoundError):
+        await store.append(unknown := new_id(), [said(StoredSession(id=unknown), "good")], token=1)
+
+
+async def test_a_value_that_is_appended_twice_at_once_is_stored_in_its_last_version(
+    store: Store, session: StoredSession
+):
+    lease = await store.acquire(session.id, current_process())
+    first, second = said(session, "first"), said(session, "second")
+    head = replace(first, parts=[], agent="later")
+    part, large = replace(first.parts[0], text="changed"), TextPart("x" * 70_000)
+    large.adopt(second.id, session.id)
+    await store.append(session.id, [first, second, large, part, head], token=lease.token)
+    assert await store.append(session.id, [replace(large, text="y" * 70_000)], token=lease.token) == 9
+    messages = (await store.load(session.id)).messages
+    assert texts(messages) == ["changed", "second\n" + "y" * 70_000]
+    assert [message.agent for message in messages] == ["later", second.agent]
+    numbers = [change.seq async for change in store.changes(session.id, after=1, follow=False)]
+    assert numbers == [4, 5, 7, 8, 9]
+
+
 async def test_a_transcript_can_be_loaded_page_by_page(store: Store, session: StoredSession):
     messages = await fill(store, session, *"abcdefg")
     last = await store.load(session.id, limit=2)

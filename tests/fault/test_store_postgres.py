@@ -15,7 +15,7 @@ import psycopg
 
 from outrider.errors import StoreUnavailableError, StoreVersionError
 from outrider.sessions.postgres.connection import TransactionBody, TransactionPool
-from outrider.sessions.postgres.schema import MIGRATIONS, backup_schema_name, backup_tables, migrate_schema
+from outrider.sessions.postgres.schema import MIGRATIONS, Connection, backup_schema_name, backup_tables, migrate_schema
 from outrider.sessions.postgres.store import PostgresStore
 from outrider.sessions.records import InboxItem, StoredSession
 from outrider.types.ids import new_id, now_ms
@@ -215,3 +215,18 @@ async def test_sf_023_many_that_start_at_once_all_start(postgres_url: str, schem
     assert len((await stores[0].list()).sessions) == 8
     for store in stores:
         await store.close()
+
+
+async def test_reading_a_session_keeps_the_prepared_statements_of_the_connection(postgres_url: str, schema: str):
+    statement = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%FROM messages%'"
+
+    async def count_prepared(db: Connection, _: bool) -> int:
+        row = await (await db.execute(statement.encode())).fetchone()
+        return row[0] if row else 0
+
+    async with PostgresStore(postgres_url, schema=schema, max_connections=1) as store:
+        session = await store.create(StoredSession())
+        await store.append(session.id, [said(session.id, "hello")])
+        for _ in range(8):
+            await store.load(session.id)
+        assert await store._pool.run(count_prepared)  # pyright: ignore[reportPrivateUsage]

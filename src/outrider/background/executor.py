@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import SubtaskPart, Usage
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
+T = TypeVar("T")
 _log = logging.getLogger("outrider.worker")
 
 
@@ -44,14 +45,16 @@ class RunUsage(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-async def compute_run_usage(store: Store, run_id: str, known: Sequence[Message] | None = None) -> RunUsage:
+async def compute_run_usage(
+    store: Store, run_id: str, known: Sequence[Message] | None = None, *, is_alone: bool = False
+) -> RunUsage:
     """Returns the usage of a run and of all its child sessions. Only the run's own session adds seconds, because a
     child works while a call of its parent runs. `known` are all messages of the run's session, if they are in
-    memory."""
+    memory; `is_alone` says that it has no child sessions."""
     steps, usage, intervals = 0, Usage(), list[tuple[int, int]]()
-    async for session_id in iterate_session_tree(store, run_id):
+    async for session_id in _only(run_id) if is_alone else iterate_session_tree(store, run_id):
         is_known = known is not None and session_id == run_id
-        async for messages in _known_page(known or ()) if is_known else _iterate_pages(store, session_id):
+        async for messages in _only(known or ()) if is_known else _iterate_pages(store, session_id):
             answers = [message for message in messages if message.role == "assistant"]
             steps += len(answers)
             for message in answers:
@@ -61,8 +64,8 @@ async def compute_run_usage(store: Store, run_id: str, known: Sequence[Message] 
     return RunUsage(steps, usage, _merged_duration(intervals) / 1000)
 
 
-async def _known_page(messages: Sequence[Message]) -> AsyncIterator[Sequence[Message]]:
-    yield messages
+async def _only(value: T) -> AsyncIterator[T]:
+    yield value
 
 
 async def _iterate_pages(store: Store, session_id: str) -> AsyncIterator[Sequence[Message]]:
@@ -189,6 +192,24 @@ FULL_DISK_SECONDS = 5.0  # until a run is tried again that a full disk has stopp
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
 
 
+# A check of the ownership is not repeated within this time: the lease is acquired some time after it in any case, and
+# others consider a worker dead much later. A process that was paused finds that more time has passed, and checks again.
+FRESH_SECONDS = 0.25
+
+
+class Assignment(msgspec.Struct):
+    """The queue's assignment of a run to this worker: its number, and when it was read, in monotonic seconds. The
+    executor sets `is_released` if it has ended the assignment together with the report."""
+
+    attempt: int
+    read_at: float
+    is_released: bool = False
+
+    @property
+    def is_fresh(self) -> bool:
+        return monotonic() - self.read_at < FRESH_SECONDS
+
+
 OwnershipCheck = Callable[[str], Awaitable[bool]]
 """Whether the durable engine says, now, that a run is this worker's."""
 
@@ -229,15 +250,15 @@ class RunExecutor:
         """The ids of runs that are being executed or cleaned up."""
         return set(+self._active_counts)
 
-    async def execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+    async def execute_run(self, run_id: str, job: JobSpec, assignment: Assignment | None = None) -> RunOutcome:
         """Executes a run until it ends or waits for an approval, and returns the outcome. If the store becomes
         unavailable for longer than it waits itself, or a disk is full, the run continues from its stored state
-        afterwards."""
+        afterwards. With an `assignment`, a run that has ended is released together with its report."""
         self._active_counts[run_id] += 1
         try:
             while True:
                 try:
-                    return await self._execute_run(run_id, job)
+                    return await self._execute_run(run_id, job, assignment)
                 except StoreUnavailableError as problem:
                     await self._wait_for_store(run_id, problem)
                 except (OutriderError, OSError) as problem:
@@ -258,7 +279,7 @@ class RunExecutor:
             report = JobReport(outcome=RunOutcome(reason=reason, error=error))
             await repeat_during_outage(self._reports.store_report, run_id, report)
 
-    async def _execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+    async def _execute_run(self, run_id: str, job: JobSpec, assignment: Assignment | None) -> RunOutcome:
         """Releases an earlier execution of the same run first: DBOS has assigned the run to this worker again since
         then."""
         if previous := self._open_engines.get(run_id):
@@ -274,16 +295,16 @@ class RunExecutor:
                 return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=str(problem)))
             self._open_engines[run_id] = engine
             try:
-                end, reason = await self._run_to_end(engine, run_id, job.output_schema)
+                end, reason = await self._run_to_end(engine, run_id, job.output_schema, assignment)
                 outcome = await self._build_outcome(run_id, reason, end, engine)
                 still_holds = self._still_holds(run_id, engine)
                 if still_holds and isinstance(end.error, ProviderError):
                     outcome = await self._plan_retry(run_id, outcome, end.error)
             finally:
                 await self.release_run(run_id, engine)
-        return (
-            await self._store_report(run_id, job, outcome) if still_holds and outcome.reason != "waiting" else outcome
-        )
+        if still_holds and outcome.reason != "waiting":
+            await self._store_report(run_id, job, outcome, assignment)
+        return outcome
 
     async def _plan_retry(self, run_id: str, outcome: RunOutcome, error: ProviderError) -> RunOutcome:
         """Returns the outcome of a run that starts again later, if the policy has an attempt left for this error."""
@@ -363,9 +384,12 @@ class RunExecutor:
         """Ends the open calls of the session, which a previous worker may have left, and stores the report."""
         if await repeat_during_outage(self._reports.owns_run, run_id):
             await end_session(self._engine.store, run_id)
-        return await self._store_report(run_id, job, outcome)
+        await self._store_report(run_id, job, outcome)
+        return outcome
 
-    async def _store_report(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
+    async def _store_report(
+        self, run_id: str, job: JobSpec, outcome: RunOutcome, assignment: Assignment | None = None
+    ) -> None:
         """Commits the worktree and stores the report, also for a canceled run; storing it twice is idempotent. If
         another worker owns the run by now, it leaves the report and the worktree alone."""
         changes = await self._workspace.finish_workspace(
@@ -373,8 +397,10 @@ class RunExecutor:
         )
         report = self._engine.discreet(JobReport(outcome=outcome, changes=changes))
         told = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
-        await repeat_during_outage(self._reports.store_report, run_id, report, told)
-        return outcome
+        ends = assignment.attempt if assignment is not None else None
+        is_stored = await repeat_during_outage(self._reports.store_report, run_id, report, told, ends_attempt=ends)
+        if assignment is not None:
+            assignment.is_released = is_stored
 
     async def _block_if_leaving(self) -> None:
         """Waits forever once the executor is leaving. The run continues in another worker, so this execution must not
@@ -383,10 +409,12 @@ class RunExecutor:
             await asyncio.Event().wait()
 
     async def _run_to_end(
-        self, engine: Engine, run_id: str, output_schema: dict[str, Any] | None = None
+        self, engine: Engine, run_id: str, output_schema: dict[str, Any] | None, assignment: Assignment | None
     ) -> tuple[TurnOutcome, EndReason]:
         """Runs turns until the session has no more input, and returns the last turn's end."""
-        while await self._owns_run(run_id):
+        is_owned = assignment is not None and assignment.is_fresh
+        while is_owned or await self._owns_run(run_id):
+            is_owned = False
             await self._block_if_leaving()
             turn = asyncio.ensure_future(_resume_run(engine, run_id, output_schema))
             while not turn.done():
@@ -437,7 +465,9 @@ class RunExecutor:
     ) -> RunOutcome:
         live = engine.live.get(run_id) if engine else None
         known = live.journal.session.messages if live and live.journal.has_all_messages else None
-        used = await compute_run_usage(self._engine.store, run_id, known)
+        # Child sessions are created by calls and for titles.
+        is_alone = known is not None and not self._engine.runtime.titles and not any(map(Message.get_calls, known))
+        used = await compute_run_usage(self._engine.store, run_id, known, is_alone=is_alone)
         return RunOutcome(
             reason=reason,
             output=_text_of(end) if end else "",

@@ -40,8 +40,10 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 class QueueState(msgspec.Struct, kw_only=True):
     """The input of a choice: `room` is how many more runs each limited group may start, `running` the number of running
-    runs per share, and `served` the order in which shares last started a run (larger is later)."""
+    runs per share, `own` that of the worker that chooses, and `served` the order in which shares last started a run
+    (larger is later)."""
 
+    own: int = 0
     room: dict[LimitGroup, int] = {}
     running: Counter[UserShare] = msgspec.field(default_factory=Counter)
     served: dict[UserShare, int] = {}
@@ -85,6 +87,10 @@ def _first_startable(queued: Sequence[QueuedRun], room: Mapping[LimitGroup, int]
 
 _DEQUEUE_LOCK_KEY = 0x6F757473  # Postgres advisory lock: two concurrent choices would both fill the same free capacity
 
+# Ends an assignment with a number. The condition is also true for what it has released before: the connection may get
+# lost after the commit, and then the caller repeats it. A run that another worker may take has no worker any more.
+RELEASE = "state = 'released'"
+IS_ATTEMPT = "id = :id AND worker = :worker AND attempts = :attempt AND state <> 'queued'"
 ProviderLookup = Callable[[str], str]
 """Returns the name of the provider of an agent."""
 
@@ -172,7 +178,8 @@ class RunQueue:
             return {}
         if len(run_ids) == 1:  # most calls: without a list, the statement is the same each time
             return {entry.id: entry for entry in self._select_entries("id = :id", id=next(iter(run_ids)))}
-        return {entry.id: entry for entry in self._select_entries("id IN :ids", ids=list(run_ids))}
+        condition = "id = ANY(:ids)" if self._database.is_postgres else "id IN :ids"
+        return {entry.id: entry for entry in self._select_entries(condition, ids=list(run_ids))}
 
     def list_active(self, states: Collection[str], queue: str, user: str, *, limit: int, offset: int) -> Sequence[str]:
         """Returns the runs in the given states ("queued", "assigned"), newest first, without those that are over."""
@@ -218,16 +225,17 @@ class RunQueue:
 
     def dequeue_runs(self, worker_id: str, limits: BackgroundTable, provider: ProviderLookup) -> Sequence[str]:
         """Assigns the next runs to the worker, as many as all limits allow. The caller resumes their workflows."""
-        if not self._has_queued_runs():
+        if not (due := self._find_due()):
             return ()
         with self._engine.begin() as db:
             self._acquire_lock(db)
-            capacity = limits.runs - self._count_assigned(db, worker_id)
+            state = self._load_state(db, limits, provider, worker_id)
+            capacity = limits.runs - state.own
             if capacity <= 0:
                 return ()
-            self._release_held(db)
+            if "held" in due:
+                self._release_held(db)
             candidates = self._load_candidates(db, capacity, provider)
-            state = self._load_state(db, limits, provider)
             chosen = choose_runs(candidates, capacity, state)
             self._assign_runs(db, chosen, worker_id, max(state.served.values(), default=0))
             return [run.id for run in chosen]
@@ -279,13 +287,10 @@ class RunQueue:
         """Ends the worker's assignment with the number `attempt`, or any: a worker that was removed as dead can be
         assigned the same run again while it still ends its first execution. The worker's id stays in the entry, because
         a crash before DBOS has stored the outcome makes the run recoverable by `requeue_run`."""
-        return self._update(
-            "state = 'released'",
-            "id = :id AND worker = :worker AND state = 'assigned' AND attempts = coalesce(:attempt, attempts)",
-            id=run_id,
-            worker=worker_id,
-            attempt=attempt,
-        )
+        if attempt is None:
+            is_own = "id = :id AND worker = :worker AND state = 'assigned'"
+            return self._update(RELEASE, is_own, id=run_id, worker=worker_id)
+        return self._update(RELEASE, IS_ATTEMPT, id=run_id, worker=worker_id, attempt=attempt)
 
     def claim_run(self, entry: QueueEntry, worker_id: str) -> bool:
         """Assigns a run that is over to a worker for cleanup, if its entry has not changed since it was read."""
@@ -337,7 +342,7 @@ class RunQueue:
             "SELECT id, state, worker, after_run, attempts, canceled, ready, agent, provider"
             f" FROM {self._entries} WHERE {condition}"
         )
-        if "ids" in values:
+        if "ids" in values and not self._database.is_postgres:
             statement = statement.bindparams(sa.bindparam("ids", expanding=True))
         with self._statements.connect() as db:
             return [
@@ -355,26 +360,29 @@ class RunQueue:
                 for row in db.execute(statement, values)
             ]
 
-    def _has_queued_runs(self) -> bool:
+    def _find_due(self) -> set[str]:
+        """Returns whether there are runs that can start ("startable") and runs whose start time has come ("held")."""
+        startable, held = self._startable_conditions()
+        statement = f"SELECT {startable} AS startable, {held} AS held"
         with self._statements.connect() as db:
-            return bool(db.execute(sql_text(f"SELECT {self.startable_condition()}"), {"now": now_ms()}).scalar())
+            found = db.execute(sql_text(statement), {"now": now_ms()}).mappings().one()
+            return {name for name, is_found in found.items() if is_found}
 
     def startable_condition(self) -> str:
         """Returns an SQL expression: whether a run can start at the time `:now`, apart from limits."""
+        return f"({' OR '.join(self._startable_conditions())})"
+
+    def _startable_conditions(self) -> tuple[str, str]:
         startable, held = self._database.entries_by("entries_startable"), self._database.entries_by("entries_held")
         return (
-            f"(EXISTS (SELECT 1 FROM {startable} WHERE {STARTABLE})"
-            f" OR EXISTS (SELECT 1 FROM {held} WHERE held = 1 AND state = 'queued' AND ready <= :now))"
+            f"EXISTS (SELECT 1 FROM {startable} WHERE {STARTABLE})",
+            f"EXISTS (SELECT 1 FROM {held} WHERE held = 1 AND state = 'queued' AND ready <= :now)",
         )
 
     def _acquire_lock(self, db: sa.Connection) -> None:
         """Serializes choices until the transaction ends. On SQLite any write statement takes the only write lock."""
         statement = f"SELECT pg_advisory_xact_lock({_DEQUEUE_LOCK_KEY})" if self._database.is_postgres else None
         db.execute(sql_text(statement or f"DELETE FROM {self._turns_table} WHERE FALSE"))
-
-    def _count_assigned(self, db: sa.Connection, worker_id: str) -> int:
-        statement = f"SELECT count(*) FROM {self._entries} WHERE state = 'assigned' AND worker = :worker"
-        return db.execute(sql_text(statement), {"worker": worker_id}).scalar_one()
 
     def _load_candidates(self, db: sa.Connection, capacity: int, provider: ProviderLookup) -> list[QueuedRun]:
         """Returns the first runs of each user and agent: more than `capacity` of one cannot be chosen."""
@@ -433,11 +441,15 @@ class RunQueue:
             row = next((other for other in found if other is not None), None)
         return shares
 
-    def _load_state(self, db: sa.Connection, limits: BackgroundTable, provider: ProviderLookup) -> QueueState:
+    def _load_state(
+        self, db: sa.Connection, limits: BackgroundTable, provider: ProviderLookup, worker_id: str
+    ) -> QueueState:
         statement = f"""
-            SELECT {_KEYS}, count(*) AS runs FROM {self._entries} WHERE state = 'assigned' GROUP BY {_KEYS}"""
+            SELECT {_KEYS}, worker, count(*) AS runs FROM {self._entries} WHERE state = 'assigned'
+            GROUP BY {_KEYS}, worker"""
         state, busy = QueueState(), Counter[LimitGroup]()
         for row in db.execute(sql_text(statement)):
+            state.own += row.runs if row.worker == worker_id else 0
             state.running[row.queue, row.owner] += row.runs
             busy["queue", row.queue] += row.runs
             busy["provider", row.provider or provider(row.agent)] += row.runs
@@ -472,19 +484,29 @@ class RunQueue:
         """Assigns the runs; `last` is the largest number of a turn so far."""
         if not chosen:
             return
-        ids: sa.BindParameter[list[str]] = sa.bindparam("ids", [run.id for run in chosen], expanding=True)
+        ids = [run.id for run in chosen]
         entries = f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
-        db.execute(sql_text(f"{entries} WHERE id IN :ids").bindparams(ids), {"worker": worker_id})
-        line = f"UPDATE {self._line_table} SET begun = :now WHERE id IN :ids"
-        db.execute(sql_text(line).bindparams(ids), {"now": now_ms()})
+        db.execute(self._with_ids(f"{entries} WHERE"), {"ids": ids, "worker": worker_id})
+        db.execute(self._with_ids(f"UPDATE {self._line_table} SET begun = :now WHERE"), {"ids": ids, "now": now_ms()})
         turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
+        rows = ", ".join(f"(:queue{row}, :user{row}, :number{row})" for row in range(len(turns)))
+        values: dict[str, Any] = {}
+        for row, ((queue, user), number) in enumerate(turns.items()):
+            values |= {f"queue{row}": queue, f"user{row}": user, f"number{row}": number}
         db.execute(
             sql_text(
-                f"INSERT INTO {self._turns_table} VALUES (:queue, :user, :number)"
+                f"INSERT INTO {self._turns_table} VALUES {rows}"
                 " ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number"
             ),
-            [{"queue": queue, "user": user, "number": number} for (queue, user), number in turns.items()],
+            values,
         )
+
+    def _with_ids(self, statement: str) -> sa.TextClause:
+        """Returns a statement that ends with a condition on `ids`. A list of placeholders would be another statement
+        for each number of ids, which the server has to plan."""
+        if self._database.is_postgres:
+            return sql_text(f"{statement} id = ANY(:ids)")
+        return sql_text(f"{statement} id IN :ids").bindparams(sa.bindparam("ids", expanding=True))
 
 
 def _limited_groups(limits: BackgroundTable) -> Iterable[tuple[LimitGroup, BoundsTable]]:

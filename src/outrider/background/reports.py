@@ -1,6 +1,6 @@
 """Reports of ended runs, and the detection of ended runs that have none."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from dbos import DBOSClient
 
 from outrider.background.database import RunDatabase, sql_text
-from outrider.background.queue import QueueEntry, RunQueue
+from outrider.background.queue import IS_ATTEMPT, RELEASE, QueueEntry, RunQueue
 from outrider.background.records import EndReason, RunOutcome, derive_run_state
 from outrider.background.webhooks import WebhookNotice, WebhookOutbox
 from outrider.background.worktrees import WorktreeChanges
@@ -53,7 +53,8 @@ class ReportTable:
 
     def __init__(self, database: RunDatabase, worker_id: str = "") -> None:
         self.outbox = WebhookOutbox(database.engine, f"{database.table_prefix}notices")
-        self._engine = database.engine
+        self._engine, self._statements = database.engine, database.statements
+        self._is_postgres = database.is_postgres
         self._worker_id = worker_id
         self._entries = f"{database.table_prefix}entries"
         self._table = f"{database.table_prefix}reports"
@@ -62,22 +63,30 @@ class ReportTable:
         with self._engine.begin() as db:
             return self._lock_ownership(db, run_id)
 
-    def store_report(self, run_id: str, report: JobReport, target: WebhookTarget | None = None) -> None:
-        """Stores the report and its webhook notice in one transaction. A second report of the same end adds no notice:
-        several workers may reach the same end, and only a retried run reaches another one."""
+    def store_report(
+        self, run_id: str, report: JobReport, target: WebhookTarget | None = None, *, ends_attempt: int | None = None
+    ) -> bool:
+        """Stores the report and its webhook notice in one transaction, and with `ends_attempt` releases the run, if the
+        worker's assignment has this number. A second report of the same end adds no notice: several workers may reach
+        the same end, and only a retried run reaches another one. Returns False if the run is not the worker's."""
+        values = {"id": run_id, "report": msgspec.json.encode(report).decode()}
+        notifies = target is not None and bool(target.url)
+        if self._is_postgres and self._worker_id and not notifies:  # one statement: no BEGIN and COMMIT
+            owned = self._own_statement(ends_attempt)
+            statement = f"WITH owned AS ({owned} RETURNING id) {self._put_statement('SELECT id, :report FROM owned')}"
+            with self._statements.connect() as db:
+                return bool(db.execute(sql_text(statement), {**values, **self._ownership(ends_attempt)}).rowcount)
         with self._engine.begin() as db:
-            if not self._lock_ownership(db, run_id):
-                return
-            if target is not None and target.url and not _is_same_end(self._select_report(db, run_id), report):
+            if not self._lock_ownership(db, run_id, ends_attempt):
+                return False
+            if target is not None and notifies and not _is_same_end(self._select_report(db, run_id), report):
                 notice_id = f"{run_id}:{self.outbox.count_notices(db, run_id) + 1}"
                 self.outbox.add_notice(db, build_notice(notice_id, target, report))
-            db.execute(
-                sql_text(
-                    f"INSERT INTO {self._table} VALUES (:id, :report) "
-                    "ON CONFLICT (id) DO UPDATE SET report = excluded.report"
-                ),
-                {"id": run_id, "report": msgspec.json.encode(report).decode()},
-            )
+            db.execute(sql_text(self._put_statement("VALUES (:id, :report)")), values)
+            return True
+
+    def _put_statement(self, source: str) -> str:
+        return f"INSERT INTO {self._table} {source} ON CONFLICT (id) DO UPDATE SET report = excluded.report"
 
     def get_report(self, run_id: str) -> JobReport | None:
         with self._engine.connect() as db:
@@ -88,14 +97,22 @@ class ReportTable:
         with self._engine.begin() as db:
             db.execute(sql_text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
 
-    def _lock_ownership(self, db: sa.Connection, run_id: str) -> bool:
+    def _lock_ownership(self, db: sa.Connection, run_id: str, ends_attempt: int | None = None) -> bool:
         """Whether the run is the worker's, and stays so until the end of the transaction."""
         if not self._worker_id:
             return True
-        statement = (
-            f"UPDATE {self._entries} SET worker = worker WHERE id = :id AND worker = :worker AND state = 'assigned'"
-        )
-        return bool(db.execute(sql_text(statement), {"id": run_id, "worker": self._worker_id}).rowcount)
+        values = {"id": run_id, **self._ownership(ends_attempt)}
+        return bool(db.execute(sql_text(self._own_statement(ends_attempt)), values).rowcount)
+
+    def _own_statement(self, ends_attempt: int | None) -> str:
+        """Returns an UPDATE that locks the entry of the worker's run, and releases the run if its attempt ends."""
+        if ends_attempt is not None:
+            return f"UPDATE {self._entries} SET {RELEASE} WHERE {IS_ATTEMPT}"
+        return f"UPDATE {self._entries} SET worker = worker WHERE id = :id AND worker = :worker AND state = 'assigned'"
+
+    def _ownership(self, ends_attempt: int | None) -> dict[str, Any]:
+        own = {"worker": self._worker_id}
+        return own if ends_attempt is None else {**own, "attempt": ends_attempt}
 
     def _select_report(self, db: sa.Connection, run_id: str) -> JobReport | None:
         found = db.execute(sql_text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
@@ -133,8 +150,9 @@ class OrphanedRunFinder:
         self._client = client
         self._seen_last_time: set[OrphanedRun] = set()
 
-    def list_orphans(self, run_id: str | None = None) -> Sequence[OrphanedRun]:
-        entries = {entry.id: entry for entry in self._queue.list_unreleased(run_id)}
+    def list_orphans(self, run_id: str | None = None, *, alive: Collection[str] = ()) -> Sequence[OrphanedRun]:
+        """Returns the orphaned runs, without those of workers that are `alive`."""
+        entries = {entry.id: entry for entry in self._queue.list_unreleased(run_id) if entry.worker not in alive}
         if not entries:
             return ()
         found = self._client.list_workflows(workflow_ids=list(entries), load_input=False, load_output=False)
@@ -142,18 +160,14 @@ class OrphanedRunFinder:
         return [OrphanedRun(entries[status.workflow_id], status.status) for status in ended]
 
     def claim_orphans(
-        self, worker_id: str, list_workers: Callable[[], Collection[str]], active_runs: Collection[str]
+        self, worker_id: str, others: Collection[str], active_runs: Collection[str]
     ) -> Sequence[OrphanedRun]:
-        """Claims the orphaned runs for this worker. It skips runs whose worker is alive, which may be about to store
-        the report, and runs that were not orphaned at the last call, which may be about to be retried."""
-        found, before = self.list_orphans(), self._seen_last_time
+        """Claims the orphaned runs for this worker. It skips runs of `others`, workers that are alive and may be about
+        to store the report, and runs that were not orphaned at the last call, which may be about to be retried."""
+        found, before = self.list_orphans(alive=others), self._seen_last_time
         self._seen_last_time = set(found)
-        if not (orphans := [one for one in found if one in before and one.run_id not in active_runs]):
-            return ()
-        alive = set(list_workers()) - {worker_id}
-        claimed = [
-            one for one in orphans if one.entry.worker not in alive and self._queue.claim_run(one.entry, worker_id)
-        ]
+        orphans = [one for one in found if one in before and one.run_id not in active_runs]
+        claimed = [one for one in orphans if self._queue.claim_run(one.entry, worker_id)]
         for orphan in claimed:
             if orphan.status == "SUCCESS":  # the report was stored before the workflow ended
                 self._queue.release_run(orphan.run_id, worker_id)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Self
@@ -22,7 +22,7 @@ from outrider.background.database import (
     repeat_during_outage,
     worker_queue,
 )
-from outrider.background.executor import RunExecutor
+from outrider.background.executor import Assignment, RunExecutor
 from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
@@ -258,6 +258,7 @@ class Worker:
             self._executing[run_id] -= 1
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
+        read_at, assignment = monotonic(), None
         outcome, entry = RunOutcome(reason="aborted"), await self._load_entry(run_id)
         if entry.is_assigned_to(self.id) and not entry.canceled:
             _log.info("run %s started", short_id(run_id))
@@ -266,12 +267,14 @@ class Worker:
                 message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
                 outcome = await self._executor.fail_run(run_id, job, message)
             else:
-                outcome = await self._start_run(run_id, job)
+                assignment = Assignment(entry.attempts, read_at)
+                outcome = await self._start_run(run_id, job, assignment)
             await self._finish_attempts(entry, outcome)
             state = derive_run_state("SUCCESS", outcome)
             _log.info("run %s: %s", short_id(run_id), state)
             self.metrics.record_run(state, monotonic() - start)
-        await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
+        if assignment is None or not assignment.is_released:
+            await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
         self._last_busy = monotonic()
         self._wake.set()
         return msgspec.to_builtins(outcome)
@@ -280,8 +283,8 @@ class Worker:
         found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
         return found or QueueEntry(id=run_id, state="released")
 
-    async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        return await self._executor.execute_run(run_id, job)
+    async def _start_run(self, run_id: str, job: JobSpec, assignment: Assignment) -> RunOutcome:
+        return await self._executor.execute_run(run_id, job, assignment)
 
     async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
         """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed. A
@@ -386,10 +389,9 @@ class Worker:
         if canceled := [entry.id for entry in self._queue.get_entries(run_ids).values() if entry.canceled]:
             self._client.cancel_workflows(canceled)
 
-    async def _resume_unstarted(self) -> None:
+    async def _resume_unstarted(self, assigned: set[str]) -> None:
         """Moves the workflows of assigned runs again that are not in this worker's DBOS queue, because the database was
         unreachable after the assignment."""
-        assigned = {entry.id for entry in await asyncio.to_thread(self._queue.list_assigned, self.id)}
         unstarted = assigned - self._executor.active_runs
         repeated, self._unstarted = unstarted & self._unstarted, unstarted
         if not repeated:
@@ -422,11 +424,9 @@ class Worker:
         self._post.clear()
         await self._reports.outbox.post_due(self._limits.webhooks, self._limits.webhook_secret)
 
-    async def _finish_orphans(self) -> None:
+    async def _finish_orphans(self, others: Collection[str]) -> None:
         """Stores the reports of ended runs whose workers could not; a run that fails here is found again later."""
-        claimed = await asyncio.to_thread(
-            self._orphans.claim_orphans, self.id, self._workers.worker_ids, self._executor.active_runs
-        )
+        claimed = await asyncio.to_thread(self._orphans.claim_orphans, self.id, others, self._executor.active_runs)
         for orphan in claimed:
             _log.warning("run %s ended without a report; storing one", short_id(orphan.run_id))
             with suppress(OutriderError):
@@ -466,9 +466,10 @@ class Worker:
             await self._rejoin_workers()
         await self._find_dead_workers(agenda)
         if agenda.started:
-            await self._abort_canceled_runs()
-            await self._resume_unstarted()
-            await self._finish_orphans()
+            assigned = await asyncio.to_thread(self._queue.list_assigned, self.id)
+            await self._abort_canceled_runs(assigned)
+            await self._resume_unstarted({entry.id for entry in assigned})
+            await self._finish_orphans({worker.worker_id for worker in agenda.others})
         if self._runtime.is_running and not self._is_draining:
             await self._requeue_lost()
         if agenda.scheduled or agenda.awaited:
@@ -530,10 +531,7 @@ class Worker:
         if canceled:
             self._client.cancel_workflows(canceled)
 
-    async def _abort_canceled_runs(self) -> None:
-        held = list(self._executor.open_runs)
-        if not held:
-            return
-        for entry in (await asyncio.to_thread(self._queue.get_entries, held)).values():
-            if entry.canceled:
+    async def _abort_canceled_runs(self, assigned: Sequence[QueueEntry]) -> None:
+        for entry in assigned:
+            if entry.canceled and entry.id in self._executor.open_runs:
                 await self._executor.abort_run(entry.id)

@@ -8,8 +8,10 @@ from contextlib import aclosing
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.agents.output_type import OutputType
@@ -32,6 +34,17 @@ class InputOrigin(NamedTuple):
 
     variables: Context
     output: OutputType | None = None
+
+
+FRESH_SECONDS = 0.25
+
+
+class _InboxRead(Struct, frozen=True):
+    """The result of reading the inbox: when, how many inputs this process had added by then, and what waited."""
+
+    time: float
+    puts: int
+    waiting: Sequence[InboxItem]
 
 
 class SessionInbox:
@@ -67,6 +80,8 @@ class SessionInbox:
         self.current: InputOrigin | None = None
         self._unredacted: dict[str, Message] = {}
         self._take_lock = asyncio.Lock()
+        self._read: _InboxRead | None = None
+        self._puts = self._open_puts = 0
 
     async def put(
         self, item: InboxItem, output: OutputType | None = None
@@ -74,6 +89,7 @@ class SessionInbox:
         """Store an input and return it with a future for the end of its turn. An input with a known id is returned as
         first stored; if its turn is over, the future resolves with the last text."""
         end = self.expect_end(item.id)
+        self._puts, self._open_puts = self._puts + 1, self._open_puts + 1
         self._origins[item.id] = InputOrigin(copy_context(), output)
         try:
             stored = await self._store.put_inbox(item)
@@ -81,6 +97,8 @@ class SessionInbox:
             self._drop_future(item.id, end)
             self._origins.pop(item.id, None)
             raise
+        finally:
+            self._open_puts, self._read = self._open_puts - 1, None
         if stored.message.id == item.message.id:
             self._publish_changes(queued=item.id)
             if stored.message.join_text() != item.message.join_text():
@@ -117,6 +135,7 @@ class SessionInbox:
         waiting = await self._pending_items()
         for item in waiting:
             if is_abort_request(item):
+                self._read = None
                 await self._journal.discard_inbox_item(item.id)
         return [item for item in waiting if not is_abort_request(item)]
 
@@ -130,6 +149,7 @@ class SessionInbox:
         async with self._take_lock:
             if item_id not in {item.id for item in await self._pending_items()}:
                 return False
+            self._read = None
             await self._journal.discard_inbox_item(item_id)
         self._publish_changes(withdrawn=item_id)
         self._origins.pop(item_id, None)
@@ -153,10 +173,20 @@ class SessionInbox:
 
     async def _pending_items(self) -> Sequence[InboxItem]:
         """Return stored input. Pending writes of the journal are retried first, so that no item is processed twice, for
-        example after an abort or with a full disk."""
+        example after an abort or with a full disk.
+
+        A turn reads the inbox twice when it starts, and twice when it ends. The second time gets the result of the
+        first, less what was taken, unless this process has added input or some time has passed."""
+        read, self._read = self._read, None
         if self._journal.has_pending_input:
             await self._journal.retry_writes()
-        return await self._store.inbox(self._journal.session.id)
+        elif read is not None and monotonic() - read.time < FRESH_SECONDS:
+            return read.waiting
+        time, puts, is_complete = monotonic(), self._puts, not self._open_puts
+        waiting = await self._store.inbox(self._journal.session.id)
+        if is_complete and puts == self._puts:
+            self._read = _InboxRead(time, puts, waiting)
+        return waiting
 
     async def _take_item(self, item: InboxItem) -> Message:
         """Move one input into the transcript. Its mode is stored before it, so that a crash between both writes loses
@@ -176,7 +206,10 @@ class SessionInbox:
         # Stored input has no origin; `go_on`, which resumes it, may have its output type.
         self.current = resumed if origin is None and resumed is not None and resumed.output is not None else origin
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
+        read, self._read = self._read, None
         message = await self._journal.take_inbox_item(item)
+        if read is not None and not self._open_puts and read.puts == self._puts:
+            self._read = replace(read, waiting=[other for other in read.waiting if other.id != item.id])
         self._publish_changes(taken=item.id)
         if not session.title:
             await self._journal.update_session(SessionUpdate(title=first_line_title(message)))

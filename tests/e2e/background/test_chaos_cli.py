@@ -68,8 +68,9 @@ def test_a_full_disk_of_one_machine_fails_nothing(tmp_path: Path, server: Any):
 @pytest.mark.timeout(3600)
 def test_three_hundred_jobs_survive_an_hour_of_faults(tmp_path: Path, server: Any):
     """300 jobs, three restarts of Postgres of 3, 20 and 60 s, two minutes of 529, kills, pauses, cut connections and
-    (for root) full disks."""
-    count, order = 300, random.Random(7)
+    (for root) full disks. OUTRIDER_CHAOS_SEED and OUTRIDER_CHAOS_RUNS choose another order and number."""
+    count = int(os.environ.get("OUTRIDER_CHAOS_RUNS") or 300)
+    order = random.Random(int(os.environ.get("OUTRIDER_CHAOS_SEED") or 7))
     with site(tmp_path, server, pause=0.2, window=20) as there:
         for number in range(3):
             there.start(number)

@@ -12,6 +12,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 from outrider import Engine
 from outrider.background import worker as worker_module
 from outrider.background.database import RunDatabase
+from outrider.background.executor import Assignment
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
@@ -101,7 +102,7 @@ async def test_dbos_stops_at_once_when_there_are_no_more_runs(tmp_path: Path, mo
 class Broken(Worker):
     """Has a defect that no run can survive."""
 
-    async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+    async def _start_run(self, run_id: str, job: JobSpec, assignment: Assignment) -> RunOutcome:
         raise ValueError("a defect of the worker")
 
 

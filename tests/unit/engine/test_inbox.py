@@ -229,3 +229,37 @@ async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_the_ne
         closed.wake()
         assert not closed.is_busy
         assert (await engine.prompt(session_id, "hello", input_id="one")).output == "one"
+
+
+class CountedStore(MemoryStore):
+    """Counts how often the inbox is read."""
+
+    reads = 0
+
+    async def inbox(self, session_id: str) -> Sequence[InboxItem]:
+        self.reads += 1
+        return await super().inbox(session_id)
+
+
+async def test_a_turn_reads_the_inbox_once_when_it_starts_and_once_when_it_ends():
+    store = CountedStore()
+    async with engine_on(store, ["done"]) as engine:
+        await engine.prompt(await engine.create(), "hello")
+    assert store.reads == 2
+
+
+async def test_input_of_another_process_during_a_turn_is_taken_by_it():
+    store = MemoryStore()
+
+    async def add_input() -> str:
+        """Add input, as another process does."""
+        message = Message("user", [TextPart("more")])
+        await store.put_inbox(InboxItem(session_id=session_id, message=message, delivery="steer"))
+        return "added"
+
+    async with engine_on(store, [call("add_input", "c1"), "done"], Tool(add_input)) as engine:
+        session_id = await engine.create()
+        await engine.prompt(session_id, "hello")
+        assert not await store.inbox(session_id)
+        texts = [message.join_text() for message in (await store.load(session_id)).messages]
+    assert "more" in texts

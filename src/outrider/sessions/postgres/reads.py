@@ -99,6 +99,15 @@ async def load_transcript(
     return build_transcript(decode_session(session), messages, parts, first=first, last=last)
 
 
+async def load_empty(db: Connection, session_id: str) -> SessionTranscript | None:
+    """Returns the transcript of a session without messages, such as a job that starts; None if it has some."""
+    query = """SELECT *, EXISTS (SELECT 1 FROM messages WHERE messages.session = sessions.key) AS has_messages
+        FROM sessions WHERE id = %s"""
+    rows = await fetch_rows(db, query, session_id)
+    session = rows[0] if rows else raise_no_session(session_id)
+    return None if session["has_messages"] else build_transcript(decode_session(session), [], [])
+
+
 async def load_abridged(db: Connection, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
     """Reads messages page by page from the last to the first, and only the newest large texts."""
     session = await session_row(db, session_id)

@@ -114,8 +114,11 @@ class PostgresStore:
         synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
-        request = AppendRequest(session_id, to_rows(session_id, values), token, draft, takes)
-        return await self._pool.run(lambda db, retried: writes.append_rows(db, request, self._clock(), retried=retried))
+        append = writes.prepare_append(AppendRequest(session_id, to_rows(session_id, values), token, draft, takes))
+        return await self._pool.run(
+            lambda db, retried: writes.append_rows(db, append, self._clock(), retried=retried),
+            is_statement=not append.needs_transaction,
+        )
 
     async def load(
         self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
@@ -125,6 +128,8 @@ class PostgresStore:
     async def load_abridged(self, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
         """Returns all messages, with the newest large texts up to `text_bytes`; notes replace older ones. The second
         value is true if there are any."""
+        if (empty := await self._run_statement(lambda db: reads.load_empty(db, session_id))) is not None:
+            return empty, False
         return await self._run_read_only(lambda db: reads.load_abridged(db, session_id, text_bytes))
 
     async def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
@@ -155,12 +160,12 @@ class PostgresStore:
         self, session_id: str, owner: ProcessIdentity, *, ttl_ms: int = 30_000, take_over: bool = False
     ) -> Lease:
         now = self._clock()
-        return await self._run_transaction(
+        return await self._run_statement(
             lambda db: writes.acquire_lease(db, session_id, owner, now, ttl_ms=ttl_ms, take_over=take_over)
         )
 
     async def renew(self, lease: Lease) -> Lease:
-        return await self._run_transaction(lambda db: writes.renew_lease(db, lease))
+        return await self._run_statement(lambda db: writes.renew_lease(db, lease))
 
     async def release(self, lease: Lease) -> None:
         await self._run_statement(lambda db: writes.release_lease(db, lease))

@@ -4,9 +4,11 @@ Each function runs inside one transaction. With `retried`, an earlier attempt ma
 was lost before the response to COMMIT arrived.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import msgspec
+from psycopg import errors
 
 from outrider.errors import PartValidationError, StoreError
 from outrider.sessions.leases import has_ended_here
@@ -21,7 +23,7 @@ from outrider.sessions.records import (
     StoredSession,
 )
 from outrider.sessions.rows import search_terms
-from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs, number_rows, read_part
+from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs, read_part
 from outrider.sessions.rows.session_rows import (
     check_token,
     decode_approval,
@@ -73,37 +75,157 @@ async def update_session(db: Connection, session_id: str, change: SessionUpdate,
     return session
 
 
-async def append_rows(db: Connection, request: AppendRequest, now: int, *, retried: bool) -> int:
+class AppendStatement(msgspec.Struct, frozen=True):
+    """What stores the rows of a request and takes its inbox items: one statement, which changes nothing if it fails.
+    With a token it also checks that, so that it needs no transaction unless there are `blobs` to store."""
+
+    request: AppendRequest
+    sql: str
+    values: dict[str, object]
+    blobs: Sequence[tuple[PartRow, dict[str, bytes]]]
+
+    @property
+    def needs_transaction(self) -> bool:
+        return self.request.token is None or bool(self.blobs)
+
+
+def prepare_append(request: AppendRequest) -> AppendStatement:
+    """Builds the statement. Of a row that occurs twice, it stores the last version at the place of the first."""
     count = len(request.rows) + len(request.takes)
-    row = await _advance_row(db, request.session_id, count, now)
-    owned = current_lease(row) if request.token is None else None
-    check_token(request.session_id, request.token, row["token"], owned)
-    if request.token is None and row["lease"] is not None:  # an expired owner must not write after others did
-        await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
-    key, last = row["key"], row["seq"]
-    for seq, value in number_rows(request.rows, last - count + 1):
-        if isinstance(value, MessageRow):
-            await db.execute(_PUT_MESSAGE, (key, value.id, seq, value.role, value.created, value.body))
+    messages, parts = dict[str, tuple[int, MessageRow]](), dict[tuple[str, str], tuple[int, PartRow]]()
+    for back, row in zip(range(count - 1, -1, -1), request.rows, strict=False):
+        if isinstance(row, MessageRow):
+            messages[row.id] = back, row
         else:
-            await _put_part(db, key, seq, value, draft=request.draft)
-    for seq, item in enumerate(request.takes, last - len(request.takes) + 1):
-        await _take_inbox_item(db, key, item, seq, now, retried=retried)
-    return last
+            parts[row.message_id, row.id] = back, row
+    values: dict[str, object] = {"id": request.session_id, "count": count, "token": request.token}
+    if messages:
+        values |= {
+            "message_ids": list(messages),
+            "message_backs": [back for back, _ in messages.values()],
+            "roles": [row.role for _, row in messages.values()],
+            "created": [row.created for _, row in messages.values()],
+            "message_bodies": [row.body for _, row in messages.values()],
+        }
+    blobs = list[tuple[PartRow, dict[str, bytes]]]()
+    if parts:
+        split = _without_blobs if request.draft else extract_blobs
+        stored = [split(row.body) for _, row in parts.values()]
+        blobs = [(row, own) for (_, row), (_, own) in zip(parts.values(), stored, strict=True) if own]
+        values |= {
+            "draft": request.draft,
+            "part_messages": [row.message_id for _, row in parts.values()],
+            "part_ids": [row.id for _, row in parts.values()],
+            "part_backs": [back for back, _ in parts.values()],
+            "blob_counts": [len(own) for _, own in stored],
+            "tools": [row.tool for _, row in parts.values()],
+            "outcomes": [row.outcome for _, row in parts.values()],
+            "starts": [row.start for _, row in parts.values()],
+            "ends": [row.end for _, row in parts.values()],
+            "part_bodies": [body for body, _ in stored],
+            "words": ["" if request.draft else _part_lexemes(row) for _, row in parts.values()],
+        }
+    sql = _append_sql(
+        fenced=request.token is not None, messages=bool(messages), parts=bool(parts), takes=bool(request.takes)
+    )
+    return AppendStatement(request, sql, values, blobs)
 
 
-_PUT_MESSAGE = """
-    INSERT INTO messages (session, id, seq, role, created, body) VALUES (%s, %s, %s, %s, %s, %s)
+async def append_rows(db: Connection, append: AppendStatement, now: int, *, retried: bool) -> int:
+    request, values = append.request, {**append.values, "now": now, "channel": CHANNEL}
+    if request.token is None:
+        row = await _advance_row(db, request.session_id, len(request.rows) + len(request.takes), now)
+        check_token(request.session_id, None, row["token"], current_lease(row))
+        if row["lease"] is not None:  # an expired owner must not write after others did
+            await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
+        values |= {"key": row["key"], "seq": row["seq"]}
+    if request.takes:
+        values |= await _take_items(db, request, now, retried=retried)
+    try:
+        found = await (await db.execute(append.sql.encode(), values)).fetchone()
+    except errors.NotNullViolation as error:  # a part without a message has no key of one
+        names = {row.message_id for row in request.rows if isinstance(row, PartRow)}
+        names -= {row.id for row in request.rows if isinstance(row, MessageRow)}
+        raise PartValidationError(f"there is no message {' or '.join(sorted(names))}", field="message_id") from error
+    except errors.DivisionByZero as error:
+        raise StoreError(f"inbox item {', '.join(request.takes)} was taken before") from error
+    if found is None:
+        await session_row(db, request.session_id)
+        raise lease_lost_error(request.session_id)
+    for row, blobs in append.blobs:
+        await _put_blobs(db, request.session_id, row, blobs)
+    return found[0]
+
+
+_FENCED_SESSION = """
+    UPDATE sessions SET seq = seq + %(count)s, active = greatest(created, %(now)s)
+    WHERE id = %(id)s AND token = %(token)s RETURNING key, seq, pg_notify(%(channel)s, %(id)s)"""
+_LOCKED_SESSION = "SELECT %(key)s::bigint AS key, %(seq)s::bigint AS seq"
+_PUT_MESSAGES = """, message AS (
+    INSERT INTO messages (session, id, seq, role, created, body)
+    SELECT session.key, row.id, session.seq - row.back, row.role, row.created, row.body
+    FROM session, unnest(%(message_ids)s::text[], %(message_backs)s::bigint[], %(roles)s::text[],
+        %(created)s::bigint[], %(message_bodies)s::bytea[]) WITH ORDINALITY
+        AS row (id, back, role, created, body, place)
+    ORDER BY row.place
     ON CONFLICT (session, id) DO UPDATE SET seq = excluded.seq, body = excluded.body
-"""
-_PUT_PART = """
+    RETURNING key, id)"""
+# A statement does not see the rows that it inserts, so the message of a part is looked up in both.
+_NEW_MESSAGE = "(SELECT key FROM message WHERE message.id = row.message)"
+_OLD_MESSAGE = "(SELECT key FROM messages WHERE messages.session = session.key AND messages.id = row.message)"
+_PUT_PARTS = """, part AS (
     INSERT INTO parts (session, message, id, seq, draft, blobs, tool, outcome, started, ended, body, words)
-    SELECT %s, key, %s, %s, %s, %s, %s, %s, %s, %s, %s, array_to_tsvector(%s)
-    FROM messages WHERE session = %s AND id = %s
+    SELECT session.key, {}, row.id, session.seq - row.back, %(draft)s, row.blobs, row.tool, row.outcome, row.started,
+        row.ended, row.body, array_to_tsvector(string_to_array(row.words, ' '))
+    FROM session, unnest(%(part_messages)s::text[], %(part_ids)s::text[], %(part_backs)s::bigint[],
+        %(blob_counts)s::integer[], %(tools)s::text[], %(outcomes)s::text[], %(starts)s::bigint[], %(ends)s::bigint[],
+        %(part_bodies)s::bytea[], %(words)s::text[]) WITH ORDINALITY
+        AS row (message, id, back, blobs, tool, outcome, started, ended, body, words, place)
+    ORDER BY row.place
     ON CONFLICT (message, id) DO UPDATE SET seq = excluded.seq, draft = excluded.draft, blobs = excluded.blobs,
         tool = excluded.tool, outcome = excluded.outcome, started = excluded.started, ended = excluded.ended,
-        body = excluded.body, words = excluded.words
-    RETURNING key
-"""
+        body = excluded.body, words = excluded.words)"""
+_TAKE_ITEMS = """, taken AS (
+    UPDATE inbox SET taken = true, seq = session.seq - item.back, body = item.body
+    FROM session, unnest(%(item_ids)s::text[], %(item_backs)s::bigint[], %(item_bodies)s::bytea[])
+        AS item (id, back, body)
+    WHERE inbox.session = session.key AND inbox.id = item.id AND (%(retried)s OR NOT inbox.taken)
+    RETURNING inbox.id)"""
+# If not all items were taken, the division by zero fails the statement, so that nothing is stored.
+_ALL_TAKEN = ", 1 / ((SELECT count(*) FROM taken) = %(items)s)::integer"
+
+
+@cache
+def _append_sql(*, fenced: bool, messages: bool, parts: bool, takes: bool) -> str:
+    """Returns the statement without the steps that have nothing to do: each takes time to start."""
+    message = f"coalesce({_NEW_MESSAGE}, {_OLD_MESSAGE})" if messages else _OLD_MESSAGE
+    steps = [_PUT_MESSAGES] * messages + [_PUT_PARTS.format(message)] * parts + [_TAKE_ITEMS] * takes
+    session = _FENCED_SESSION if fenced else _LOCKED_SESSION
+    return f"WITH session AS ({session}){''.join(steps)} SELECT session.seq{_ALL_TAKEN * takes} FROM session"
+
+
+async def _take_items(db: Connection, request: AppendRequest, now: int, *, retried: bool) -> dict[str, object]:
+    """Returns the values that mark inbox items as taken. Raises StoreError if one is not there, or was taken."""
+    rows = await fetch_rows(
+        db,
+        "SELECT id, body FROM inbox WHERE session = (SELECT key FROM sessions WHERE id = %s) AND id = ANY(%s)"
+        " AND (%s OR NOT taken)",
+        request.session_id,
+        list(request.takes),
+        retried,
+    )
+    items = {row["id"]: decode_inbox_item(row["body"]) for row in rows}
+    for item in request.takes:
+        if item not in items:
+            raise StoreError(f"inbox item {item} is not there or was taken before")
+    taken = [msgspec.structs.replace(items[item], taken=now) for item in request.takes]
+    return {
+        "item_ids": list(request.takes),
+        "item_backs": list(range(len(taken) - 1, -1, -1)),
+        "item_bodies": [encode_record(item) for item in taken],
+        "items": len(set(request.takes)),
+        "retried": retried,
+    }
 
 
 _ADVANCE = """
@@ -227,19 +349,28 @@ def split_lexemes(text: str) -> list[str]:
     return sorted(found)[:MAX_LEXEMES]
 
 
-async def _put_part(db: Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
-    body, blobs = (row.body, {}) if draft else extract_blobs(row.body)
+def _without_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
+    return body, {}
+
+
+def _part_lexemes(row: PartRow) -> str:
     part, _ = read_part("", row)
-    text = "" if draft or part is None else search_terms.searchable_text(part)
-    own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body, split_lexemes(text))
-    part_key = await (await db.execute(_PUT_PART, (session, *own, session, row.message_id))).fetchone()
-    if part_key is None:
-        raise PartValidationError(f"there is no message {row.message_id}", field="message_id")
-    if blobs:
-        await db.execute(_RELEASE_BLOBS, (part_key[0], list(blobs)))
+    return "" if part is None else " ".join(split_lexemes(search_terms.searchable_text(part)))
+
+
+async def _put_blobs(db: Connection, session_id: str, row: PartRow, blobs: dict[str, bytes]) -> None:
+    (part,) = await fetch_rows(
+        db,
+        """SELECT parts.key FROM parts JOIN messages ON messages.key = parts.message
+        WHERE messages.session = (SELECT key FROM sessions WHERE id = %s) AND messages.id = %s AND parts.id = %s""",
+        session_id,
+        row.message_id,
+        row.id,
+    )
+    await db.execute(_RELEASE_BLOBS, (part["key"], list(blobs)))
     for name, content in blobs.items():
         await db.execute("INSERT INTO blobs VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, content))
-        await db.execute("INSERT INTO blob_uses VALUES (%s, %s) ON CONFLICT DO NOTHING", (part_key[0], name))
+        await db.execute("INSERT INTO blob_uses VALUES (%s, %s) ON CONFLICT DO NOTHING", (part["key"], name))
 
 
 _RELEASE_BLOBS = """
@@ -249,49 +380,45 @@ _RELEASE_BLOBS = """
 """
 
 
-async def _take_inbox_item(db: Connection, session: int, item: str, seq: int, now: int, *, retried: bool) -> None:
-    free = "" if retried else "AND NOT taken"
-    rows = await fetch_rows(
-        db,
-        f"UPDATE inbox SET taken = true, seq = %s WHERE session = %s AND id = %s {free} RETURNING key, body",
-        seq,
-        session,
-        item,
-    )
-    if not rows:
-        raise StoreError(f"inbox item {item} is not there or was taken before")
-    taken = msgspec.structs.replace(decode_inbox_item(rows[0]["body"]), taken=now)
-    await db.execute("UPDATE inbox SET body = %s WHERE key = %s", (encode_record(taken), rows[0]["key"]))
-
-
 async def acquire_lease(
     db: Connection, session_id: str, owner: ProcessIdentity, now: int, *, ttl_ms: int, take_over: bool
 ) -> Lease:
-    row = await session_row(db, session_id, lock=True)
-    current = current_lease(row)
-    if current is not None and current.owner != owner and not take_over:
-        raise session_in_use_error(current)
-    return await _store_lease(db, Lease(session_id, row["token"] + 1, owner, now, ttl_ms))
+    """Replaces the lease that it has read, without a transaction; reads again if that has changed in between."""
+    while True:
+        row = await session_row(db, session_id)
+        current = current_lease(row)
+        if current is not None and current.owner != owner and not take_over:
+            raise session_in_use_error(current)
+        lease = Lease(session_id, row["token"] + 1, owner, now, ttl_ms)
+        seen = (row["token"], row["lease"], row["expires"])
+        if await _store_lease(db, lease, _IS_UNCHANGED, seen):
+            return lease
+
+
+_IS_UNCHANGED = (
+    " AND token = %s AND lease IS NOT DISTINCT FROM %s::bytea AND expires IS NOT DISTINCT FROM %s::timestamptz"
+)
 
 
 async def renew_lease(db: Connection, lease: Lease) -> Lease:
-    row = await session_row(db, lease.session_id, lock=True)
-    if row["token"] != lease.token:
+    if not await _store_lease(db, lease, " AND token = %s", (lease.token,)):
+        await session_row(db, lease.session_id)
         raise lease_lost_error(lease.session_id)
-    return await _store_lease(db, lease)
+    return lease
 
 
 async def release_lease(db: Connection, lease: Lease) -> None:
     await db.execute("UPDATE sessions SET lease = NULL WHERE id = %s AND token = %s", (lease.session_id, lease.token))
 
 
-async def _store_lease(db: Connection, lease: Lease) -> Lease:
-    await db.execute(
-        "UPDATE sessions SET token = %s, lease = %s, expires = clock_timestamp() + %s * interval '1 millisecond' "
-        "WHERE id = %s",
-        (lease.token, msgspec.json.encode(lease), lease.ttl_ms, lease.session_id),
+async def _store_lease(db: Connection, lease: Lease, condition: str, seen: tuple[object, ...]) -> bool:
+    """Stores the lease if the row still has what the condition compares. Returns whether it has."""
+    stored = await db.execute(
+        "UPDATE sessions SET token = %s, lease = %s, expires = clock_timestamp() + %s * interval '1 millisecond'"
+        f" WHERE id = %s{condition}".encode(),
+        (lease.token, msgspec.json.encode(lease), lease.ttl_ms, lease.session_id, *seen),
     )
-    return lease
+    return stored.rowcount > 0
 
 
 async def put_inbox_item(db: Connection, item: InboxItem, now: int) -> InboxItem:

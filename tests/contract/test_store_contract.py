@@ -322,7 +322,7 @@ async def test_an_append_is_all_or_nothing(store: Store, session: StoredSession)
 async def test_an_append_of_an_owner_is_all_or_nothing(store: Store, session: StoredSession):
     lease = await store.acquire(session.id, current_process())
     item = await store.put_inbox(InboxItem(session_id=session.id, message=Message("user", [TextPart("input")])))
-    good, stray, seq = said(session, "good"), TextPart("stray"), (await store.get(session.id)).seq
+    good, stray, seq = text_message(session, "good"), TextPart("stray"), (await store.get(session.id)).seq
     stray.adopt(new_id(), session.id)
     with pytest.raises(PartValidationError, match=stray.message_id):
         await store.append(session.id, [good, stray], token=lease.token)
@@ -335,17 +335,17 @@ async def test_an_append_of_an_owner_is_all_or_nothing(store: Store, session: St
     assert (await store.get(session.id)).seq == seq
     assert await store.append(session.id, [good], token=lease.token, takes=[item.id]) == seq + 3
     with pytest.raises(StoreError, match="taken before"):
-        await store.append(session.id, [said(session, "twice")], token=lease.token, takes=[item.id])
+        await store.append(session.id, [text_message(session, "twice")], token=lease.token, takes=[item.id])
     assert texts((await store.load(session.id)).messages) == ["good"]
     with pytest.raises(SessionNotFoundError):
-        await store.append(unknown := new_id(), [said(StoredSession(id=unknown), "good")], token=1)
+        await store.append(unknown := new_id(), [text_message(StoredSession(id=unknown), "good")], token=1)
 
 
 async def test_a_value_that_is_appended_twice_at_once_is_stored_in_its_last_version(
     store: Store, session: StoredSession
 ):
     lease = await store.acquire(session.id, current_process())
-    first, second = said(session, "first"), said(session, "second")
+    first, second = text_message(session, "first"), text_message(session, "second")
     head = replace(first, parts=[], agent="later")
     part, large = replace(first.parts[0], text="changed"), TextPart("x" * 70_000)
     large.adopt(second.id, session.id)

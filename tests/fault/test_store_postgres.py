@@ -226,7 +226,7 @@ async def test_reading_a_session_keeps_the_prepared_statements_of_the_connection
 
     async with PostgresStore(postgres_url, schema=schema, max_connections=1) as store:
         session = await store.create(StoredSession())
-        await store.append(session.id, [said(session.id, "hello")])
+        await store.append(session.id, [text_message(session.id, "hello")])
         for _ in range(8):
             await store.load(session.id)
         assert await store._pool.run(count_prepared)  # pyright: ignore[reportPrivateUsage]

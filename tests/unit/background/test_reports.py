@@ -69,13 +69,13 @@ async def test_a_report_that_ends_an_attempt_releases_the_run_and_may_be_repeate
     database, run_id = place
     given_to(database, "ann", "assigned", attempts=2)
     reports, queue = ReportTable(database, "ann"), RunQueue(database)
-    assert not reports.store_report(run_id, FAILED, TOLD, ends_attempt=1), "the first attempt was another assignment"
+    assert not reports.store_report(run_id, FAILED, WEBHOOK, ends_attempt=1), "the first attempt was another assignment"
     assert (reports.get_report(run_id), queue.get_entries([run_id])[run_id].state) == (None, "assigned")
     for _ in range(2):  # the response to the first commit may be lost
-        assert reports.store_report(run_id, DONE, TOLD, ends_attempt=2)
+        assert reports.store_report(run_id, DONE, WEBHOOK, ends_attempt=2)
         assert (reports.get_report(run_id), queue.get_entries([run_id])[run_id].state) == (DONE, "released")
         assert queue.release_run(run_id, "ann", 2)
     assert len(reports.outbox.claim_due(1 << 62)) == 1
     assert queue.requeue_run(run_id, "ann")
-    assert not reports.store_report(run_id, FAILED, TOLD, ends_attempt=2)
+    assert not reports.store_report(run_id, FAILED, WEBHOOK, ends_attempt=2)
     assert not queue.release_run(run_id, "ann", 2)

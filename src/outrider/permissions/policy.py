@@ -62,7 +62,7 @@ def decide(
     for name, rules in (("allow", allow), ("ask", ask), ("deny", deny)):
         if isinstance(rules, str):
             raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
-    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(arguments, dict | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): arguments is a dict of the call's arguments, got {arguments!r}")
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(

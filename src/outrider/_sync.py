@@ -229,12 +229,13 @@ class Callbacks:
 
     def __init__(self, seconds: float | None = CALLBACK_SECONDS) -> None:
         self.seconds = seconds
-        self._lock = asyncio.Lock()
+        self._lock: asyncio.Lock | None = None
 
     async def call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns the value of the function. Raises CallbackError if it fails or takes too long."""
         if is_async_function(function):
             return await call_user_function(name, function, *arguments, seconds=self.seconds)
+        self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             return await call_user_function(name, function, *arguments, seconds=self.seconds)
 

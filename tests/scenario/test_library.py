@@ -31,6 +31,7 @@ from outrider import (
     async_run_stream,
     run_stream,
 )
+from outrider.events import LoopStartedEvent, SessionUpdatedEvent
 from outrider.stores import MemoryStore, SqliteStore
 from tests.scenario.scripted_runs import call
 
@@ -319,6 +320,29 @@ async def test_input_runs_with_the_context_variables_of_the_task_that_added_it(d
         proceed.set()
         await asyncio.gather(ada, eve)
     assert seen == ["ada", "eve"]
+
+
+async def test_the_task_that_takes_an_input_runs_its_turn_and_ends_with_it():
+    """A second task for each turn costs memory, and time with many concurrent runs."""
+    tasks: list[Any] = []
+
+    async def change() -> str:
+        USER.set("changed by a tool")
+        return "ok"
+
+    async with Engine([helper()], scripted([call("change")], "done", "done"), [change]) as engine:
+        session_id = await engine.create()
+        engine.bus.subscribe(LoopStartedEvent, lambda _: tasks.append((asyncio.current_task(), USER.get())))
+        engine.bus.subscribe(
+            SessionUpdatedEvent,
+            lambda event: tasks.append(asyncio.current_task()) if "taken" in event.changes else None,
+        )
+        for _ in range(2):
+            await engine.prompt(session_id, "go")
+    (first, turn, second, next_turn) = tasks
+    assert turn == (first, "nobody")
+    assert next_turn == (second, "nobody")
+    assert first is not second
 
 
 def fail(*_: Any) -> Any:

@@ -46,7 +46,7 @@ class RunBudget:
         self._reserved_tokens = 0
         self._reserved_cost = Decimal(0)
         self._reservations = 0
-        self._settled = asyncio.Event()
+        self._settled: asyncio.Event | None = None  # while a request waits for it
         self.calls = asyncio.Semaphore(limits.parallel_calls)
 
     @property
@@ -92,7 +92,7 @@ class RunBudget:
             try:
                 self._plan_reservation(prompt_tokens, None, price)
             except LimitReachedError:
-                self._settled.clear()
+                self._settled = self._settled or asyncio.Event()
                 await self._settled.wait()
             else:
                 return
@@ -125,7 +125,9 @@ class RunBudget:
         """Replace a reservation by the actual usage. `turns` includes the one that `begin_turn` has counted already."""
         self.turns += turns - 1
         self._reservations -= 1
-        self._settled.set()
+        if self._settled is not None:
+            self._settled.set()
+            self._settled = None
         self._reserved_tokens -= reservation.tokens
         self._reserved_cost -= reservation.cost
         if tokens.total or cost is not None:

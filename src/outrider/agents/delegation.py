@@ -17,6 +17,7 @@ from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.context.lower import PromptProjection
 from outrider.context.prompts import role_of
+from outrider.context.request_ledger import RequestRecorder
 from outrider.errors import LimitReachedError, ToolFailure
 from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
@@ -246,6 +247,7 @@ def open_agent_context(
     call_id: str = "",
     take_input: TakeInput | None = None,
     output: OutputType | None = None,
+    request_recorder: RequestRecorder | None = None,
 ) -> AgentContext:
     """Create the context of an agent in a session: system prompt, tools for the session's mode and inherited rules."""
     session = journal.session
@@ -268,6 +270,7 @@ def open_agent_context(
         call_id=call_id,
         take_input=take_input,
         output=output,
+        request_recorder=request_recorder or RequestRecorder(),
     )
     offered = tools_for_mode(agent, run.tools, session.mode)
     delegates = build_delegation_tools(context, open_agent_context)

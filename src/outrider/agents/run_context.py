@@ -16,7 +16,7 @@ from outrider._sync import Callbacks
 from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import HookedClient, Hooks, SentRequests
 from outrider.agents.output_type import OutputType
-from outrider.agents.turn_state import TurnStateTracker
+from outrider.agents.turn_state import SilenceTimer, TurnStateTracker
 from outrider.context.lower import PromptProjection
 from outrider.context.request_ledger import RequestRecorder
 from outrider.errors import (
@@ -184,8 +184,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
     pending, so that they continue when the session is reopened. While `held` is set, no request starts.
     `not_shortened_at` is the number of messages when a compaction shortened nothing. `overflow_sizes` has the estimated
-    tokens of the smallest prompt that was too long, by model. `paces` has the longest time until
-    the first delta of an answer, by model. `output` is the type of the requested value and `output_value` that value,
+    tokens of the smallest prompt that was too long, by model. `silence` reports a model that sends
+    nothing. `output` is the type of the requested value and `output_value` that value,
     UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
     `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
     """
@@ -218,8 +218,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     caller: "AgentContext | None" = None
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
     tracked_origins: "ContextOrigins | None" = None
-    paces: dict[str, float] = msgspec.field(default_factory=dict[str, float])
-    request_recorder: RequestRecorder = msgspec.field(default_factory=RequestRecorder)
+    silence: SilenceTimer = msgspec.field(default_factory=SilenceTimer)
+    request_recorder: RequestRecorder
 
     @property
     def session(self) -> Session:

@@ -67,11 +67,6 @@ _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe th
 _UNPUBLISHED_WITHOUT_STREAM = _UNPUBLISHED | {PartStart, InputDelta}
 # Deltas with content. The start of an answer or of hidden reasoning comes long before its first word.
 _PACED = frozenset({TextDelta, ReasoningDelta, InputDelta, PartEnd, RemoteEvent})
-_TIMER_TOLERANCE = 0.01  # seconds
-# Silence is unusual if it is this many times longer than what was observed, within shares of the longest limit.
-_SLOWER = 4.0
-_MIN_SILENCE = 1 / 6
-_STREAM_SILENCE = 1 / 3
 _WITHDRAWN_CALL = "The answer broke off and was requested again. This call was not run."
 _TOO_MANY_CALLS = (
     "This call was not run: one answer may contain at most {most} calls. Read the results of the first {most}, then "
@@ -97,10 +92,11 @@ class ModelStep:
         self._start = monotonic()
         self._first_token: float | None = None
         self._stored_parts: set[str] = set()
-        self._withdrawn = Usage()
+        self._withdrawn: Usage | None = None  # of failed attempts
         self._last_error = ""  # while the client waits to send the request again
         model = f"{context.agent.provider}/{context.agent.model}"
-        self._silence = SilenceTimer(context.run.silence_seconds, context.paces, model, self._report_silence)
+        self._silence = context.silence
+        self._silence.start(context.run.silence_seconds, model, self._report_silence)
         self.message = self._new_message()
 
     async def run(self) -> Message:
@@ -112,7 +108,7 @@ class ModelStep:
             self._silence.stop()
             message = self.message
             self._run.budget.settle(self._reservation, message.tokens, message.cost, self._assembler.turns)
-            del self._request, self._silence  # they refer to this step; without the cycle it is freed at once
+            del self._request  # it refers to this step; without the cycle the step is freed at once
 
     async def _run_request(self) -> Message:
         await self._context.wait_if_held()
@@ -269,7 +265,7 @@ class ModelStep:
         cost = assembler.withdrawn_cost
         if cost is None:
             cost = self._run.pricing.cost(self._context.agent, assembler.model, tokens)
-        spent = self._withdrawn
+        spent = self._withdrawn or Usage()
         self._withdrawn = Usage(spent.tokens + tokens, (spent.total_cost or 0) + (cost or Decimal(0)))
         return Usage(tokens, cost)
 
@@ -283,9 +279,9 @@ class ModelStep:
             self._fail_pending_calls(calls, now, _TRUNCATED_ANSWER)
         elif len(calls) > most:
             self._fail_pending_calls(calls[most:], now, _TOO_MANY_CALLS.format(most=most))
-        message.tokens, message.cost = self._assembler.tokens + self._withdrawn.tokens, self._answer_cost()
-        if self._withdrawn.total_cost and (message.cost is not None or not self._assembler.tokens.total):
-            message.cost = (message.cost or Decimal(0)) + self._withdrawn.total_cost
+        message.tokens, message.cost = self._assembler.tokens, self._answer_cost()
+        if self._withdrawn is not None:
+            self._add_withdrawn(message, self._withdrawn)
         message.finish = None if error else (self._assembler.finish or "other")
         message.error = error
         if self._assembler.paused:
@@ -301,6 +297,12 @@ class ModelStep:
         else:
             await journal.put_message(message)
         self._publish_response(miss, has_calls=bool(calls))
+
+    def _add_withdrawn(self, message: Message, withdrawn: Usage) -> None:
+        """Add what failed attempts used."""
+        if withdrawn.total_cost and (message.cost is not None or not message.tokens.total):
+            message.cost = (message.cost or Decimal(0)) + withdrawn.total_cost
+        message.tokens += withdrawn.tokens
 
     def _explain_cache_miss(self) -> CacheMiss | None:
         context = self._context
@@ -342,7 +344,7 @@ class ModelStep:
             duration_ms=round((monotonic() - self._start) * 1000),
             first_token_ms=None if self._first_token is None else round((self._first_token - self._start) * 1000),
             cost=None if message.cost is None else str(message.cost),
-            withdrawn_tokens=self._withdrawn.tokens.total,
+            withdrawn_tokens=self._withdrawn.tokens.total if self._withdrawn else 0,
             cache_miss=miss.describe() if miss else "",
         )
 
@@ -378,63 +380,6 @@ class ModelStep:
             path=MessagePath(directory, directory) if directory else None,
             time=MessageTime(self._run.clock()),
         )
-
-
-class SilenceTimer:
-    """Calls `report` when nothing arrives for longer than the model normally takes, then every `longest` seconds.
-
-    `paces` has the longest time that each model took until its first delta, from earlier steps. After that, the limit
-    follows from the longest gap between two deltas of this answer. A restart only stores numbers, since it happens for
-    every delta."""
-
-    def __init__(self, longest: float, paces: dict[str, float], model: str, report: Callable[[float], None]) -> None:
-        self._longest = longest
-        self._paces, self._model = paces, model
-        self._report = report
-        self._loop = asyncio.get_running_loop()
-        self._since = self._loop.time()
-        self._gap = 0.0
-        self._has_output = False
-        self._reported = float("-inf")
-        self._timer = self._loop.call_later(longest * _MIN_SILENCE, self._check)
-
-    def restart(self) -> None:
-        """Start to measure now, because a delta has arrived."""
-        now = self._loop.time()
-        gap, self._since = now - self._since, now
-        if not self._has_output:
-            self._has_output = True
-            self._paces[self._model] = max(gap, self._paces.get(self._model, 0.0))
-        elif gap > self._gap:
-            self._gap = gap
-
-    def wait_for_retry(self, delay: float) -> None:
-        """Start to measure after `delay`, when the request is sent again."""
-        self._since = self._loop.time() + delay
-        self._has_output, self._gap = False, 0.0
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    @property
-    def limit(self) -> float:
-        """The seconds of silence that are unusual now: before the first delta, or between two."""
-        if self._has_output:
-            wanted = max(self._gap * _SLOWER, self._longest * _STREAM_SILENCE)
-        else:
-            wanted = self._paces.get(self._model, self._longest) * _SLOWER
-        return min(max(wanted, self._longest * _MIN_SILENCE), self._longest)
-
-    def _check(self) -> None:
-        now, limit = self._loop.time(), self.limit
-        silent = now - self._since
-        if silent >= limit - _TIMER_TOLERANCE and now - max(self._reported, self._since) >= limit - _TIMER_TOLERANCE:
-            self._reported = now
-            self._report(silent)
-        due = max(self._since + limit, self._reported + self._longest) - now
-        # Output that starts meanwhile shortens the limit, so the timer never sleeps longer than the shortest one.
-        wait = min(max(due, _TIMER_TOLERANCE), self._longest * _MIN_SILENCE)
-        self._timer = self._loop.call_later(wait, self._check)
 
 
 def _withdraw_part(part: AnswerPart, now: int) -> AnswerPart:

@@ -6,7 +6,8 @@ from outrider.agents.run_context import AgentContext
 from outrider.agents.turn_state import NOTE, TurnEnd, is_paused
 from outrider.errors import OutputMismatch
 from outrider.types.messages import Message
-from outrider.types.parts import TextPart, ToolPart, tool_result
+from outrider.types.parts import TextPart, ToolPart
+from outrider.types.tool_state import ToolCompleted, ToolError
 
 FIRST_WARNING = 3  # equal calls with equal results in a row; further warnings follow at twice the number each
 EMPTY_ANSWER_LIMIT = 2
@@ -120,5 +121,6 @@ def _call_key(call: ToolPart) -> bytes:
 
 
 def _result_key(call: ToolPart) -> bytes:
-    result = tool_result(call)
-    return result.content.encode("utf-8", "surrogatepass") if result else b""
+    return (
+        call.state.text.encode("utf-8", "surrogatepass") if isinstance(call.state, ToolCompleted | ToolError) else b""
+    )

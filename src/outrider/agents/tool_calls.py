@@ -21,7 +21,7 @@ from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
-from outrider.types.parts import TextPart, ToolPart, tool_result
+from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import (
     DISPLAY,
     FORWARDED_BY,
@@ -354,14 +354,13 @@ class ToolCallRunner:
         ended = await self._runner.run(call, self._tool_context(call))
         state = ended.state
         assert isinstance(state, ToolCompleted | ToolError)
-        result = tool_result(ended)
         tell(
             ToolExecutionCompletedEvent,
             call_id=call.call_id,
             tool_name=call.tool,
             success=isinstance(state, ToolCompleted),
             duration_ms=working_time(state),
-            output_preview=result.content[:MAX_PREVIEW] if result else "",
+            output_preview=state.text[:MAX_PREVIEW],
             reason=state.reason if isinstance(state, ToolError) else "",
             origins=describe_origins(ended.origins),
         )

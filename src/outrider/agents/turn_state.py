@@ -1,5 +1,6 @@
 """The states of a turn, its termination reasons, and checks on where a transcript ended."""
 
+import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
@@ -10,7 +11,7 @@ from outrider.context.lower import CONTINUE, PAUSED
 from outrider.errors import OutriderError
 from outrider.types.events import TurnCompletedEvent, TurnStartedEvent
 from outrider.types.messages import Message, Role
-from outrider.types.parts import CompactionPart, PatchPart, TextPart
+from outrider.types.parts import CompactionPart, PatchPart, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
 TurnState = Literal[
@@ -21,6 +22,11 @@ TerminationReason = Literal[
 ]
 
 NOTE = "note"
+_TIMER_TOLERANCE = 0.01  # seconds
+# Silence is unusual if it is this many times longer than what was observed, within shares of the longest limit.
+_SLOWER = 4.0
+_MIN_SILENCE = 1 / 6
+_STREAM_SILENCE = 1 / 3
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -95,7 +101,10 @@ def is_paused(answer: Message) -> bool:
 
 def has_pending_calls(message: Message) -> bool:
     """Return whether the message has calls that can still run. A call in state running is not run again."""
-    return any(isinstance(call.state, ToolPending) for call in message.get_calls())
+    for part in message.parts:  # noqa: SIM110  a generator costs more than the search; a withdrawn call has ended
+        if isinstance(part, ToolPart) and isinstance(part.state, ToolPending):
+            return True
+    return False
 
 
 class StepReporter:
@@ -149,3 +158,76 @@ class TurnStateTracker:
             self._waiting -= 1
             if not self._waiting:
                 self.enter("running_tools")
+
+
+class SilenceTimer:
+    """Calls `report` when nothing arrives for longer than the model normally takes, then every `longest` seconds.
+
+    `paces` has the longest time that each model took until its first delta, from earlier steps. After that, the limit
+    follows from the longest gap between two deltas of this answer. A restart only stores numbers, since it happens for
+    every delta. The steps of an agent share one timer of the event loop: `stop` leaves it running, and it ends when it
+    is due between two steps."""
+
+    def __init__(self) -> None:
+        self.paces: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._report: Callable[[float], None] | None = None
+        self._longest, self._model = 0.0, ""
+        self._since = self._gap = 0.0
+        self._has_output = False
+        self._reported = float("-inf")
+
+    def start(self, longest: float, model: str, report: Callable[[float], None]) -> None:
+        """Start to measure now, for a request to a model."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None and (loop is not self._loop or longest != self._longest):
+            self._timer.cancel()
+            self._timer = None
+        self._loop, self._longest, self._model, self._report = loop, longest, model, report
+        self._since, self._gap, self._has_output, self._reported = loop.time(), 0.0, False, float("-inf")
+        if self._timer is None:
+            self._timer = loop.call_later(longest * _MIN_SILENCE, self._check, loop)
+
+    def restart(self) -> None:
+        """Start to measure now, because a delta has arrived."""
+        assert self._loop is not None
+        now = self._loop.time()
+        gap, self._since = now - self._since, now
+        if not self._has_output:
+            self._has_output = True
+            self.paces[self._model] = max(gap, self.paces.get(self._model, 0.0))
+        elif gap > self._gap:
+            self._gap = gap
+
+    def wait_for_retry(self, delay: float) -> None:
+        """Start to measure after `delay`, when the request is sent again."""
+        assert self._loop is not None
+        self._since = self._loop.time() + delay
+        self._has_output, self._gap = False, 0.0
+
+    def stop(self) -> None:
+        self._report = None
+
+    @property
+    def limit(self) -> float:
+        """The seconds of silence that are unusual now: before the first delta, or between two."""
+        if self._has_output:
+            wanted = max(self._gap * _SLOWER, self._longest * _STREAM_SILENCE)
+        else:
+            wanted = self.paces.get(self._model, self._longest) * _SLOWER
+        return min(max(wanted, self._longest * _MIN_SILENCE), self._longest)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._report is None:
+            return
+        now, limit = loop.time(), self.limit
+        silent = now - self._since
+        if silent >= limit - _TIMER_TOLERANCE and now - max(self._reported, self._since) >= limit - _TIMER_TOLERANCE:
+            self._reported = now
+            self._report(silent)
+        due = max(self._since + limit, self._reported + self._longest) - now
+        # Output that starts meanwhile shortens the limit, so the timer never sleeps longer than the shortest one.
+        wait = min(max(due, _TIMER_TOLERANCE), self._longest * _MIN_SILENCE)
+        self._timer = loop.call_later(wait, self._check, loop)

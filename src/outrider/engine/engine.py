@@ -1,8 +1,8 @@
 """The engine: the entry point of every front end to sessions, agents, models and tools; and its open sessions."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, Unpack, overload
@@ -22,6 +22,7 @@ from outrider.engine.runtime import (
     EngineKeywords,
     EngineOptions,
     EngineRuntime,
+    OpenDependencies,
     RunSpec,
     attachment_part,
     check_arguments,
@@ -94,8 +95,12 @@ class SessionRegistry:
     async def create_session(self, session: Session) -> None:
         """Store a new session, acquire its lease and add it to the registry."""
         self._require_open()
-        async with self._open_deps(session) as deps:
+        deps = await self._runtime.open_deps(session)
+        try:
             self._register_session(await self._runtime.create_session(session), deps)
+        except BaseException:
+            await deps.close()
+            raise
 
     async def open_session(self, session_id: str, *, take_over: bool = False, resume_turn: bool = False) -> LiveSession:
         """Return the session, opened if necessary. A session whose lease was lost is reopened. With `resume_turn`,
@@ -114,8 +119,12 @@ class SessionRegistry:
     async def _resume_session(self, session_id: str, **options: bool) -> LiveSession:
         journal = await self._runtime.resume_session(session_id, **options)
         try:
-            async with self._open_deps(journal.session) as deps:
+            deps = await self._runtime.open_deps(journal.session)
+            try:
                 return self._register_session(journal, deps)
+            except BaseException:
+                await deps.close()
+                raise
         except BaseException:
             await journal.close()
             raise
@@ -162,16 +171,7 @@ class SessionRegistry:
             if self._titles is not None:
                 stack.push_async_callback(self._titles.close)
 
-    @asynccontextmanager
-    async def _open_deps(self, session: Session) -> AsyncGenerator[tuple[Any, AsyncExitStack], None]:
-        """Create the dependencies of a session. They are closed here only if the session cannot be opened."""
-        async with AsyncExitStack() as stack:
-            deps = await self._runtime.open_deps(session, stack)
-            kept = AsyncExitStack()
-            yield deps, kept
-            await kept.enter_async_context(stack.pop_all())
-
-    def _register_session(self, journal: Journal, deps: tuple[Any, AsyncExitStack]) -> LiveSession:
+    def _register_session(self, journal: Journal, deps: OpenDependencies) -> LiveSession:
         live = LiveSession(
             journal,
             self._store,

@@ -3,7 +3,7 @@ its turn ends. A request of another process to abort the turn is an inbox item t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from contextvars import Context, copy_context
 from functools import partial
@@ -21,12 +21,12 @@ from outrider.errors import OutriderError, SessionInUseError, StoreError
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxChange, InboxItem, SessionUpdate
 from outrider.sessions.store import Store
+from outrider.types.agents import Agent
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, TextPart
 from outrider.types.tool_state import ToolError
 
 MAX_TITLE = 60
-PublishChanges = Callable[..., None]
 
 
 class InputOrigin(NamedTuple):
@@ -47,33 +47,31 @@ class _InboxRead(Struct, frozen=True):
     waiting: Sequence[InboxItem]
 
 
-class SessionInbox:
-    """Queues input for one session. `publish_changes` announces input as queued, taken or withdrawn. `notes` returns
-    the workspace notes and `initial_state` its state; both are stored with the first input and stay the same.
-    `make_result` makes the result of an input that starts no turn, `model` returns the model that answers.
-    `describe_input` adds to an input what it is answered with. `current` is the origin of the newest input that
-    was taken, None if it came from another process."""
+class InboxOwner(Protocol):
+    """The session of an inbox. `publish_update` announces input as queued, taken or withdrawn. `workspace_notes` and
+    `initial_state` are stored with the first input and stay the same. `make_result` makes the result of an input that
+    starts no turn, `agent` answers. `describe_input` adds to an input what it is answered with."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        store: Store,
-        publish_changes: PublishChanges,
-        notes: Callable[[], str] = lambda: "",
-        initial_state: Callable[[], Awaitable[TextPart | None]] | None = None,
-        *,
-        make_result: Callable[[TurnEnd], "RunResult[Any]"],
-        model: Callable[[], ModelRef] | None = None,
-        describe_input: Callable[[Message], None] | None = None,
-    ) -> None:
-        self._describe_input = describe_input
-        self._model = model
-        self._make_result = make_result
+    @property
+    def agent(self) -> Agent: ...
+
+    @property
+    def workspace_notes(self) -> str: ...
+
+    async def initial_state(self) -> TextPart | None: ...
+    def publish_update(self, **changes: Any) -> None: ...
+    def make_result(self, end: TurnEnd) -> "RunResult[Any]": ...
+    def describe_input(self, message: Message) -> None: ...
+
+
+class SessionInbox:
+    """Queues input for one session. `current` is the origin of the newest input that was taken, None if it came from
+    another process."""
+
+    def __init__(self, journal: Journal, store: Store, owner: InboxOwner) -> None:
         self._journal = journal
         self._store = store
-        self._publish_changes = publish_changes
-        self._notes = notes
-        self._initial_state = initial_state
+        self._owner = owner
         self._futures: dict[str, list[asyncio.Future[RunResult[Any]]]] = {}
         self._taken: list[str] = []
         self._origins: dict[str, InputOrigin] = {}
@@ -84,13 +82,13 @@ class SessionInbox:
         self._puts = self._open_puts = 0
 
     async def put(
-        self, item: InboxItem, output: OutputType | None = None
+        self, item: InboxItem, origin: InputOrigin | None = None
     ) -> tuple[InboxItem, asyncio.Future[RunResult[Any]]]:
         """Store an input and return it with a future for the end of its turn. An input with a known id is returned as
         first stored; if its turn is over, the future resolves with the last text."""
         end = self.expect_end(item.id)
         self._puts, self._open_puts = self._puts + 1, self._open_puts + 1
-        self._origins[item.id] = InputOrigin(copy_context(), output)
+        self._origins[item.id] = origin or InputOrigin(copy_context())
         try:
             stored = await self._store.put_inbox(item)
         except BaseException:
@@ -100,12 +98,12 @@ class SessionInbox:
         finally:
             self._open_puts, self._read = self._open_puts - 1, None
         if stored.message.id == item.message.id:
-            self._publish_changes(queued=item.id)
+            self._owner.publish_update(queued=item.id)
             if stored.message.join_text() != item.message.join_text():
                 # The store redacts secrets; the model of this process gets the original text.
                 self._unredacted[item.id] = item.message
         if stored.taken is not None and item.id not in self._taken:
-            self._resolve_item(item.id, self._make_result(TurnEnd("completed", self.last_text())))
+            self._resolve_item(item.id, self._owner.make_result(TurnEnd("completed", self.last_text())))
         return stored, end
 
     def expect_end(self, name: str) -> asyncio.Future[RunResult[Any]]:
@@ -127,7 +125,7 @@ class SessionInbox:
                 message = await self._take_item(item)
                 if not is_note(message):
                     return True
-                self.resolve_taken(self._make_result(TurnEnd("completed")))
+                self.resolve_taken(self._owner.make_result(TurnEnd("completed")))
         return False
 
     async def discard_aborts(self) -> list[InboxItem]:
@@ -151,9 +149,9 @@ class SessionInbox:
                 return False
             self._read = None
             await self._journal.discard_inbox_item(item_id)
-        self._publish_changes(withdrawn=item_id)
+        self._owner.publish_update(withdrawn=item_id)
         self._origins.pop(item_id, None)
-        self._resolve_item(item_id, self._make_result(TurnEnd("aborted")))
+        self._resolve_item(item_id, self._owner.make_result(TurnEnd("aborted")))
         return True
 
     def resolve_taken(self, end: "RunResult[Any]") -> None:
@@ -198,10 +196,12 @@ class SessionInbox:
         if not session.messages:
             await self._describe_workspace(item.message)
         item.message.mode = item.message.mode or session.mode
-        if self._model is not None and item.message.model is None:
-            item.message.agent, item.message.model = item.message.agent or session.agent, self._model()
-        if self._describe_input is not None and not is_note(item.message):
-            self._describe_input(item.message)
+        if item.message.model is None:
+            agent = self._owner.agent
+            item.message.agent = item.message.agent or session.agent
+            item.message.model = ModelRef(agent.provider, agent.model)
+        if not is_note(item.message):
+            self._owner.describe_input(item.message)
         origin, resumed = self._origins.pop(item.id, None), self.current if self._taken else None
         # Stored input has no origin; `go_on`, which resumes it, may have its output type.
         self.current = resumed if origin is None and resumed is not None and resumed.output is not None else origin
@@ -210,7 +210,7 @@ class SessionInbox:
         message = await self._journal.take_inbox_item(item)
         if read is not None and not self._open_puts and read.puts == self._puts:
             self._read = replace(read, waiting=[other for other in read.waiting if other.id != item.id])
-        self._publish_changes(taken=item.id)
+        self._owner.publish_update(taken=item.id)
         if not session.title:
             await self._journal.update_session(SessionUpdate(title=first_line_title(message)))
         return message
@@ -218,7 +218,7 @@ class SessionInbox:
     async def _describe_workspace(self, message: Message) -> None:
         """Store the workspace notes and the initial state with the first message. They stay the same to the end of the
         session, so that the cached prompt prefix stays valid."""
-        notes, state = self._notes(), await self._initial_state() if self._initial_state else None
+        notes, state = self._owner.workspace_notes, await self._owner.initial_state()
         message.system = notes if notes or state else None
         if state and not any(part.text == state.text for part in message.get_parts_by_type(TextPart)):
             message.add_part(state)

@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from contextlib import AsyncExitStack
-from contextvars import Context
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import Context, copy_context
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +23,7 @@ from outrider.engine.child_sessions import called_sessions
 from outrider.engine.inbox import AbortListener, InputOrigin, SessionInbox
 from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
 from outrider.engine.results import RunResult
-from outrider.engine.runtime import EngineRuntime
+from outrider.engine.runtime import EngineRuntime, OpenDependencies
 from outrider.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -54,7 +53,7 @@ class CompactionRequest:
 
     def __init__(self) -> None:
         self._end: asyncio.Future[CompactionPart | None] | None = None
-        self._instructions: list[str] = []
+        self._instructions: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self._end is not None
@@ -66,14 +65,13 @@ class CompactionRequest:
     def request_compaction(self, instructions: str) -> "asyncio.Future[CompactionPart | None]":
         """Return the future of the pending request, or of a new one."""
         if instructions:
-            self._instructions.append(instructions)
+            self._instructions += (instructions,)
         self._end = self._end or asyncio.get_running_loop().create_future()
         return self._end
 
     def resolve(self, outcome: CompactionPart | OutriderError | None) -> None:
         """Set the result or the exception of the future; without a pending request this does nothing."""
-        end, self._end = self._end, None
-        self._instructions.clear()
+        end, self._end, self._instructions = self._end, None, ()
         if end is None:
             return
         if isinstance(outcome, OutriderError):
@@ -114,7 +112,7 @@ class LiveSession:
         bus: EventBus,
         abort_listener: AbortListener,
         *,
-        deps: tuple[Any, AsyncExitStack],
+        deps: OpenDependencies,
         base_variables: Context,
     ) -> None:
         self.journal = journal
@@ -125,18 +123,10 @@ class LiveSession:
         self._context: AgentContext | None = None
         self._request_recorder = RequestRecorder()
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = SessionInbox(
-            journal,
-            store,
-            self._publish_update,
-            self._workspace_notes,
-            self._initial_state,
-            make_result=self._make_result,
-            model=lambda: ModelRef(self.agent.provider, self.agent.model),
-            describe_input=self._describe_input,
-        )
+        self.inbox = SessionInbox(journal, store, self)
         self._store = store
         self._base_variables = base_variables
+        self._worker_variables: Context | None = None  # of the running worker, until its first turn
         self._deps, self._close_deps = deps
         self._compaction = CompactionRequest()
         self._wake_requested = False
@@ -198,10 +188,11 @@ class LiveSession:
             self.session_tools.prefetch_state()
         if self.session_tools is not None:
             await self.session_tools.expand_input(item.message)
-        _, end = await self.inbox.put(item, output)
+        variables = copy_context()
+        _, end = await self.inbox.put(item, InputOrigin(variables, output))
         if self._closed:  # while the input was stored; the next owner processes it
-            self.inbox.resolve_all(self._make_result(TurnEnd("aborted")))
-        self.wake()
+            self.inbox.resolve_all(self.make_result(TurnEnd("aborted")))
+        self.wake(variables)
         return end
 
     def reject_own_turn(self) -> None:
@@ -253,12 +244,13 @@ class LiveSession:
         self._context = None  # its prompt was built with the summary
         return True
 
-    def wake(self) -> None:
+    def wake(self, variables: Context | None = None) -> None:
         """Make the worker check the inbox again, also if it is about to stop. A closed session starts no worker; its
-        input waits for the next owner."""
+        input waits for the next owner. With `variables`, those of an input, a new worker can run its turn itself."""
         self._wake_requested = True
         if not self.is_busy and not self._closed:
-            self._worker = asyncio.create_task(self._run_worker(), context=self._base_variables.copy())
+            self._worker_variables = variables or self._base_variables
+            self._worker = asyncio.create_task(self._run_worker(), context=self._worker_variables.copy())
 
     def resume_turn(self, output: OutputType | None = None) -> "asyncio.Future[RunResult[Any]]":
         """Resume the last turn if it was interrupted. The future resolves to its end."""
@@ -276,7 +268,7 @@ class LiveSession:
         worker.cancel()
         if getcoroutinestate(cast("Coroutine[Any, Any, None]", worker.get_coro())) == CORO_CREATED:
             self._report_end(
-                self._make_result(TurnEnd("aborted"))
+                self.make_result(TurnEnd("aborted"))
             )  # a task cancelled before its first step never runs its finally block
         limit = self._runtime.callback_seconds
         done, _ = await asyncio.wait([worker], timeout=limit)
@@ -297,13 +289,15 @@ class LiveSession:
         self._closed = True
         if self._context is not None:
             self._context.closing = True
-        async with AsyncExitStack() as stack:  # it calls the last one first, and all of them after an error
-            stack.push_async_callback(self.journal.close)
-            if self.session_tools is not None:
-                stack.push_async_callback(self.session_tools.aclose)
-            stack.push_async_callback(self._close_deps.aclose)
-            stack.callback(self.inbox.resolve_all, self._make_result(TurnEnd("aborted")))
-            stack.push_async_callback(self.abort)
+        tools = () if self.session_tools is None else (self.session_tools.aclose,)
+        await _call_all(self._abort_for_good, self._close_deps, *tools, self.journal.close)
+
+    async def _abort_for_good(self) -> None:
+        """Abort the turn, then resolve the futures of input that waits."""
+        try:
+            await self.abort()
+        finally:
+            self.inbox.resolve_all(self.make_result(TurnEnd("aborted")))
 
     async def _run_worker(self) -> None:
         """Process the inbox until it is empty. The futures of its input are resolved also after an exception or a
@@ -325,7 +319,7 @@ class LiveSession:
         finally:
             self._abort_listener.remove_session(self)
             self.journal.lease.on_lost = None
-            self._report_end(self._make_result(end or TurnEnd("aborted", self._text_of_turn())))
+            self._report_end(self.make_result(end or TurnEnd("aborted", self._text_of_turn())))
 
     def _text_of_turn(self) -> str:
         """Return what the agent wrote in a turn that was aborted."""
@@ -360,9 +354,13 @@ class LiveSession:
         return await self.inbox.take_next()
 
     async def _run_turn_of_input(self) -> "RunResult[Any]":
-        """Run the turn in a task with the context variables of the task that added its input."""
+        """Run the turn with the context variables of the task that added its input: in this task, if it was started
+        with them and has run no turn yet."""
         origin = self.inbox.current
         variables = origin.variables if origin else self._base_variables
+        unused, self._worker_variables = self._worker_variables, None
+        if variables is unused:
+            return await self._run_turn(origin)
         return await asyncio.create_task(self._run_turn(origin), context=variables.copy())
 
     async def _run_turn(self, origin: InputOrigin | None) -> "RunResult[Any]":
@@ -388,7 +386,7 @@ class LiveSession:
             if self._context is not None:
                 self._context.run.tasks.clear()
             if plan := self.plan():
-                self._publish_update(plan=to_builtins(plan))
+                self.publish_update(plan=to_builtins(plan))
 
     async def _take_steering(self) -> list[Message]:
         """Take input of a running turn. The calls that follow run with the context variables of its sender."""
@@ -399,7 +397,7 @@ class LiveSession:
             self._context.call_context = origin.variables if origin else self._base_variables
         return messages
 
-    def _make_result(self, end: TurnEnd) -> "RunResult[Any]":
+    def make_result(self, end: TurnEnd) -> "RunResult[Any]":
         """Return the result of input that started no turn."""
         return RunResult(self._runtime.redact(end), session=self.session)
 
@@ -440,15 +438,19 @@ class LiveSession:
             self.journal.session.mode,
         )
         if self._context is None or self._context.agent != agent or self._context.mode != mode:
-            self._context = open_agent_context(agent, self.journal, run, take_input=self._take_steering)
-            self._context.request_recorder = self._request_recorder
+            self._context = open_agent_context(
+                agent, self.journal, run, take_input=self._take_steering, request_recorder=self._request_recorder
+            )
         self._context.start_turn(run)
         return self._context
 
     async def _run_compaction(self) -> None:
         """Run the requested compaction, but not while a call waits for an approval."""
-        if not self._compaction or self._has_pending_calls():
-            return
+        if self._compaction and not self._has_pending_calls():
+            # Not with the variables of the worker, which are those of an input.
+            await asyncio.create_task(self._compact_context(), context=self._base_variables.copy())
+
+    async def _compact_context(self) -> None:
         compactor, part = ContextCompactor(self._agent_context()), None
         try:
             if compactor.can_compact(auto=False):
@@ -461,14 +463,15 @@ class LiveSession:
         messages = self.journal.session.messages
         return bool(messages) and has_pending_calls(messages[-1])
 
-    def _workspace_notes(self) -> str:
+    @property
+    def workspace_notes(self) -> str:
         return self.session_tools.workspace_notes if self.session_tools else ""
 
-    async def _initial_state(self) -> TextPart | None:
+    async def initial_state(self) -> TextPart | None:
         agent = self.agent
         return await self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
 
-    def _describe_input(self, message: Message) -> None:
+    def describe_input(self, message: Message) -> None:
         spec = self._runtime.spec
         describe_input(
             message,
@@ -479,8 +482,17 @@ class LiveSession:
             run=lambda: self._runtime.create_run_context(self.session, self.session_tools),
         )
 
-    def _publish_update(self, **changes: Any) -> None:
+    def publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))
+
+
+async def _call_all(first: Callable[[], Awaitable[object]], *more: Callable[[], Awaitable[object]]) -> None:
+    """Call functions in order, all of them also after an error, which is raised at the end."""
+    try:
+        await first()
+    finally:
+        if more:
+            await _call_all(*more)
 
 
 def _as_outrider_error(error: BaseException, session_id: str) -> OutriderError:

@@ -83,7 +83,7 @@ def decide(
             ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow", *DecideKeywords.__annotations__)
         )
         raise ConfigurationError(f"decide() has no argument {min(odd)!r}; it has {known}")
-    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(arguments, dict | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): arguments is a dict of the call's arguments, got {arguments!r}")
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(

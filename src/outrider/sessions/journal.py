@@ -83,8 +83,8 @@ class DraftBuffer:
 
     def drop_draft(self, part_id: str) -> None:
         """Removes a part, because its final value is written."""
-        if self._sizes.pop(part_id, None) is not None:  # most parts have no draft
-            for entries in (self._parts, self._held, self._next_sizes):
+        if part_id in self._sizes:  # most parts have no draft
+            for entries in (self._sizes, self._parts, self._held, self._next_sizes):
                 entries.pop(part_id, None)
 
     def take_drafts(self, *, is_last: bool = False) -> list[AnyPart]:
@@ -302,7 +302,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         )
 
     def _finalize_part(self, part: AnyPart, message: Message) -> AnyPart:
-        adopt(part, message.id, self.session.id)
+        if getattr(part, "session_id", "") != self.session.id or part.message_id != message.id:
+            adopt(part, message.id, self.session.id)
         self._drafts.drop_draft(part.id)
         return part
 

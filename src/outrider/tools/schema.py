@@ -37,6 +37,11 @@ class ToolSignature(msgspec.Struct, frozen=True, dict=True):
     context_parameter: str | None
     accepts_extra: bool
 
+    @cached_property
+    def argument_names(self) -> frozenset[str]:
+        """The names of the arguments in JSON."""
+        return frozenset(field.key for field in self.parameters)
+
     def json_schema(self) -> dict[str, Any]:
         """Returns the schema of the arguments; the caller may change it."""
         return msgspec.json.decode(self._encoded_schema)
@@ -309,16 +314,17 @@ def convert_arguments(
 ) -> dict[str, Any]:
     """Returns the keyword arguments for the function; with `nulls`, a null means the default where it is no value.
     Raises InvalidArguments with the errors of all arguments."""
-    known = {field.key for field in signature.parameters}
-    extra = {name: value for name, value in given.items() if name not in known}
+    has_extra = not (given.keys() <= signature.argument_names)
     try:
         values, mismatches = convert_fields(signature.parameters, given, strict=False, nulls=nulls)
     except RecursionError as error:
         raise InvalidArguments(f"Invalid arguments for {tool}: they are nested too deeply. Nothing was run.") from error
-    if mismatches or (extra and not signature.accepts_extra):
+    if mismatches or (has_extra and not signature.accepts_extra):
         problems = "; ".join(_argument_problems(tool, signature, given, nulls=nulls))
         raise InvalidArguments(f"Invalid arguments for {tool}: {problems}. Nothing was run.")
-    return values | extra
+    if not has_extra:
+        return values
+    return values | {name: value for name, value in given.items() if name not in signature.argument_names}
 
 
 def _argument_problems(tool: str, signature: ToolSignature, given: dict[str, Any], *, nulls: bool) -> Iterator[str]:

@@ -153,6 +153,9 @@ class AnyAdapter:
         return value
 
 
+_JSON_SCALARS = frozenset({str, int, float, bool})  # a value of such a class is the converted value
+
+
 class ScalarAdapter:
     """A type that msgspec reads from one JSON value: text, numbers, booleans, null, dates, UUIDs, bytes. `build` makes
     a value of a subclass."""
@@ -166,6 +169,8 @@ class ScalarAdapter:
         return msgspec.json.schema(self.kind)
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
+        if value.__class__ is self.kind and self.kind in _JSON_SCALARS and self._build is None:
+            return value
         try:
             converted = msgspec.convert(value, self.kind, strict=strict)
             return converted if self._build is None else self._build(converted)

@@ -140,6 +140,9 @@ def part_from_dict(value: dict[str, Any]) -> Any:
 
 def adopt(part: Any, message_id: str, session_id: str) -> None:
     """Sets the owner ids of a part that is added to a message; a custom class need not define these fields."""
+    if isinstance(part, PartBase):
+        part.adopt(message_id, session_id)
+        return
     if take_owners := getattr(part, "adopt", None):
         take_owners(message_id, session_id)
         return
@@ -189,6 +192,11 @@ def decode_parts(data: bytes | str) -> list[AnyPart]:
 def plain(value: Any) -> Any:
     """Converts a value that may contain parts of any type to dicts, lists, strings and numbers."""
     return listed(msgspec.to_builtins(value, enc_hook=_to_dict))
+
+
+def encode_plain(value: Any) -> bytes:
+    """Returns the JSON of `plain(value)`, without the intermediate values."""
+    return _encoder.encode(value)
 
 
 def validate_part(part: AnyPart) -> None:

@@ -504,19 +504,18 @@ STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
 def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | None:
     """Returns the result of a call as it is sent to a model; None while the call has not ended."""
     state = call.state
-    match state:
-        case ToolCompleted() | ToolError():
-            return ToolResultPart(
-                id=call.id,
-                tool_use_id=call_id or call.call_id,
-                content=state.text,
-                is_error=isinstance(state, ToolError),
-                attachments=getattr(state, "attachments", ()),
-                tool_name=call.tool,
-                metadata=state.metadata.get("result", {}),
-            )
-        case ToolPending() | ToolRunning():
-            return None
+    if not isinstance(state, ToolCompleted | ToolError):
+        return None
+    is_error = isinstance(state, ToolError)
+    return ToolResultPart(
+        id=call.id,
+        tool_use_id=call_id or call.call_id,
+        content=state.text,
+        is_error=is_error,
+        attachments=() if is_error else state.attachments,
+        tool_name=call.tool,
+        metadata=state.metadata.get("result", {}),
+    )
 
 
 def file_block(mime: str, url: str, filename: str | None = None) -> dict[str, Any]:

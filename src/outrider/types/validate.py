@@ -99,10 +99,14 @@ def convert(value: Any, cls: type[S]) -> S:
         return convert(value, _with_fields(cls, unknown))
 
 
+_CONTAINERS = (dict, list, tuple)
+
+
 def listed(value: Any) -> Any:
     """Converts tuples to lists, recursively, so that plain data equals what JSON decoding returns."""
     if isinstance(value, dict):
-        return {name: listed(item) for name, item in cast("JsonObject", value).items()}
+        items = cast("JsonObject", value).items()
+        return {name: listed(item) if isinstance(item, _CONTAINERS) else item for name, item in items}
     if isinstance(value, list | tuple):
         return [listed(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
     return value

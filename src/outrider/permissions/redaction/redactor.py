@@ -147,8 +147,12 @@ def _walk_sequence(value: list[Any] | tuple[Any, ...], texts: CleanTextCache) ->
 
 
 def _walk_mapping(value: dict[Any, Any], texts: CleanTextCache) -> dict[Any, Any]:
-    if texts.are_clean(value) and _TEXTLESS_TYPES.issuperset(map(type, value.values())):
-        return value
+    if texts.are_clean(value):
+        for key, item in value.items():
+            if item.__class__ not in _TEXTLESS_TYPES and _walk_field(key, item, texts) is not item:
+                break
+        else:
+            return value
     clean: dict[Any, Any] = {}
     same = True
     for key, item in value.items():
@@ -159,9 +163,15 @@ def _walk_mapping(value: dict[Any, Any], texts: CleanTextCache) -> dict[Any, Any
 
 
 def _walk_field(name: Any, value: Any, texts: CleanTextCache) -> Any:
-    if isinstance(name, str) and isinstance(value, str) and value and _SECRET_FIELD.match(name):
-        return HIDDEN_SECRET
+    if isinstance(value, str):
+        return HIDDEN_SECRET if value and isinstance(name, str) and _is_secret_field(name) else texts.redact(value)
     return redact_nested(value, texts)
+
+
+@lru_cache(maxsize=1024)
+def _is_secret_field(name: str) -> bool:
+    """Cached, because the metadata of many values have the same names."""
+    return _SECRET_FIELD.match(name) is not None
 
 
 def _walk_custom_part(value: Any, texts: CleanTextCache) -> Any:
@@ -177,6 +187,7 @@ def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
     texts = [name for name, field_value in fields.items() if _is_text(field_value)]
     others = [name for name in fields if name not in texts]
     found = attrgetter(*texts, texts[0]) if texts else _no_texts  # with two or more names it always returns a tuple
+    found_others = _others_getter(others)
 
     def walk_texts(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
         try:
@@ -188,10 +199,16 @@ def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
 
     def walk(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
         try:
-            left = others if texts.are_clean(found(value)) else fields
+            is_clean = texts.are_clean(found(value))
         except TypeError:
-            left = fields
-        return _with_fields(value, left, texts)
+            is_clean = False
+        if is_clean:
+            for other in found_others(value):
+                if other and _walkers[other.__class__](other, texts) is not other:
+                    break
+            else:
+                return value
+        return _with_fields(value, fields, texts)
 
     return walk if others else walk_texts
 
@@ -220,6 +237,10 @@ def _text_fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _no_texts(_: Any) -> tuple[Any, ...]:
     return ()
+
+
+def _others_getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    return attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
 
 
 def _is_text(kind: Any) -> bool:

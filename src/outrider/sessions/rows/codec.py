@@ -323,30 +323,25 @@ def to_rows(session_id: str, values: Sequence[StoredValue], *, split: bool = Fal
 
     Raises PartValidationError for an invalid value or one of another session.
     """
-    rows: list[Row] = []
     last: dict[tuple[str, str], AnyPart] = {}
-    written: dict[tuple[str, str], PartRow] = {}
     for value in values:
         if value.session_id != session_id:
             raise PartValidationError(f"{value.id} belongs to session {value.session_id!r}", field="session_id")
         if not isinstance(value, Message):
             last[value.message_id, value.id] = value
+    parts = {name: part_row(part, split=split) for name, part in last.items()}
+    rows: list[Row] = []
     for value in values:
         if isinstance(value, Message):
             rows += _message_rows(value)
-            continue
-        row = written.get(name := (value.message_id, value.id))
-        if row is None:
-            row = written[name] = part_row(last[name], split=split)
-        rows.append(row)
+        else:
+            rows.append(parts[value.message_id, value.id])
     return rows
 
 
-def _message_rows(message: Message) -> Iterator[Row]:
+def _message_rows(message: Message) -> list[Row]:
     message.validate()
-    yield message_row(message)
-    for part in message.parts:
-        yield part_row(part)
+    return [message_row(message), *map(part_row, message.parts)]
 
 
 def number_rows(rows: Sequence[Row], first: int) -> Collection[tuple[int, Row]]:
@@ -361,7 +356,7 @@ def message_row(message: Message) -> MessageRow:
 
 
 def part_row(part: AnyPart, *, split: bool = False) -> PartRow:
-    divided = split_large_texts(part) if split else None
+    divided = split_large_texts(part) if split and _has_large_text(part) else None
     body, texts = divided or (encode_json(part, _encode_part), {})
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body, texts=texts)
@@ -374,9 +369,14 @@ def part_row(part: AnyPart, *, split: bool = False) -> PartRow:
             return PartRow(part.id, part.message_id, body, part.tool)
 
 
+@cache
+def _encodes_itself(kind: type[PartBase]) -> bool:
+    return kind.__module__ != PartBase.__module__
+
+
 def _encode_part(part: AnyPart) -> bytes:
     """Encodes a part. Registered part types of users have no stored class and encode themselves."""
-    if type(part).__module__ != PartBase.__module__ or not isinstance(part, PartBase):
+    if not isinstance(part, PartBase) or _encodes_itself(part.__class__):
         validate_part(part)
         return encode_part(part)
     try:

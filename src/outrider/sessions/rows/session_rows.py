@@ -37,7 +37,7 @@ from outrider.sessions.records import (
 )
 from outrider.sessions.rows.codec import MessageRow, PartRow, encode_json, read_message, read_part
 from outrider.sessions.session import ForkPoint, SessionTime
-from outrider.types.codec import plain
+from outrider.types.codec import encode_plain
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel
@@ -206,7 +206,7 @@ def part_change(session_id: str, seq: int, stored: StoredPart) -> Change:
 
 
 def encode_record(value: InboxItem | Approval) -> bytes:
-    return encode_json(plain(value), msgspec.json.encode)
+    return encode_json(value, encode_plain)
 
 
 def decode_inbox_item(body: bytes) -> InboxItem:

@@ -32,23 +32,36 @@ _sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
 
 
 class WriteRequest:
-    """One write and the future that its caller awaits."""
+    """One write and, if it cannot be committed at once, the future that its caller awaits."""
 
-    __slots__ = ("_claim", "_error", "_result", "future", "loop", "synced", "timeout", "write")
+    __slots__ = ("_claim", "_error", "_future", "_result", "loop", "synced", "timeout", "write")
 
     def __init__(self, write: Write[Any], *, synced: bool) -> None:
         self.write = write
         self.synced = synced
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self._future: asyncio.Future[Any] | None = None
         self.timeout: asyncio.TimerHandle | None = None  # shared by all requests of one submission
         self._result: Any = None
         self._error: Exception | None = None
         self._claim = threading.Lock()
 
+    def make_future(self) -> None:
+        """Creates the future, because the caller has to wait. Must run in the thread of its event loop."""
+        if self._future is None:
+            self._future = self.loop.create_future()
+
+    async def wait_result(self) -> Any:
+        """Returns the result of the write, or raises its exception."""
+        if self._future is not None:
+            return await self._future
+        if self._error is not None:
+            raise self._error
+        return self._result
+
     def try_claim(self) -> bool:
         """Returns True once: to the thread that starts the write, or to the timeout that cancels it."""
-        return not self.future.done() and self._claim.acquire(blocking=False)
+        return (self._future is None or not self._future.done()) and self._claim.acquire(blocking=False)
 
     def release_claim(self) -> None:
         """Undoes a claim after a failed start, so that another thread can run the write."""
@@ -61,15 +74,15 @@ class WriteRequest:
         self._error = self._error or error
 
     def deliver_result(self) -> None:
-        """Sets the future's result or exception. Must run in the thread of its event loop."""
+        """Sets the result or exception of the future, if there is one. Must run in the thread of its event loop."""
         if self.timeout is not None:
             self.timeout.cancel()
-        if self.future.done():
+        if self._future is None or self._future.done():
             return
         if self._error is not None:
-            self.future.set_exception(self._error)
+            self._future.set_exception(self._error)
         else:
-            self.future.set_result(self._result)
+            self._future.set_result(self._result)
 
 
 def deliver_from_thread(requests: Sequence[WriteRequest]) -> None:
@@ -263,7 +276,7 @@ class DatabaseWriter:
             self._submit_to_thread([request])
         else:
             self._submit(self._loop_writer, request)
-        return await request.future
+        return await request.wait_result()
 
     def read_inline(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
         """Runs a fast query on the inline connection, whose page cache is warm; returns None if it is not available."""
@@ -290,6 +303,7 @@ class DatabaseWriter:
             return
         if not loop_writer.waiting:
             loop_writer.loop.call_soon(self._commit_waiting, loop_writer)
+        request.make_future()
         loop_writer.waiting.append(request)
 
     def _commit_waiting(self, loop_writer: "_LoopWriter") -> None:
@@ -312,6 +326,8 @@ class DatabaseWriter:
 
     def _submit_to_thread(self, requests: list[WriteRequest]) -> None:
         """Queues requests of one event loop for the thread, with a timeout in case another process holds the lock."""
+        for request in requests:
+            request.make_future()
         if self._closed:
             for request in requests:
                 request.set_error(StoreError(f"{self._path} is closed"))
@@ -336,7 +352,8 @@ class DatabaseWriter:
         text = f"{self._path}: another process has held the lock for {LOCK_TIMEOUT_SECONDS} s"
         for request in requests:
             if request.try_claim():
-                request.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
+                request.set_error(StoreUnavailableError(text, path=str(self._path)))
+                request.deliver_result()
 
     def _run_thread(self) -> None:
         transactions, file_lock = (

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,22 +63,23 @@ def from_python(program: str) -> list[str]:
     """A program of the package index. All of them are installed at once, in one virtual environment without pip: most
     of what they need is the same, and each environment took ten seconds of CPU time."""
     folder = CACHE / "python"
+    complete = folder / "complete"
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "python.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may run another of these tests
-        if not (folder / "bin" / program).exists():
+        pip = find_spec("pip")
+        if not complete.exists() and pip is not None and pip.origin is not None:
             environment = [sys.executable, "-m", "venv", "--without-pip", "--clear", folder]
-            pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "--disable-pip-version-check"]
+            runner = Path(pip.origin).with_name("__pip-runner__.py")  # as `pip --python` starts it
+            install = [folder / "bin" / "python", runner, "install", "--quiet", "--no-compile"]
             try:
                 subprocess.run(environment, check=True, capture_output=True, timeout=100)
-                subprocess.run(
-                    [*pip, "install", "--quiet", "--no-compile", *PYTHON_SERVERS],
-                    check=True,
-                    capture_output=True,
-                    timeout=200,
-                )
+                subprocess.run([*install, *PYTHON_SERVERS], check=True, capture_output=True, timeout=200)
+                complete.touch()
             except (subprocess.SubprocessError, OSError) as error:
                 pytest.skip(f"needs an index of Python packages: {error}")
+    if not complete.exists():
+        pytest.skip("needs pip")
     return [str(folder / "bin" / program)]
 
 

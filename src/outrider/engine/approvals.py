@@ -266,27 +266,7 @@ class ApprovalQueue:
         answer that belongs to another input counts as denied."""
         request = await self._store.ask(question)
         if request.answer == "open":
-            self._bus.publish(
-                ToolApprovalRequestedEvent(
-                    session_id=request.session_id,
-                    agent_name=agent,
-                    call_id=request.call_id,
-                    parent_call_id=parent_call_id,
-                    tool_name=request.tool,
-                    description=request.description,
-                    approval_id=request.id,
-                    tool_input=request.input,
-                    offers=request.offers,
-                    can_last=request.can_persist,
-                    outcome=request.outcome,
-                    contents=request.contents,
-                    widths=request.widths,
-                    effects=request.effects,
-                    preview=request.preview,
-                    position=request.position,
-                    flow=request.flow,
-                )
-            )
+            self._bus.publish(request.requested_event(agent, parent_call_id))
             failpoint("FP-mid-approval")
             request = await self._wait_for_answer(request)
         return request if request.fingerprint == question.fingerprint else replace(request, answer="denied")

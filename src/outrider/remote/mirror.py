@@ -356,25 +356,12 @@ class SessionMirror:
         return [SessionUpdatedEvent(session_id=self.session.id, changes=changes)]
 
     def _approval_event(self, approval: Approval) -> Event:
-        common: dict[str, Any] = {
-            "session_id": approval.session_id,
-            "call_id": approval.call_id,
-            "tool_name": approval.tool,
-        }
         if approval.answer == "open":
-            return ToolApprovalRequestedEvent(
-                **common,
-                agent_name=self.session.agent,
-                description=approval.description,
-                approval_id=approval.id,
-                tool_input=approval.input,
-                offers=approval.offers,
-                can_last=approval.can_persist,
-                outcome=approval.outcome,
-                contents=approval.contents,
-            )
+            return approval.requested_event(self.session.agent)
         return ToolApprovalResultEvent(
-            **common,
+            session_id=approval.session_id,
+            call_id=approval.call_id,
+            tool_name=approval.tool,
             approved=approval.answer == "allowed",
             approval_id=approval.id,
             scope=approval.scope,

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 from outrider.errors import ConfigurationError
 from outrider.sessions.session import ForkPoint, Session, SessionTime
 from outrider.types.codec import AnyPart
+from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -319,6 +320,28 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     def can_persist(self) -> bool:
         """True if an answer can apply to more than this one call."""
         return bool(self.offers or self.contents) if self.flow is None else self.flow.can_last
+
+    def requested_event(self, agent: str, parent_call_id: str = "") -> ToolApprovalRequestedEvent:
+        """Returns the event that asks for the answer, with all that a front end shows."""
+        return ToolApprovalRequestedEvent(
+            session_id=self.session_id,
+            agent_name=agent,
+            call_id=self.call_id,
+            parent_call_id=parent_call_id,
+            tool_name=self.tool,
+            description=self.description,
+            approval_id=self.id,
+            tool_input=self.input,
+            offers=self.offers,
+            can_last=self.can_persist,
+            outcome=self.outcome,
+            contents=self.contents,
+            widths=self.widths,
+            effects=self.effects,
+            preview=self.preview,
+            position=self.position,
+            flow=self.flow,
+        )
 
     def answered_with(
         self,

@@ -70,6 +70,28 @@ async def test_two_clients_of_a_session_receive_the_same_and_either_may_answer(s
     assert (serving.workspace / "made").exists()
 
 
+async def test_a_client_is_asked_with_all_that_the_stored_question_has(serving: Serving):
+    (serving.workspace / "notes.txt").write_text("one\ntwo\n")
+    edit = call("edit", file_path="notes.txt", old_string="two", new_string="2")
+    serving.script(edit, call("shell", command="git push --force"), "Done.")
+    await serving.begin()
+    async with serving.client() as engine:
+        events: list[ToolApprovalRequestedEvent] = []
+        engine.bus.subscribe(ToolApprovalRequestedEvent, events.append)
+        session_id = await engine.create()
+        working = asyncio.create_task(engine.prompt(session_id, "begin"))
+        for count in (1, 2):
+            await until(lambda count=count: len(events) == count)
+            (asked,) = await engine.approvals(session_id)
+            expected = asked.requested_event(events[-1].agent_name).to_dict() | {"timestamp": events[-1].timestamp}
+            assert events[-1].to_dict() == expected
+            await engine.answer(asked.id, allow=False)
+        assert (await working).output == "Done."
+    assert "-two\n+2" in events[0].preview
+    assert events[0].widths
+    assert any(effect.risky for effect in events[1].effects)
+
+
 async def test_a_client_compacts_with_instructions_and_completes_inputs(serving: Serving):
     serving.script("One. " * 200, "Two.", "A summary.")
     await serving.begin()

@@ -61,8 +61,8 @@ cover: $(STAMP)  ## run every test with coverage and list lines that are not cov
 mutate: $(STAMP)  ## mutation tests of the permission policy
 	@$(BIN)/python scripts/mutate
 
-try-api: $(STAMP)  ## run schemathesis against the server's OpenAPI description
-	@scripts/try-api
+try-api: $(STAMP)  ## run schemathesis against the server's OpenAPI description (SHORT=1: few requests; SEED=random)
+	@scripts/try-api $(if $(SHORT),--short) $(if $(SEED),--seed $(SEED))
 
 mcp-conformance: $(STAMP)  ## run the official MCP conformance suite (needs npm)
 	@scripts/mcp-conformance

@@ -28,7 +28,7 @@ from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.formats import format_count
-from outrider.types.ids import now_ms
+from outrider.types.ids import new_id, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,13 +221,14 @@ def submit_run(arguments: Namespace) -> int:
     """Submit a run and print it, or follow it with `--wait`."""
     if arguments.attach and arguments.wait:
         raise ConfigurationError("--wait cannot be used with --attach; see `outrider jobs show RUN --attach URL`")
-    settings = settings_from_arguments(arguments)
+    settings, run_id = settings_from_arguments(arguments), new_id()
 
     async def submit_prompt(jobs: "JobClient") -> "Run":
         options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs, settings))
+        options["run_id"] = run_id
         return await jobs.submit_run(arguments.prompt, **options)
 
-    run = run_with_jobs(arguments, submit_prompt)
+    run = run_with_jobs(arguments, submit_prompt, is_repeatable=True)  # the same id submits a run only once
     if not arguments.attach:
         warn_about_uncommitted_changes(arguments, settings)
     warn_about_ask_rules(arguments)
@@ -253,7 +254,7 @@ def list_runs(arguments: Namespace) -> int:
             )
         return runs
 
-    runs = run_with_jobs(arguments, load_runs)
+    runs = run_with_jobs(arguments, load_runs, is_repeatable=True)
     has_filter = arguments.state or arguments.since or arguments.queue or arguments.user
     code = _print_selected(arguments, runs) if has_filter else print_runs(arguments, runs)
     waiting = [short_id(run.id) for run in runs if run.state == "waiting"]
@@ -381,7 +382,7 @@ def show_run(arguments: Namespace) -> int:
         )
 
     console = Console()
-    run, tree, snapshot, report, questions, trace = run_with_jobs(arguments, load_details)
+    run, tree, snapshot, report, questions, trace = run_with_jobs(arguments, load_details, is_repeatable=True)
     diff = report.changes.diff if report and report.changes else ""
     if arguments.json:
         extra = {"snapshot": snapshot, **({"trace": trace} if trace else {})}

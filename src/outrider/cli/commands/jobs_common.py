@@ -28,9 +28,11 @@ NO_SHARED_WORKER_MESSAGE = "No worker is alive for this database. To start one h
 _OUTAGE_SECONDS = 60.0  # how long a command waits for an unavailable database
 
 
-def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]") -> T:
+def run_with_jobs(
+    arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]", *, is_repeatable: bool = False
+) -> T:
     """Open the job store of this machine, the database of `--database` or the jobs of the server of `--attach`, and
-    return the result of `work` on it."""
+    return the result of `work` on it. Work that `is_repeatable` is done again if it loses the database."""
     require_background()
     if arguments.attach:
         return asyncio.run(_run_attached(arguments, work))
@@ -47,7 +49,7 @@ def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T
                     return await work(jobs)
             except Exception as problem:
                 is_outage_error = isinstance(problem, StoreUnavailableError) or is_outage(problem)
-                if has_begun or not is_outage_error or monotonic() > deadline:
+                if (has_begun and not is_repeatable) or not is_outage_error or monotonic() > deadline:
                     raise
                 if not is_announced:
                     Console().print_stderr(f"Waiting for database: {problem}", "yellow")

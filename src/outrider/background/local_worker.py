@@ -53,12 +53,13 @@ class LockHolder(ProcessIdentity, frozen=True):
 
 
 class WorkerLock:
-    """An exclusive file lock for the one resident worker of a data directory. `launch_values` are recorded as a digest,
-    so that later commands can detect that they would start the worker with other values."""
+    """An exclusive file lock for the one resident worker of a data directory, or with another `name` for its
+    supervisor. `launch_values` are recorded as a digest, so that later commands can detect that they would start the
+    worker with other values."""
 
-    def __init__(self, folder: Path, launch_values: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, launch_values: Sequence[str] = (), name: str = "worker.lock") -> None:
         self._launch_values = launch_values
-        self._file = folder / "worker.lock"
+        self._file = folder / name
         self._descriptor: int | None = None
 
     def acquire(self) -> bool:
@@ -145,7 +146,6 @@ async def wait_until_idle(
             return
 
 
-_STOP_POLL_SECONDS = 0.1
 # A different OUTRIDER_HOME has its own worker; OUTRIDER_USER is read when a run is submitted.
 _IGNORED_VARIABLES = ("OUTRIDER_HOME", "OUTRIDER_USER")
 
@@ -158,10 +158,14 @@ def collect_launch_values(environ: Mapping[str, str], version: str) -> list[str]
 
 
 def ensure_worker(folders: AppFolders, environ: Mapping[str, str]) -> LockHolder | None:
-    """Starts a resident worker unless one runs; returns the holder of the lock if one ran before. The process has no
-    terminal and no socket: runs reach it through the database."""
-    if holder := WorkerLock(make_private_folder(folders.data)).holder():
+    """Starts a resident worker unless one runs, or was killed and is started again by its supervisor. Returns the
+    worker or the supervisor that ran before. The process has no terminal and no socket: runs reach it through the
+    database."""
+    lock = WorkerLock(make_private_folder(folders.data))
+    if holder := lock.holder():
         return holder
+    if lock.has_died() and (supervisor := supervisor_lock(folders.data).holder()):
+        return supervisor
     log = worker_log_path(folders)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_NOFOLLOW, 0o600), "ab") as output:
         subprocess.Popen(
@@ -179,11 +183,20 @@ def ensure_worker(folders: AppFolders, environ: Mapping[str, str]) -> LockHolder
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 _STABLE_SECONDS = 60.0  # a worker that ran for longer starts the count of failures anew
 _MAX_FAILURES = 8
+_POLL_SECONDS = 0.1
+_EXIT_SECONDS = 10.0  # for a supervisor whose worker has released its lock
 
 
-def supervise_worker(command: Sequence[str], write: Callable[[str], object]) -> int:
+def supervisor_lock(folder: Path) -> WorkerLock:
+    """The lock of the process that starts the resident worker again. `stop_worker` needs it: a supervisor that is about
+    to start the worker would do so after the stop."""
+    return WorkerLock(folder, name="supervisor.lock")
+
+
+def supervise_worker(command: Sequence[str], folder: Path, write: Callable[[str], object]) -> int:
     """Runs the command and starts it again when it was killed or failed, with a pause that doubles. Returns its exit
-    code when it has ended by itself, when this process was asked to stop, or after many failures in a row."""
+    code when it has ended by itself, when this process was asked to stop, or after many failures in a row; 0 at once
+    if another process supervises the worker of the folder."""
     child: subprocess.Popen[bytes] | None = None
     stopped = False
 
@@ -195,33 +208,53 @@ def supervise_worker(command: Sequence[str], write: Callable[[str], object]) -> 
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
+    lock = supervisor_lock(make_private_folder(folder))
+    if not _acquire_from_predecessor(lock, WorkerLock(folder)):
+        return 0
     failures = 0
-    while True:
-        start = monotonic()
-        child = subprocess.Popen(command, start_new_session=True)  # signals reach it through this process only
-        code = child.wait()
-        failures = 1 if monotonic() - start > _STABLE_SECONDS else failures + 1
-        if code == 0 or stopped or failures >= _MAX_FAILURES:
-            return max(code, 0)
-        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
-        write(f"the worker (process {child.pid}) ended with code {code}; it is started again in {pause:.0f} s")
-        sleep(pause)
-        if stopped:
-            return 0
+    try:
+        while not stopped:
+            start = monotonic()
+            child = subprocess.Popen(command, start_new_session=True)  # signals reach it through this process only
+            if stopped:  # the signal came before the child was known
+                child.terminate()
+            code = child.wait()
+            failures = 1 if monotonic() - start > _STABLE_SECONDS else failures + 1
+            if code == 0 or stopped or failures >= _MAX_FAILURES:
+                return max(code, 0)
+            pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
+            write(f"the worker (process {child.pid}) ended with code {code}; it is started again in {pause:.0f} s")
+            until = monotonic() + pause
+            while not stopped and monotonic() < until:
+                sleep(_POLL_SECONDS)  # a signal does not end a longer sleep
+    finally:
+        lock.release()
+    return 0
+
+
+def _acquire_from_predecessor(lock: WorkerLock, worker: WorkerLock) -> bool:
+    """Returns whether the lock could be acquired. A supervisor whose worker has ended is about to release it."""
+    until = monotonic() + _EXIT_SECONDS
+    while not lock.acquire():
+        if worker.holder() is not None or monotonic() > until:
+            return False
+        sleep(_POLL_SECONDS)
+    return True
 
 
 def stop_worker(folders: AppFolders, *, seconds: float = 30.0) -> ProcessIdentity | None:
-    """Sends SIGTERM to the resident worker and waits for its exit; it puts its runs back into the queue. Returns None
-    if there was no worker. Raises ProcessError if it does not exit in time."""
-    lock = WorkerLock(folders.data)
-    holder = lock.holder()
-    if holder is None:
+    """Sends SIGTERM to the supervisor of the resident worker, which passes it on, or to a worker without one. Waits for
+    their exit; the worker puts its runs back into the queue. Returns None if there was neither. Raises ProcessError if
+    they do not exit in time."""
+    locks = supervisor_lock(folders.data), WorkerLock(folders.data)
+    found = [holder for lock in locks if (holder := lock.holder()) is not None]
+    if not found:
         return None
     with suppress(ProcessLookupError):
-        os.kill(holder.pid, signal.SIGTERM)
+        os.kill(found[0].pid, signal.SIGTERM)
     deadline = monotonic() + seconds
-    while lock.holder() == holder:
+    while running := [holder for holder in found if holder in (lock.holder() for lock in locks)]:
         if monotonic() > deadline:
-            raise ProcessError(f"the worker (process {holder.pid}) has received SIGTERM but has not exited yet")
-        sleep(_STOP_POLL_SECONDS)
-    return holder
+            raise ProcessError(f"the worker (process {running[-1].pid}) has received SIGTERM but has not exited yet")
+        sleep(_POLL_SECONDS)
+    return found[-1]

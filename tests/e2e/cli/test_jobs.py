@@ -1,7 +1,6 @@
 """Runs from the command line: submitted, executed by a worker in another process, and inspected."""
 
 import asyncio
-import contextlib
 import os
 import signal
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from tests.e2e.cli.program import SECONDS, Program, answering, call, ended, interrupt
-from tests.fixtures.leaks import child_processes, command_of
 from tests.unit.background.repositories import repository, run_git
 from tests.unit.background.test_end_notices import Listener
 
@@ -235,7 +233,6 @@ async def until_running(program: Program, run_id: str) -> None:
 
 async def test_a_killed_resident_worker_is_started_again_and_ends_its_run(program: Program):
     script = [[call("shell", "call_s", command="sleep 20")], "It has slept."]
-    before = child_processes()
     async with answering(program, script):
         try:
             submitted = await program.run("jobs", "submit", "--json", "--allow", "shell(sleep *)", "sleep")
@@ -248,16 +245,6 @@ async def test_a_killed_resident_worker_is_started_again_and_ends_its_run(progra
             assert followed.code == 0, followed.err
         finally:
             await program.run("worker", "--stop")
-            end_supervisors(before)
-
-
-def end_supervisors(before: set[int]) -> None:
-    """`follow` and the supervisor both start the worker again, and on a busy machine one of them begins only after
-    `--stop`."""
-    for pid in child_processes() - before:
-        if "worker --resident" in command_of(pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
 
 
 async def until_waiting(program: Program, run_id: str) -> Any:

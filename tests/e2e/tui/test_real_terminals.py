@@ -418,7 +418,7 @@ def test_a_lost_end_of_a_paste_and_late_replies_leave_the_keyboard_usable(home, 
     terminal.wait_for("script/demo")
     terminal.type("\x1b[200~from a lost connection")
     terminal.type("\x1b]11;rgb:ffff/ffff/ffff\x07")
-    time.sleep(0.2)  # Ctrl+C is a key of its own, not a part of the paste
+    time.sleep(0.2)  # Ctrl+C arrives as a separate key, not as a part of the paste
     terminal.press("ctrl+c")
     terminal.wait_for("[pasted #1:")
     terminal.type("\x1b]11;rgb:ffff/ffff/ffff\x07\x1b[?64;1c and typed")

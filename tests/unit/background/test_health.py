@@ -15,6 +15,8 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider.background.health import HealthServer, JsonLogFormatter, WorkerHealth, WorkerMetrics, format_metrics
 from outrider.background.heartbeat import WorkerStatus
+from outrider.background.local_worker import ensure_worker, stop_worker, worker_log_path
+from outrider.config.paths import AppFolders
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.tracing.otel import configure_telemetry
@@ -101,26 +103,63 @@ if len(starts.read_text()) < 3:
 """
 SUPERVISOR = """
 import sys
+from pathlib import Path
 from outrider.background import local_worker
-local_worker._FIRST_PAUSE_SECONDS = 0.01
-sys.exit(local_worker.supervise_worker([sys.executable, "-c", *sys.argv[1:]], print))
+local_worker._FIRST_PAUSE_SECONDS = float(sys.argv[2])
+write = lambda text: print(text, flush=True)
+sys.exit(local_worker.supervise_worker([sys.executable, "-c", *sys.argv[3:]], Path(sys.argv[1]), write))
 """
+
+
+async def start_supervisor(folder: Path, *worker: str, pause: float = 0.01) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-c", SUPERVISOR, str(folder), str(pause), *worker]
+    return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
 
 
 async def test_a_killed_worker_is_started_again_and_one_that_ends_is_not(tmp_path: Path):
     (starts := tmp_path / "starts").touch()
-    command = [sys.executable, "-c", SUPERVISOR, SUPERVISED, str(starts)]
-    child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    child = await start_supervisor(tmp_path, SUPERVISED, str(starts))
     output, _ = await asyncio.wait_for(child.communicate(), 60)
     assert (child.returncode, starts.read_text()) == (0, "xxx")
     assert output.decode().count("ended with code -9; it is started again") == 2
 
 
 async def test_a_worker_that_always_fails_is_given_up(tmp_path: Path):
-    command = [sys.executable, "-c", SUPERVISOR, "raise SystemExit(2)"]
-    child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    child = await start_supervisor(tmp_path, "raise SystemExit(2)")
     output, _ = await asyncio.wait_for(child.communicate(), 120)
     assert (child.returncode, output.count(b"started again")) == (2, 7)
+
+
+async def test_a_stop_ends_a_supervisor_that_is_about_to_start_the_worker_again(tmp_path: Path):
+    folders = AppFolders(tmp_path, tmp_path, tmp_path)
+    child = await start_supervisor(tmp_path, "raise SystemExit(2)", pause=3600.0)
+    assert child.stdout is not None
+    assert b"started again" in await asyncio.wait_for(child.stdout.readline(), 60)
+    stopped = await asyncio.to_thread(stop_worker, folders)
+    assert stopped is not None
+    assert stopped.pid == child.pid
+    assert await asyncio.wait_for(child.wait(), 60) == 0
+    assert await asyncio.to_thread(stop_worker, folders) is None
+
+
+async def test_a_killed_worker_whose_supervisor_lives_is_not_started_twice(tmp_path: Path):
+    folders = AppFolders(tmp_path, tmp_path, tmp_path)
+    dies = f"""
+import os, signal
+from pathlib import Path
+from outrider.background.local_worker import WorkerLock
+assert WorkerLock(Path({str(tmp_path)!r}), ["1"]).acquire()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    child = await start_supervisor(tmp_path, dies, pause=3600.0)
+    assert child.stdout is not None
+    assert b"code -9; it is started again" in await asyncio.wait_for(child.stdout.readline(), 60)
+    found = await asyncio.to_thread(ensure_worker, folders, os.environ)
+    assert found is not None
+    assert found.pid == child.pid
+    assert not worker_log_path(folders).exists(), "a second worker was started"
+    await asyncio.to_thread(stop_worker, folders)
+    assert await asyncio.wait_for(child.wait(), 60) == 0
 
 
 EXPORTED = """

@@ -197,7 +197,8 @@ def run_worker(arguments: Namespace) -> int:
     from outrider.config.paths import make_private_folder
 
     if arguments.resident and not arguments.supervised:
-        return supervise_worker([sys.executable, "-m", "outrider", *sys.argv[1:], "--supervised"], _log_line)
+        command = [sys.executable, "-m", "outrider", *sys.argv[1:], "--supervised"]
+        return supervise_worker(command, user_folders().data, _log_line)
 
     settings = settings_from_arguments(arguments)
     lock = WorkerLock(

@@ -22,13 +22,16 @@ async def test_who_waits_for_an_answer_when_the_server_ends_is_asked_to_come_bac
     async def no_body() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    unused = ("engine", "feeds", "peers", "background", "questions", "logins", "settings", "server_logins", "turns")
+    unused = (
+        "engine", "feeds", "peers", "background", "questions", "logins", "settings", "server_logins", "turns", "webhooks"
+    )  # fmt: skip
     state = SimpleNamespace(**dict.fromkeys(unused), version="0", url="", users=None, limits=None, monitor=None)
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [], "path_params": {}}
     request = Request({**scope, "app": SimpleNamespace(state=state), "server": ("localhost", 80)}, no_body)
     endpoint = ApiEndpoint(method="POST", path="/", name="wait", summary="Wait", handler=for_ever)
     answer = asyncio.create_task(make_handler(endpoint)(request))
-    await waiting.wait()
+    await asyncio.wait((answer, waited := asyncio.create_task(waiting.wait())), return_when="FIRST_COMPLETED")
+    assert waited.done(), answer
     answer.cancel()
     response = await answer
     assert response.status_code == 503

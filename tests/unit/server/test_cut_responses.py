@@ -23,7 +23,8 @@ async def test_who_waits_for_an_answer_when_the_server_ends_is_asked_to_come_bac
         return {"type": "http.request", "body": b"", "more_body": False}
 
     unused = (
-        "engine", "feeds", "peers", "background", "questions", "logins", "settings", "server_logins", "turns", "webhooks"
+        "engine", "feeds", "peers", "background", "questions", "logins", "settings", "server_logins", "turns",
+        "webhooks",
     )  # fmt: skip
     state = SimpleNamespace(**dict.fromkeys(unused), version="0", url="", users=None, limits=None, monitor=None)
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [], "path_params": {}}

@@ -253,6 +253,13 @@ class RunQueue:
             "state = 'queued', worker = ''", "id = :id AND worker = :worker", notify=True, id=run_id, worker=worker_id
         )
 
+    def requeue_pending(self, run_id: str, worker_id: str) -> bool:
+        """Puts a run back into the queue whose workflow DBOS lists as executed by a worker, if it is the worker's or
+        released. A worker that was paused can take the workflow of a run that another worker has ended meanwhile; DBOS
+        then rejects the outcome of that one, and lists the run as started until a worker executes it again."""
+        is_open = "id = :id AND (worker = :worker OR state = 'released')"
+        return self._update("state = 'queued', worker = ''", is_open, notify=True, id=run_id, worker=worker_id)
+
     def reopen_run(self, run: Run, *, force: bool = False, canceled: bool = False) -> None:
         """Queues a run again whose workflow was rewound, or is about to be `canceled`, so that a worker ends its open
         calls. Without `force` it changes only a released run. A run that version 0.1 ended has no entry, so this

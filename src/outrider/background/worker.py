@@ -310,6 +310,7 @@ class Worker:
                 )
                 if not any(found.status == "PENDING" and found.executor_id == self.id for found in status):
                     return
+                await asyncio.to_thread(self._queue.requeue_pending, run_id, "")  # if another worker has ended it
             except SQLAlchemyError as problem:
                 _log.warning("cannot release run %s, will retry: %s", short_id(run_id), problem)
             await asyncio.sleep(self._poll)
@@ -416,7 +417,7 @@ class Worker:
         async with self._assigning:  # so that no run is among them that was assigned again but not resumed yet
             for run_id in due:
                 del self._lost[run_id]
-                if await asyncio.to_thread(self._queue.requeue_run, run_id, self.id):
+                if await asyncio.to_thread(self._queue.requeue_pending, run_id, self.id):
                     _log.warning("run %s was started but is not executed; it is queued again", short_id(run_id))
 
     async def _post_webhooks(self) -> None:
@@ -524,9 +525,10 @@ class Worker:
         pending = self._client.list_workflows(
             name=WORKFLOW_NAME, status="PENDING", executor_id=worker_id, load_input=False, load_output=False
         )
-        run_ids = [entry.id for entry in self._queue.list_assigned(worker_id)]
-        run_ids += [status.workflow_id for status in pending]
-        requeued = [run_id for run_id in dict.fromkeys(run_ids) if self._queue.requeue_run(run_id, worker_id)]
+        assigned = [entry.id for entry in self._queue.list_assigned(worker_id)]
+        requeued = [run_id for run_id in assigned if self._queue.requeue_run(run_id, worker_id)]
+        started = [status.workflow_id for status in pending if status.workflow_id not in requeued]
+        requeued += [run_id for run_id in started if self._queue.requeue_pending(run_id, worker_id)]
         canceled = [entry.id for entry in self._queue.get_entries(requeued).values() if entry.canceled]
         if canceled:
             self._client.cancel_workflows(canceled)

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+import sqlalchemy as sa
+
 from outrider import Engine
 from outrider.background import worker as worker_module
 from outrider.background.database import RunDatabase
@@ -96,6 +98,30 @@ async def test_dbos_stops_at_once_when_there_are_no_more_runs(tmp_path: Path, mo
         while worker._runtime.is_running:
             await asyncio.sleep(0.05)
     assert not [text for text in warnings if "did not exit within timeout" in text]
+    database.close()
+
+
+@pytest.mark.parametrize("executor", ["dead", "itself"])
+async def test_an_ended_run_whose_workflow_a_paused_worker_has_taken_is_done(tmp_path: Path, executor: str):
+    """The paused worker took the workflow after another one had ended the run; then it was killed, or forgot it."""
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with (
+        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+        taken = "UPDATE workflow_status SET status = 'PENDING', executor_id = :id, queue_name = :queue, output = NULL"
+        executor_id = worker.id if executor == "itself" else executor
+        with database.engine.begin() as db:
+            db.execute(sa.text("UPDATE outrider_entries SET worker = 'another'"))
+            db.execute(sa.text(taken), {"id": executor_id, "queue": f"worker:{executor_id}"})
+        assert (await worker.job_client.get_run(run.id)).state == "running"
+        if executor == "dead":
+            worker._remove_worker(executor)
+        ended = await worker.job_client.wait_for_run(run.id, poll=0.05)
+        assert (ended.state, ended.outcome and ended.outcome.output) == ("done", "It is done.")
     database.close()
 
 

@@ -22,7 +22,7 @@ from outrider.background.database import (
     repeat_during_outage,
     worker_queue,
 )
-from outrider.background.executor import Assignment, RunExecutor
+from outrider.background.executor import FRESH_SECONDS, Assignment, RunExecutor
 from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
@@ -366,8 +366,13 @@ class Worker:
                 await asyncio.to_thread(self._start_workflows, list(run_ids))
 
     def _start_workflows(self, run_ids: list[str]) -> None:
+        """Launches DBOS, which can take seconds: a worker that is paused then may have lost its runs."""
+        start = monotonic()
         self._runtime.launch(self._register_queue)
-        self._resume_workflows(run_ids)
+        if monotonic() - start > FRESH_SECONDS:
+            run_ids = [entry.id for entry in self._queue.get_entries(run_ids).values() if entry.is_assigned_to(self.id)]
+        if run_ids:
+            self._resume_workflows(run_ids)
 
     async def _stop_idle_runtime(self) -> None:
         """Stops DBOS when the worker has had no run for some time and DBOS has stored all outcomes."""
@@ -386,9 +391,19 @@ class Worker:
                 await asyncio.to_thread(self._database.close_idle_connections)
 
     def _resume_workflows(self, run_ids: list[str]) -> None:
+        """Moves workflows into the DBOS queue of this worker. It returns those that another worker has got before this
+        one could move them: DBOS would reject the outcome of that worker."""
         self._client.resume_workflows(run_ids, queue_name=worker_queue(self.id))
-        if canceled := [entry.id for entry in self._queue.get_entries(run_ids).values() if entry.canceled]:
+        entries = list(self._queue.get_entries(run_ids).values())
+        if canceled := [entry.id for entry in entries if entry.canceled]:
             self._client.cancel_workflows(canceled)
+        for entry in entries:
+            if entry.worker in ("", self.id) or entry.canceled:
+                continue
+            if entry.state == "assigned":
+                self._client.resume_workflows([entry.id], queue_name=worker_queue(entry.worker))
+            else:
+                self._queue.requeue_pending(entry.id, entry.worker)
 
     async def _resume_unstarted(self, assigned: set[str]) -> None:
         """Moves the workflows of assigned runs again that are not in this worker's DBOS queue, because the database was
@@ -520,10 +535,13 @@ class Worker:
         self._workers.remove_worker(worker_id)
 
     def _requeue_runs(self, worker_id: str) -> None:
-        """Requeues the worker's assigned runs, and released runs whose outcome DBOS has not stored. Their workflows
-        stay pending in DBOS until a worker starts them: a resume here could stop one that has just been started."""
+        """Requeues the worker's assigned runs, and released runs whose outcome DBOS has not stored or that are in the
+        worker's DBOS queue. Their workflows stay pending in DBOS until a worker starts them: a resume here could stop
+        one that has just been started."""
         pending = self._client.list_workflows(
             name=WORKFLOW_NAME, status="PENDING", executor_id=worker_id, load_input=False, load_output=False
+        ) + self._client.list_workflows(
+            status="ENQUEUED", queue_name=worker_queue(worker_id), load_input=False, load_output=False
         )
         assigned = [entry.id for entry in self._queue.list_assigned(worker_id)]
         requeued = [run_id for run_id in assigned if self._queue.requeue_run(run_id, worker_id)]

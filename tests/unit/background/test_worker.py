@@ -101,8 +101,11 @@ async def test_dbos_stops_at_once_when_there_are_no_more_runs(tmp_path: Path, mo
     database.close()
 
 
+@pytest.mark.parametrize("status", ["PENDING", "ENQUEUED"])
 @pytest.mark.parametrize("executor", ["dead", "itself"])
-async def test_an_ended_run_whose_workflow_a_paused_worker_has_taken_is_done(tmp_path: Path, executor: str):
+async def test_an_ended_run_whose_workflow_a_paused_worker_has_taken_is_done(
+    tmp_path: Path, executor: str, status: str
+):
     """The paused worker took the workflow after another one had ended the run; then it was killed, or forgot it."""
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with (
@@ -112,16 +115,34 @@ async def test_an_ended_run_whose_workflow_a_paused_worker_has_taken_is_done(tmp
     ):
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
-        taken = "UPDATE workflow_status SET status = 'PENDING', executor_id = :id, queue_name = :queue, output = NULL"
+        taken = "UPDATE workflow_status SET status = :status, executor_id = :id, queue_name = :queue, output = NULL"
         executor_id = worker.id if executor == "itself" else executor
         with database.engine.begin() as db:
             db.execute(sa.text("UPDATE outrider_entries SET worker = 'another'"))
-            db.execute(sa.text(taken), {"id": executor_id, "queue": f"worker:{executor_id}"})
-        assert (await worker.job_client.get_run(run.id)).state == "running"
+            db.execute(sa.text(taken), {"status": status, "id": executor_id, "queue": f"worker:{executor_id}"})
         if executor == "dead":
             worker._remove_worker(executor)
         ended = await worker.job_client.wait_for_run(run.id, poll=0.05)
         assert (ended.state, ended.outcome and ended.outcome.output) == ("done", "It is done.")
+    database.close()
+
+
+async def test_a_worker_returns_workflows_that_another_one_has_got_meanwhile(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with (
+        Engine([agent()], [scripted([])], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=3600, heartbeat=3600) as paused,
+    ):
+        run = await paused.job_client.submit_run("go", workspace=str(tmp_path))
+        with database.engine.begin() as db:
+            db.execute(sa.text("UPDATE outrider_entries SET state = 'assigned', worker = 'another', attempts = 2"))
+        await asyncio.to_thread(paused._resume_workflows, [run.id])
+        with database.engine.begin() as db:
+            assert db.execute(sa.text("SELECT queue_name FROM workflow_status")).scalar() == "worker:another"
+            db.execute(sa.text("UPDATE outrider_entries SET state = 'released'"))
+        await asyncio.to_thread(paused._resume_workflows, [run.id])
+        with database.engine.begin() as db:
+            assert db.execute(sa.text("SELECT state FROM outrider_entries")).scalar() == "queued"
     database.close()
 
 

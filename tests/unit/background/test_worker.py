@@ -133,6 +133,7 @@ async def test_a_worker_returns_workflows_that_another_one_has_got_meanwhile(tmp
         Engine([agent()], [scripted([])], store=MemoryStore()) as engine,
         Worker(engine, database, poll=3600, heartbeat=3600) as paused,
     ):
+        paused._is_draining = True  # so that it does not take the run itself
         run = await paused.job_client.submit_run("go", workspace=str(tmp_path))
         with database.engine.begin() as db:
             db.execute(sa.text("UPDATE outrider_entries SET state = 'assigned', worker = 'another', attempts = 2"))

@@ -26,7 +26,7 @@ SCRIPT = [
 def ground(tmp_path: Path) -> Ground:
     ground = Ground(tmp_path, "http://127.0.0.1:9")
     hostile_git_metadata.fsmonitor(ground)
-    hostile_config_files.a_configuration_with_providers_of_its_own(ground)
+    hostile_config_files.a_configuration_with_custom_providers(ground)
     hostile_config_files.mcp_servers_that_are_programs(ground)
     hostile_config_files.instructions_at_the_root(ground)
     hostile_config_files.skills_of_the_workspace(ground)

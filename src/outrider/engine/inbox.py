@@ -130,7 +130,10 @@ class SessionInbox:
 
     async def discard_aborts(self) -> list[InboxItem]:
         """Return the waiting input. Abort requests are removed: the turn that they were sent for is over."""
+        time, puts, is_complete = monotonic(), self._puts, not self._open_puts
         waiting = await self._pending_items()
+        if is_complete and puts == self._puts:
+            self._read = _InboxRead(time, puts, waiting)
         for item in waiting:
             if is_abort_request(item):
                 self._read = None
@@ -140,14 +143,14 @@ class SessionInbox:
     async def take_steering(self) -> list[Message]:
         """Move input with delivery "steer" into the transcript during a turn."""
         async with self._take_lock:
-            return [await self._take_item(item) for item in await self._pending_items() if item.delivery == "steer"]
+            waiting = await self._steering_items()
+            return [await self._take_item(item) for item in waiting if item.delivery == "steer"]
 
     async def withdraw(self, item_id: str) -> bool:
         """Remove waiting input; return False if it is in the transcript already, or is unknown."""
         async with self._take_lock:
             if item_id not in {item.id for item in await self._pending_items()}:
                 return False
-            self._read = None
             await self._journal.discard_inbox_item(item_id)
         self._owner.publish_update(withdrawn=item_id)
         self._origins.pop(item_id, None)
@@ -171,20 +174,21 @@ class SessionInbox:
 
     async def _pending_items(self) -> Sequence[InboxItem]:
         """Return stored input. Pending writes of the journal are retried first, so that no item is processed twice, for
-        example after an abort or with a full disk.
-
-        A turn reads the inbox twice when it starts, and twice when it ends. The second time gets the result of the
-        first, less what was taken, unless this process has added input or some time has passed."""
-        read, self._read = self._read, None
+        example after an abort or with a full disk."""
+        self._read = None
         if self._journal.has_pending_input:
             await self._journal.retry_writes()
-        elif read is not None and monotonic() - read.time < FRESH_SECONDS:
-            return read.waiting
-        time, puts, is_complete = monotonic(), self._puts, not self._open_puts
-        waiting = await self._store.inbox(self._journal.session.id)
-        if is_complete and puts == self._puts:
-            self._read = _InboxRead(time, puts, waiting)
-        return waiting
+        return await self._store.inbox(self._journal.session.id)
+
+    async def _steering_items(self) -> Sequence[InboxItem]:
+        """Return stored input. The first step of a turn gets what was read when the turn started, less what was taken,
+        unless this process has added input or some time has passed. Each later step reads the inbox: other processes
+        steer a turn too."""
+        read, self._read = self._read, None
+        is_fresh = read is not None and monotonic() - read.time < FRESH_SECONDS
+        return (
+            read.waiting if read and is_fresh and not self._journal.has_pending_input else await self._pending_items()
+        )
 
     async def _take_item(self, item: InboxItem) -> Message:
         """Move one input into the transcript. Its mode is stored before it, so that a crash between both writes loses

@@ -61,7 +61,7 @@ def _check_request(model: object, messages: object, system: object, tools: objec
         raise ConfigurationError(f"complete(): model is the name of a model, got {model!r}")
     if not isinstance(system, str | None):
         raise ConfigurationError(f"complete(): system is a text, got {type(system).__name__}")
-    if messages is None or messages == "" or messages == [] or messages == ():
+    if messages is None or messages == "" or (not system and (messages == [] or messages == ())):
         raise ConfigurationError("complete(): messages is empty; pass a text or a list of Message values")
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise ConfigurationError(f"complete(): tools is a list, got {type(tools).__name__}; write tools=[…]")

@@ -331,7 +331,8 @@ class Tool(Generic[Parameters, Returned_co]):
             raise ConfigurationError(
                 f"tool {name}: its parameters are a JSON schema as a dict, got {type(parameters).__name__}"
             )
-        if parameters.get("type", "object") != "object" or not is_object(parameters.get("properties", {})):
+        kind = str(parameters.get("type", "object")).lower()  # schemas of Gemini have types in capitals
+        if kind != "object" or not is_object(parameters.get("properties", {})):
             raise ConfigurationError(
                 f"tool {name}: its parameters are of the form {{'type': 'object', 'properties': …}}"
             )

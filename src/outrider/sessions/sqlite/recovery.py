@@ -210,7 +210,7 @@ def _reject_foreign_file(path: Path) -> None:
     """Raises StoreError for a file that is no database and never was a store, such as a document: it must not be moved
     as a damaged store would be. Files of stores have a lock file beside them. Others can be opened here, because no
     connection of this process has a lock on them."""
-    if Path(f"{path}{LOCK_SUFFIX}").exists() or not path.is_file():
+    if Path(f"{path}{LOCK_SUFFIX}").exists() or path.is_symlink() or not path.is_file():
         return
     with path.open("rb") as file:
         start = file.read(len(_HEADER))

@@ -287,9 +287,11 @@ import sys
 from pathlib import Path
 from outrider.providers.catalog import ModelCatalog, use_price_file
 use_price_file(Path(sys.argv[1]))
+reads = []
+sys.addaudithook(lambda event, given: reads.append(given[0]) if event == "open" else None)
 catalog = ModelCatalog()
 print([catalog.context_limit("openai", name, base_url="http://localhost:1") for name in ("gpt-4o", "none")])
-print("gzip" in sys.modules)
+print(any(str(path).endswith("data.json.gz") for path in reads))
 """
 
 

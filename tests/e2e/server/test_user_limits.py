@@ -249,6 +249,32 @@ async def test_requests_of_a_user_have_the_key_of_that_user(tmp_path: Path):
         assert (await client.ask("POST", "/api/keys", {**removed, "own": True}, token=TOKEN))[0] == 400
 
 
+async def test_a_what_if_has_the_key_of_the_owner(tmp_path: Path):
+    users, tokens = directory_of(tmp_path, ANA)
+    keys: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        keys.append(request.headers["Authorization"])
+        return web.json_response({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
+
+    site = web.Application()
+    site.router.add_post("/v1/chat/completions", refuse)
+    async with TestServer(site) as model, served(tmp_path, ["hi"], users=users) as client:
+        runtime, token = client.engine.runtime, tokens["ana"]
+        await runtime.update_providers([Provider("openai", "openai", "server-key", str(model.make_url("/v1")))])
+        runtime.keys_of_owner = users.keys_of_owner
+        own = users.key_store("ana")
+        assert own is not None
+        own.store("openai", "key-of-ana")
+        made = (await client.ask("POST", "/api/sessions", {}, token=token))[1]["id"]
+        sent = {"text": "hello", "wait": True}
+        assert (await client.ask("POST", f"/api/sessions/{made}/prompt", sent, token=token))[0] == 202
+        change = {"model": "openai/gpt-5"}
+        status, answer = await client.ask("POST", f"/api/sessions/{made}/what-if", change, token=token)
+        assert status == 200, answer
+        assert set(keys) == {"Bearer key-of-ana"}
+
+
 async def test_copies_belong_to_the_owner_and_only_the_owner_deletes(tmp_path: Path):
     users, tokens = directory_of(tmp_path, ANA, BEN)
     async with served(tmp_path, ["hi"], users=users) as client:

@@ -17,6 +17,7 @@ from outrider.processes.sandbox.detect import ContainerSandbox
 from outrider.processes.sandbox.overlay import OverlayFolders
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
+from outrider.server.users import Role
 from outrider.sessions.snapshots.restore import RestoreStep, restore_files
 from outrider.tools.workspace_files import WorkspaceFiles
 from tests.e2e.server.http_server import TOKEN
@@ -187,13 +188,16 @@ async def test_a_session_of_a_user_is_not_used_behind_a_link_not_even_by_an_admi
     assert not limits.has_left("/data/worktrees/run", "/data/worktrees/run")
 
 
-async def test_git_reads_no_hidden_file_when_it_commits_for_a_user(tmp_path: Path, sandbox: Sandbox, monkeypatch: Any):
+@pytest.mark.parametrize("role", ["operator", "admin"])
+async def test_git_reads_no_hidden_file_when_it_commits_for_a_user(
+    tmp_path: Path, sandbox: Sandbox, monkeypatch: Any, role: Role
+):
     """A filter can be added to the configuration after it was checked; here it is in that of the server's user."""
     folder = tmp_path / "ana"
     folder.mkdir()
     (folder / "file").write_text("own\n")
     (folder / ".gitattributes").write_text("file filter=take\n")
-    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder)))
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder), role=role))
     async with limited(tmp_path, sandbox, ["hi"], users) as (client, secret):
         home = tmp_path / "user"
         home.mkdir()

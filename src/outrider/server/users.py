@@ -252,6 +252,11 @@ class UserDirectory:
     def find_by_subject(self, subject: str) -> ServerUser | None:
         return next((user for user in self.users if subject and user.subject == subject), None)
 
+    @property
+    def former(self) -> tuple[ServerUser, ...]:
+        """The removed users, without tokens."""
+        return self._read().former
+
     def find_former(self, *, name: str = "", subject: str = "") -> ServerUser | None:
         """Returns a removed user, without tokens, by the name or by the identity at the login provider."""
         matches = (user for user in self._read().former if user.name == name or (subject and user.subject == subject))
@@ -510,14 +515,16 @@ class UserLimits:
         """Returns what is left of the budgets of the user and the team in this month, None without one; less what is
         reserved, if `reserved` is given. Raises LimitReachedError if the user, or the users of the team together, spent
         or reserved their budget."""
-        user, team = self._directory.get(requester.name), self._directory.get_team(requester.team)
+        user = self._directory.get(requester.name) or self._directory.find_former(name=requester.name)
+        team = self._directory.get_team(requester.team)
         since, left = _month_start(now), list[Decimal]()
         if user is not None and user.budget is not None:
             left.append(
                 await self._check(f"dollars per month for {user.name}", user.budget, [user.name], since, reserved)
             )
         if team is not None and team.budget is not None:
-            members = [one.name for one in self._directory.users if one.team == team.name]
+            known = (*self._directory.users, *self._directory.former)  # what removed users spent is spent
+            members = [one.name for one in known if one.team == team.name]
             what = f"dollars per month for the team {team.name}"
             left.append(await self._check(what, team.budget, members, since, reserved))
         return min(left, default=None)

@@ -97,7 +97,7 @@ def test_git_reads_no_view_of_a_workspace_that_was_replaced_meanwhile(tmp_path: 
         GitRunner(replacing).run_in_view(policy, ["/bin/cat", "file"])
 
 
-STAND_IN_ENGINE = """\
+FAKE_ENGINE = """\
 #!/bin/sh
 while [ "$1" != the-image ]; do shift; done
 shift
@@ -109,7 +109,7 @@ def test_a_container_does_not_start_with_a_workspace_that_was_replaced_meanwhile
     """The engine is a script that runs the command of the container on this machine."""
     workspace, replace = make_folders(tmp_path)
     engine = tmp_path / "engine"
-    engine.write_text(STAND_IN_ENGINE)
+    engine.write_text(FAKE_ENGINE)
     engine.chmod(0o755)
     sandbox = ContainerSandbox(str(engine), "the-image")
     policy = SandboxPolicy(workspace=workspace, writable=True, exact=True)

@@ -23,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
-from outrider.sessions.database_files import to_store_error
+from outrider.sessions.database_files import check_encoding, to_store_error
 
 # SQLAlchemy parses a text each time that it is made of one; the statements of runs are few.
 sql_text = lru_cache(maxsize=512)(sa.text)
@@ -310,6 +310,7 @@ class RunDatabase:
                 pool_use_lifo=True,
                 connect_args=_CONNECT_ARGUMENTS,
             )
+            event.listen(engine, "connect", _reject_ascii, insert=True)  # first: SQLAlchemy fails with a TypeError
             event.listen(engine, "connect", _detect_pooler)
             event.listen(engine, "checkin", _note_use)
             event.listen(engine, "checkout", _ping_if_unused)
@@ -465,6 +466,10 @@ def is_unexpected_error(record: logging.LogRecord) -> bool:
     """Log filter for DBOS: drops the error of a canceled workflow, because cancellation is a requested end."""
     raised = record.exc_info[1] if record.exc_info else None
     return not isinstance(raised, error.DBOSAwaitedWorkflowCancelledError)
+
+
+def _reject_ascii(connection: Any, _: ConnectionPoolEntry) -> None:
+    check_encoding(connection.info.parameter_status("server_encoding"))
 
 
 def _detect_pooler(connection: Any, record: ConnectionPoolEntry) -> None:

@@ -72,6 +72,11 @@ class RunRetries:
             if provider:
                 db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
 
+    def list_runs(self) -> list[str]:
+        """Returns the runs that have failed and were not forgotten."""
+        with self._engine.connect() as db:
+            return list(db.execute(sa.text(f"SELECT id FROM {self._retries}")).scalars())
+
     def list_paused(self) -> dict[str, int]:
         """Returns the paused providers, and when each may be tried again."""
         with self._engine.connect() as db:

@@ -277,9 +277,13 @@ class Engine:
             stack.push_async_callback(self._sessions.close_all)
 
     def like(self, **changes: Any) -> "Engine":
-        """Return a new engine with the same arguments except for the given changes. It must be opened too."""
-        parts: dict[str, Any] = {**self._arguments, "store": self.store, "bus": self.bus, **changes}
-        return Engine(**parts)
+        """Return a new engine with the same arguments except for the given changes. It must be opened too. It has the
+        providers and the keys of users that this engine uses now."""
+        providers = tuple(self.runtime.spec.providers.values())
+        parts: dict[str, Any] = {**self._arguments, "providers": providers, "store": self.store, "bus": self.bus}
+        twin = Engine(**{**parts, **changes})
+        twin.runtime.keys_of_owner = self.runtime.keys_of_owner
+        return twin
 
     @overload
     async def submit(

@@ -144,9 +144,9 @@ async def undo_part(
 
 async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], message: str) -> GitCommit:
     """Commit these files of the workspace as they are now; what else is staged stays staged. Hooks and filters of the
-    repository do not run, and for a limited owner git runs in the sandbox, if there is one. Raises ProcessError with
-    the error output of git, and if the owner of the session is limited and the repository is in another place; then
-    nothing is staged that was not."""
+    repository do not run, and git runs in the sandbox, if there is one. Raises ProcessError with the error output of
+    git, and if the owner of the session is limited and the repository is in another place; then nothing is staged that
+    was not."""
     session = await engine.store.get(session_id)
     limits, git = engine.runtime.find_limits(session), engine.runtime.git_runner(session)
 

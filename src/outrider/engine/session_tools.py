@@ -145,16 +145,14 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         return found or stored_limits(session.metadata)
 
     def git_runner(self, session: "StoredSession") -> "GitRunner":
-        """Return what runs git in the workspace of a session: for a limited owner in the sandbox, because commands of
-        the owner can change the repository meanwhile."""
+        """Return what runs git in the workspace of a session: in the sandbox, because commands of the session can
+        change the repository meanwhile."""
         from outrider.processes.git import GitRunner  # lazy: for the review of changes only
 
         limits, workspace = self.find_limits(session), Path(session.workspace_directory or ".")
-        if limits is None:
-            return GitRunner()
-        own = [*self.own_folders, *map(Path, limits.hidden)]
+        own = [*self.own_folders, *map(Path, limits.hidden if limits is not None else ())]
         hidden = default_policy(workspace, writable=False, home=self.home, own_files=own).hidden
-        return GitRunner(self.sandbox, hidden, exact=True)
+        return GitRunner(self.sandbox, hidden, exact=limits is not None)
 
 
 class GrantedPaths:

@@ -116,8 +116,12 @@ class GitRunner(msgspec.Struct, frozen=True):
         if self.sandbox is None or not self.sandbox.confines:
             raise ProcessError("there is no sandbox to read the repository in")
         environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
-        launch = LaunchRequest(tuple(argv), environment, policy.workspace)
-        return _run_launch(_confine(launch, self.sandbox, policy), VIEW_TIMEOUT_SECONDS)
+        launch = _confine(LaunchRequest(tuple(argv), environment, policy.workspace), self.sandbox, policy)
+        if launch.join is not None and launch.join.pinned is not None:  # the workspace must be the one of the policy
+            from outrider.processes.sandbox.detect import join_argv  # lazy: for users of a server only
+
+            launch = msgspec.structs.replace(launch, argv=join_argv(launch))
+        return _run_launch(launch, VIEW_TIMEOUT_SECONDS)
 
 
 def _has_plain_configuration(git: Path) -> bool:

@@ -202,7 +202,7 @@ class BudgetWatcher:
             await asyncio.wait([self._task])
 
     def _note_request(self, session_id: str) -> None:
-        if any(one.budget is not None for one in (*self._users.users, *self._users.teams)):
+        if any(one.budget is not None for one in (*self._users.users, *self._users.former, *self._users.teams)):
             self._due[session_id] = None
             self._is_due.set()
 

@@ -2,12 +2,13 @@
 
 Without users, the holder of the server's token is the one administrator and owns everything."""
 
+import asyncio
 import hashlib
 import os
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -251,6 +252,11 @@ class UserDirectory:
     def find_by_subject(self, subject: str) -> ServerUser | None:
         return next((user for user in self.users if subject and user.subject == subject), None)
 
+    @property
+    def former(self) -> tuple[ServerUser, ...]:
+        """The removed users, without tokens."""
+        return self._read().former
+
     def find_former(self, *, name: str = "", subject: str = "") -> ServerUser | None:
         """Returns a removed user, without tokens, by the name or by the identity at the login provider."""
         matches = (user for user in self._read().former if user.name == name or (subject and user.subject == subject))
@@ -471,6 +477,10 @@ def _network_of(client: str) -> str:
     return client
 
 
+MIN_RUN_COST = Decimal("0.01")  # a run that may cost less is not submitted
+ReservedCost = Callable[[Collection[str]], Awaitable[Decimal]]  # what the runs of these users may still cost
+
+
 class UserLimits:
     """The rate limits and budgets of users and teams. What was spent is read from the store: sessions that have not
     changed are read once."""
@@ -480,6 +490,7 @@ class UserLimits:
         self._engine = engine
         self._rates: dict[str, RequestRateLimiter] = {}
         self._costs: dict[str, tuple[int, int, Decimal]] = {}  # (sequence number, start of the month, cost)
+        self.submission = asyncio.Lock()  # from the check until a run is stored
 
     def allow_request(self, requester: Requester) -> bool:
         user, team = self._directory.get(requester.name), self._directory.get_team(requester.team)
@@ -498,26 +509,39 @@ class UserLimits:
             self._rates[name] = RequestRateLimiter(per_second=rate, burst=max(1.0, rate * 4))
         return self._rates[name]
 
-    async def check_budget(self, requester: Requester, now: datetime | None = None) -> Decimal | None:
-        """Returns what is left of the budgets of the user and the team in this month, None without one. Raises
-        LimitReachedError if the user, or the users of the team together, spent their budget."""
-        user, team = self._directory.get(requester.name), self._directory.get_team(requester.team)
+    async def check_budget(
+        self, requester: Requester, now: datetime | None = None, *, reserved: ReservedCost | None = None
+    ) -> Decimal | None:
+        """Returns what is left of the budgets of the user and the team in this month, None without one; less what is
+        reserved, if `reserved` is given. Raises LimitReachedError if the user, or the users of the team together, spent
+        or reserved their budget."""
+        user = self._directory.get(requester.name) or self._directory.find_former(name=requester.name)
+        team = self._directory.get_team(requester.team)
         since, left = _month_start(now), list[Decimal]()
         if user is not None and user.budget is not None:
-            left.append(await self._check(f"dollars per month for {user.name}", user.budget, [user.name], since))
+            left.append(
+                await self._check(f"dollars per month for {user.name}", user.budget, [user.name], since, reserved)
+            )
         if team is not None and team.budget is not None:
-            members = [one.name for one in self._directory.users if one.team == team.name]
+            known = (*self._directory.users, *self._directory.former)  # what removed users spent is spent
+            members = [one.name for one in known if one.team == team.name]
             what = f"dollars per month for the team {team.name}"
-            left.append(await self._check(what, team.budget, members, since))
+            left.append(await self._check(what, team.budget, members, since, reserved))
         return min(left, default=None)
 
-    async def _check(self, what: str, budget: Decimal, owners: Iterable[str], since: int) -> Decimal:
+    async def _check(
+        self, what: str, budget: Decimal, owners: Sequence[str], since: int, reserved: ReservedCost | None
+    ) -> Decimal:
+        held = Decimal(0) if reserved is None else await reserved(owners)  # first: a run may end meanwhile
         spent = Decimal(0)
         for owner in owners:
             spent += await self.spent_since(owner, since)
         if spent >= budget:
             raise LimitReachedError(what, f"{budget:.2f}", f"{spent:.2f}")
-        return budget - spent
+        if held and budget - spent - held < MIN_RUN_COST:
+            used = f"{spent:.2f}, and runs that are not over may cost {held:.2f}: wait for them, or cancel one"
+            raise LimitReachedError(what, f"{budget:.2f}", used)
+        return budget - spent - held
 
     async def spent_since(self, owner: str, since: int) -> Decimal:
         """Returns the cost of the sessions of a user, with those of called agents and deleted ones, since a time in

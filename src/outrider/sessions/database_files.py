@@ -1,4 +1,7 @@
-"""Files of a SQLite database: private permissions, no symbolic links, journal mode, a fair lock, and error mapping."""
+"""Files of a SQLite database: private permissions, no symbolic links, journal mode, a fair lock, and error mapping.
+
+The check of a Postgres database's encoding is here too, for the store and the runs.
+"""
 
 import errno
 import os
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl, require_posix
-from outrider.errors import StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
+from outrider.errors import ConfigurationError, StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
 
 # A write-ahead log needs shared memory and file locks, which are unreliable between machines on these file systems.
 _NETWORK_FILE_SYSTEMS = frozenset(
@@ -220,3 +223,12 @@ class FairFileLock:
     def close(self) -> None:
         os.close(self._queue)
         os.close(self._gate)
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Raises ConfigurationError for a Postgres database without an encoding: it returns bytes in place of text."""
+    if encoding == "SQL_ASCII":
+        raise ConfigurationError(
+            "the Postgres database has the encoding SQL_ASCII, but Outrider stores Unicode text; create one with"
+            " createdb -E UTF8 -T template0 NAME"
+        )

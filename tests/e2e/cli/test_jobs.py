@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
@@ -160,6 +162,45 @@ async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(pr
     assert (await program.run("worker", "--status")).code == 1
     log = program.home / "outrider" / "worker.log"
     assert "is waiting for runs" in log.read_text()
+
+
+async def test_a_worker_without_a_key_waits_for_one_and_reports_it(program: Program):
+    """A worker that ends would be started again and again by a container engine."""
+    worker = await program.start("worker", "--health", "127.0.0.1:0")
+    errors = worker.stderr
+    assert errors is not None
+
+    async def read_address() -> str:
+        async with asyncio.timeout(SECONDS):
+            while not (line := (await errors.readline()).decode()).startswith("Health: "):
+                assert line, "the worker has ended"
+        return line.removeprefix("Health: ").strip()
+
+    def ask(url: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as problem:
+            with problem:
+                return problem.code, problem.read().decode()
+
+    ready = await read_address()
+    status, reason = await asyncio.to_thread(ask, ready)
+    assert status == 503
+    assert "no model can be reached yet" in reason
+    assert "ANTHROPIC_API_KEY" in reason
+    assert (await asyncio.to_thread(ask, ready.replace("readyz", "livez")))[0] == 200
+    folder = program.home / "outrider"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(
+        'model = "demo/demo"\n[providers.demo]\nkind = "scripted"\noptions = { script = ["done"] }\n'
+    )
+    ready = await read_address()
+    async with asyncio.timeout(SECONDS):
+        while (await asyncio.to_thread(ask, ready))[0] != 200:
+            await asyncio.sleep(0.1)
+    interrupt(worker)
+    assert (await ended(worker)).code == 0
 
 
 async def test_a_run_that_no_worker_has_started_is_canceled_and_cannot_be_answered(program: Program):

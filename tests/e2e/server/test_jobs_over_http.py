@@ -1,6 +1,7 @@
 """Background runs as a program sees them that speaks to the server."""
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -8,6 +9,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import open_job_client
+from outrider.server.users import ServerTeam
 from outrider.types.ids import new_id
 from tests.e2e.server.http_server import served
 from tests.e2e.server.jobs_server import Runs, serving_runs
@@ -123,6 +127,46 @@ async def test_a_run_of_a_user_has_the_limits_of_the_user(tmp_path):
         assert (status, answer["error"]["message"]) == (403, f"{own} is the id of a session that is not a run of ana")
         copy = (await client.ask("POST", f"/api/sessions/{run['id']}/fork", {}, token=token))[1]
         assert "owner_limits" in copy["metadata"]
+
+
+async def test_runs_that_are_submitted_at_once_share_the_budget(tmp_path):
+    """The limit of each run is stored with it; together they may not exceed the budget of the user or the team."""
+    users, tokens = directory_of(
+        tmp_path, *(msgspec.structs.replace(user, team="red", budget=Decimal(10)) for user in (ANA, BEN))
+    )
+    users.put_team(ServerTeam(name="red", budget=Decimal(12)))
+    async with serving_runs(tmp_path, users) as runs:
+        client, made = runs.client, dict[str, list[str]](ana=[], ben=[])
+
+        async def submit(name: str, **order: Any) -> Any:
+            status, run = await client.ask("POST", "/api/jobs", {"prompt": "1 steps of x", **order}, token=tokens[name])
+            if status == 201:
+                made[name].append(run["id"])
+            return run
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(submit("ana"))
+                group.create_task(submit("ben", limits={"cost": "1"}))
+        database = RunDatabase(runs.fleet.database)
+        try:
+            async with open_job_client(database, client.engine.store) as jobs:
+                costs = {
+                    name: [limits.cost or 0 for run_id in ids if (limits := (await jobs.get_job(run_id)).limits)]
+                    for name, ids in made.items()
+                }
+        finally:
+            database.close()
+        assert len(costs["ana"]) == 3
+        assert sum(costs["ana"]) <= 10
+        assert sum(costs["ana"]) + sum(costs["ben"]) <= 12
+        await client.ask("POST", f"/api/jobs/{made['ben'][0]}/cancel", token=tokens["ben"])
+        await submit("ana", limits={"cost": "12"})
+        refused = await submit("ana")
+        assert refused["error"]["type"] == "LimitReachedError"
+        assert "runs that are not over may cost" in refused["error"]["message"]
+        answer = (await client.ask("POST", f"/api/jobs/{made['ben'][0]}/retry", token=tokens["ben"]))[1]
+        assert answer["error"]["type"] == "LimitReachedError"
 
 
 async def test_a_run_of_an_administrator_is_not_continued_after_the_role_has_ended(tmp_path):

@@ -1,5 +1,7 @@
 """Commands of a user replace folders by links while other requests of that user use them: they reach nothing else."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,14 @@ import msgspec
 import pytest
 
 from outrider.engine.session_tools import OwnerLimits
-from outrider.errors import ConfigurationError, OutriderError, ToolFailure
+from outrider.errors import ConfigurationError, OutriderError, ProcessError, ToolFailure
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.detect import ContainerSandbox
 from outrider.processes.sandbox.overlay import OverlayFolders
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
+from outrider.server.users import Role
 from outrider.sessions.snapshots.restore import RestoreStep, restore_files
 from outrider.tools.workspace_files import WorkspaceFiles
 from tests.e2e.server.http_server import TOKEN
@@ -63,6 +67,69 @@ async def test_a_command_does_not_start_in_a_workspace_that_was_replaced_meanwhi
         assert "was replaced while the command started" in shown
     with pytest.raises(ConfigurationError, match="was replaced by a link"):
         sandbox.wrap(LaunchRequest(("true",), {}, workspace), policy)
+
+
+class ReplacingSandbox:
+    """A sandbox that calls `replace` after it has built the mounts of a command, and before the command starts."""
+
+    def __init__(self, inner: Sandbox, replace: Callable[[], None]) -> None:
+        self._inner = inner
+        self._replace = replace
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
+        wrapped = self._inner.wrap(launch, policy)
+        self._replace()
+        return wrapped
+
+
+def test_git_reads_no_view_of_a_workspace_that_was_replaced_meanwhile(tmp_path: Path, sandbox: Sandbox):
+    if not sandbox.overlays:
+        pytest.skip("the sandbox has no overlays")
+    workspace, replace = make_folders(tmp_path)
+    (tmp_path / "layer").mkdir()
+    policy = SandboxPolicy(workspace=workspace, layers=(tmp_path / "layer",), exact=True)
+    assert GitRunner(sandbox).run_in_view(policy, ["/bin/cat", "file"]) == "own"
+    replacing: Any = ReplacingSandbox(sandbox, replace)
+    with pytest.raises(ProcessError, match="was replaced while the command started"):
+        GitRunner(replacing).run_in_view(policy, ["/bin/cat", "file"])
+
+
+FAKE_ENGINE = """\
+#!/bin/sh
+while [ "$1" != the-image ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+def test_a_container_does_not_start_with_a_workspace_that_was_replaced_meanwhile(tmp_path: Path):
+    """The engine is a script that runs the command of the container on this machine."""
+    workspace, replace = make_folders(tmp_path)
+    engine = tmp_path / "engine"
+    engine.write_text(FAKE_ENGINE)
+    engine.chmod(0o755)
+    sandbox = ContainerSandbox(str(engine), "the-image")
+    policy = SandboxPolicy(workspace=workspace, writable=True, exact=True)
+
+    def run(launch: LaunchRequest) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(launch.argv, env=dict(launch.environment), capture_output=True, text=True, check=False)
+
+    environment = {"PATH": os.environ["PATH"]}
+    launch = LaunchRequest(("cat", str(workspace / "file")), environment, workspace)
+    assert run(sandbox.wrap(launch, policy)).stdout == "own"
+    failing = LaunchRequest(("sh", "-c", 'printf "%s" "$1"; exit 3', "sh", "two words"), environment, workspace)
+    ended = run(sandbox.wrap(failing, policy))
+    assert (ended.stdout, ended.returncode) == ("two words", 3)
+    wrapped = sandbox.wrap(launch, policy)
+    replace()
+    ended = run(wrapped)
+    assert SECRET not in ended.stdout
+    assert (ended.returncode, "was replaced while the command started" in ended.stderr) == (126, True)
+    with pytest.raises(ConfigurationError, match="was replaced by a link"):
+        sandbox.wrap(launch, policy)
 
 
 async def test_a_folder_below_the_workspace_is_not_mounted_after_it_was_replaced(tmp_path: Path, sandbox: Sandbox):
@@ -121,13 +188,16 @@ async def test_a_session_of_a_user_is_not_used_behind_a_link_not_even_by_an_admi
     assert not limits.has_left("/data/worktrees/run", "/data/worktrees/run")
 
 
-async def test_git_reads_no_hidden_file_when_it_commits_for_a_user(tmp_path: Path, sandbox: Sandbox, monkeypatch: Any):
+@pytest.mark.parametrize("role", ["operator", "admin"])
+async def test_git_reads_no_hidden_file_when_it_commits_for_a_user(
+    tmp_path: Path, sandbox: Sandbox, monkeypatch: Any, role: Role
+):
     """A filter can be added to the configuration after it was checked; here it is in that of the server's user."""
     folder = tmp_path / "ana"
     folder.mkdir()
     (folder / "file").write_text("own\n")
     (folder / ".gitattributes").write_text("file filter=take\n")
-    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder)))
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder), role=role))
     async with limited(tmp_path, sandbox, ["hi"], users) as (client, secret):
         home = tmp_path / "user"
         home.mkdir()

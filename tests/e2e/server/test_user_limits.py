@@ -23,6 +23,8 @@ from outrider.engine.session_tools import ToolEnvironment, _limit_answer
 from outrider.event_bus import EventBus
 from outrider.processes.git import GitRunner
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox
+from outrider.project.extensions import UserPaths, WorkspaceExtensions
+from outrider.project.trust import TrustList
 from outrider.providers.scripted import call
 from outrider.server.endpoint import ACCESS_SECONDS
 from outrider.server.routes import sessions
@@ -38,13 +40,23 @@ SECRET = "the-token-of-the-administrator"
 
 @asynccontextmanager
 async def limited(
-    tmp_path: Path, sandbox: Sandbox, script: Any, users: UserDirectory, **options: Any
+    tmp_path: Path,
+    sandbox: Sandbox,
+    script: Any,
+    users: UserDirectory,
+    extensions: WorkspaceExtensions | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Client, Path]]:
     data = tmp_path / "home"
     data.mkdir(exist_ok=True)
     (data / "secret").write_text(SECRET)
     environment = ToolEnvironment(
-        sandbox=sandbox, data=data, home=tmp_path, bus=EventBus(), limits_of_owner=users.limits_of_owner
+        sandbox=sandbox,
+        data=data,
+        home=tmp_path,
+        bus=EventBus(),
+        limits_of_owner=users.limits_of_owner,
+        extensions=extensions,
     )
     async with served(tmp_path, script, users=users, surroundings=environment, **options) as client:
         yield client, data / "secret"
@@ -249,6 +261,32 @@ async def test_requests_of_a_user_have_the_key_of_that_user(tmp_path: Path):
         assert (await client.ask("POST", "/api/keys", {**removed, "own": True}, token=TOKEN))[0] == 400
 
 
+async def test_a_what_if_has_the_key_of_the_owner(tmp_path: Path):
+    users, tokens = directory_of(tmp_path, ANA)
+    keys: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        keys.append(request.headers["Authorization"])
+        return web.json_response({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
+
+    site = web.Application()
+    site.router.add_post("/v1/chat/completions", refuse)
+    async with TestServer(site) as model, served(tmp_path, ["hi"], users=users) as client:
+        runtime, token = client.engine.runtime, tokens["ana"]
+        await runtime.update_providers([Provider("openai", "openai", "server-key", str(model.make_url("/v1")))])
+        runtime.keys_of_owner = users.keys_of_owner
+        own = users.key_store("ana")
+        assert own is not None
+        own.store("openai", "key-of-ana")
+        made = (await client.ask("POST", "/api/sessions", {}, token=token))[1]["id"]
+        sent = {"text": "hello", "wait": True}
+        assert (await client.ask("POST", f"/api/sessions/{made}/prompt", sent, token=token))[0] == 202
+        change = {"model": "openai/gpt-5"}
+        status, answer = await client.ask("POST", f"/api/sessions/{made}/what-if", change, token=token)
+        assert status == 200, answer
+        assert set(keys) == {"Bearer key-of-ana"}
+
+
 async def test_copies_belong_to_the_owner_and_only_the_owner_deletes(tmp_path: Path):
     users, tokens = directory_of(tmp_path, ANA, BEN)
     async with served(tmp_path, ["hi"], users=users) as client:
@@ -340,7 +378,8 @@ def test_a_yes_of_a_limited_owner_grants_hosts_and_nothing_outside(
     assert (answer.choice if answer.allowed else "") == granted
 
 
-async def test_a_turn_ends_before_its_next_request_when_the_budget_is_spent(tmp_path: Path):
+@pytest.mark.parametrize("removed", [False, True], ids=["user", "removed user"])
+async def test_a_turn_ends_before_its_next_request_when_the_budget_is_spent(tmp_path: Path, *, removed: bool):
     users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, budget=Decimal(5)))
     steps: list[int] = []
 
@@ -350,6 +389,8 @@ async def test_a_turn_ends_before_its_next_request_when_the_budget_is_spent(tmp_
         steps.append(len(steps))
         if len(steps) == 2:
             users.change("ana", lambda user: msgspec.structs.replace(user, budget=Decimal(0)))
+            if removed:
+                users.remove("ana")
         await asyncio.sleep(0 if len(steps) < 3 else 60)
         return "did it"
 
@@ -363,6 +404,28 @@ async def test_a_turn_ends_before_its_next_request_when_the_budget_is_spent(tmp_
             status, answer = await client.ask("POST", f"/api/sessions/{made}/prompt", sent, token=tokens["ana"])
         assert (status, answer["end"]["reason"]) == (202, "aborted")
         assert len(steps) <= 3
+
+
+@pytest.mark.parametrize(("name", "is_read"), [("ana", False), ("ada", True)])
+async def test_git_reads_the_state_of_the_workspace_for_administrators_only(
+    tmp_path: Path, name: str, *, is_read: bool
+):
+    """Git would run outside the sandbox, in a repository that commands of the user change meanwhile."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    GitRunner().run(folder, "init", "--quiet")
+    (folder / "new.txt").write_text("x")
+    GitRunner().run(folder, "add", "new.txt")
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder)), ADA)
+    paths = UserPaths(tmp_path, tmp_path / "AGENTS.md", tmp_path / "skills", tmp_path / "trust.json")
+    TrustList(paths.trust).trust(folder, time=1)
+    extensions = WorkspaceExtensions(paths, {}, {})
+    async with limited(tmp_path, NoSandbox("none", ""), ["hi"], users, extensions=extensions) as (client, _):
+        own = await start(client, tokens[name], folder)
+        sent = {"text": "go", "wait": True}
+        assert (await client.ask("POST", f"/api/sessions/{own}/prompt", sent, token=tokens[name]))[0] == 202
+        stored = str((await client.engine.store.load(own)).messages)
+    assert ("A  new.txt" in stored) is is_read
 
 
 async def test_a_viewer_opens_no_session_and_a_user_finds_own_sessions_among_many(tmp_path: Path, monkeypatch: Any):

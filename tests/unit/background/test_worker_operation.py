@@ -313,3 +313,17 @@ async def test_runs_are_found_by_any_states_over_several_pages(tmp_path: Path):
         assert await find("queued", "failed", limit=1) == [ids[1]]
         assert await find("failed") == await find("done", "waiting", "running") == []
     database.close()
+
+
+async def test_a_postgres_database_without_an_encoding_is_refused_with_the_remedy(postgres_url: str):
+    from outrider.sessions.postgres.store import PostgresStore
+
+    url = fresh_database(postgres_url, "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    database = RunDatabase(url)
+    try:
+        with pytest.raises(ConfigurationError, match="createdb -E UTF8"):
+            database.migrate()
+    finally:
+        database.close()
+    with pytest.raises(ConfigurationError, match="createdb -E UTF8"):
+        await PostgresStore(url).open()

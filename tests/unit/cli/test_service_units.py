@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from outrider.cli import exit_codes
 from outrider.cli.commands.worker import ServiceUnit, _open_worker, build_unit
 from outrider.cli.main import main
 from outrider.cli.parser import find_command, parse_arguments
@@ -43,6 +44,7 @@ def test_a_unit_of_systemd_names_the_command_the_places_and_a_file_for_keys(tmp_
     assert f'Environment="OUTRIDER_HOME={tmp_path}"' in made.text
     assert 'Environment="PATH=/opt/my tools:/bin"' in made.text
     assert (read["Service"]["Restart"], read["Install"]["WantedBy"]) == ("on-failure", "default.target")
+    assert read["Service"]["RestartPreventExitStatus"] == str(exit_codes.USAGE_ERROR)
     assert (read["Service"]["KillMode"], read["Service"]["TimeoutStopSec"]) == ("mixed", "60"), "calls may end first"
     assert made.path == tmp_path / ".config/systemd/user/outrider-worker.service"
     assert "a secret" not in made.text

@@ -28,6 +28,7 @@ from outrider.presentation.formats import format_age
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
+    from outrider.background.health import HealthSource, Sample
     from outrider.background.heartbeat import WorkerInfo
     from outrider.background.jobs import JobClient
     from outrider.background.local_worker import WorkerLock
@@ -39,6 +40,7 @@ UNIT_NAME = "outrider-worker"
 _LAUNCHD_LABEL = "dev.outrider.worker"
 _PASSED_VARIABLES = ("OUTRIDER_HOME", "PATH")  # only paths; API keys belong in the separate environment file
 _DEFAULT_GRACE_SECONDS, _EXIT_SECONDS = 20.0, 40.0  # of the settings; to hand over the runs afterwards
+KEY_POLL_SECONDS = 5.0
 _SYSTEMD_TEMPLATE = """\
 [Unit]
 Description=Outrider background worker
@@ -52,6 +54,8 @@ KillMode=mixed
 TimeoutStopSec={stop_seconds:.0f}
 Restart=on-failure
 RestartSec=10
+# Of a wrong setting or a missing key: another start would not help.
+RestartPreventExitStatus=2
 
 [Install]
 WantedBy=default.target
@@ -208,6 +212,9 @@ def run_worker(arguments: Namespace) -> int:
     locked = arguments.database is None and lock.acquire()
     if arguments.resident and not locked:
         return exit_codes.SUCCESS
+    if settings.missing and arguments.health is not None:
+        asyncio.run(_wait_for_key(arguments, settings.missing))
+        settings = settings_from_arguments(arguments)
     asyncio.run(_serve_runs(arguments, settings, lock if locked else None))
     return exit_codes.SUCCESS
 
@@ -269,6 +276,35 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
             lock.release()
 
 
+class _MissingKey(msgspec.Struct, frozen=True):
+    """The health of a worker that waits for the key of a model (a `HealthSource`)."""
+
+    reason: str
+
+    def find_hang(self) -> str:
+        return ""
+
+    async def find_obstacle(self) -> str:
+        return self.reason
+
+    async def read_samples(self) -> "Sequence[Sample]":
+        return ()
+
+
+async def _wait_for_key(arguments: Namespace, missing: str) -> None:
+    """Report on the address of `--health` that no model can be reached, until a key is stored. A process that ends
+    would be started again and again by what supervises it. Exits after a signal."""
+    _log_line(f"waiting for a key: {missing}")
+    async with AsyncExitStack() as stack:
+        interrupts = stack.enter_context(handle_interrupts())
+        await _listen_for_health(arguments, _MissingKey(" ".join(missing.split())), stack)
+        while (await asyncio.to_thread(settings_from_arguments, arguments)).missing:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(interrupts.requested.wait(), KEY_POLL_SECONDS)
+                raise SystemExit(exit_codes.SUCCESS)
+    _log_line("a model can be reached")
+
+
 async def _open_worker(
     stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
 ) -> "Worker":
@@ -311,14 +347,18 @@ async def _canceled_by(stop: asyncio.Event) -> AsyncGenerator[None, None]:
 
 async def _serve_health(arguments: Namespace, worker: "Worker", stack: AsyncExitStack) -> None:
     """Serve the endpoints of `--health` until the stack is closed."""
-    from outrider.background.health import HealthServer, WorkerHealth
+    from outrider.background.health import WorkerHealth
 
-    if arguments.health is None:
-        return
-    health = WorkerHealth(worker.metrics, lambda: worker.status, worker.job_client.read_queue_gauges)
-    server = HealthServer(health)
+    if arguments.health is not None:
+        health = WorkerHealth(worker.metrics, lambda: worker.status, worker.job_client.read_queue_gauges)
+        await _listen_for_health(arguments, health, stack)
+
+
+async def _listen_for_health(arguments: Namespace, source: "HealthSource", stack: AsyncExitStack) -> None:
+    from outrider.background.health import HealthServer
+
     try:
-        port = await stack.enter_async_context(server.serve(*arguments.health))
+        port = await stack.enter_async_context(HealthServer(source).serve(*arguments.health))
     except OSError as problem:
         raise ConfigurationError(f"the worker cannot listen on the address of --health: {problem}") from problem
     Console().print_stderr(f"Health: http://{arguments.health[0]}:{port}/readyz")

@@ -39,6 +39,7 @@ from outrider.processes.sandbox.sandbox import (
     Sandbox,
     SandboxPolicy,
     access_above,
+    find_identity,
     is_within,
     resolve_zones,
 )
@@ -114,6 +115,7 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
         """Returns a launch request for the client of the engine. Raises ConfigurationError."""
         if isinstance(policy.network, ProxyNetwork) or policy.overlay is not None:
             raise ConfigurationError("a container cannot allow single hosts or mount an overlay; see [sandbox] image")
+        zones = resolve_zones(policy)
         name = f"outrider-{os.urandom(8).hex()}"
         passed = [word for one in launch.environment if one not in _OUTER_VARIABLES for word in ("--env", one)]
         argv = (
@@ -122,8 +124,8 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
             "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
             "--user", f"{os.getuid()}:{os.getgid()}",
             *(("--userns", "keep-id") if Path(self.program).name == "podman" and os.getuid() else ()),
-            "--workdir", str(launch.workdir), *_mount_options(resolve_zones(policy)), *passed, "--env", "HOME=/tmp",
-            *self.options, self.image, *_program_of_image(launch.argv),
+            "--workdir", str(launch.workdir), *_mount_options(zones), *passed, "--env", "HOME=/tmp",
+            *self.options, self.image, *_check_mounts(policy, zones), *_program_of_image(launch.argv),
         )  # fmt: skip
 
         def remove() -> str:
@@ -170,6 +172,36 @@ def _mount_options(zones: AccessZones) -> Iterator[str]:
             continue
         mounted.append(path)
         yield from ("--mount", f"type=bind,source={path},target={path}{',readonly' if access == 'read-only' else ''}")
+
+
+# Arguments: the number of mounts, the device and number of each with its path, and the command.
+_CHECK_SCRIPT = """\
+count=$1; shift
+while [ "$count" -gt 0 ]; do
+  if [ "$(stat -c %d:%i -- "$2")" != "$1" ]; then
+    echo "$2 was replaced while the command started; try again" >&2
+    exit 126
+  fi
+  shift 2; count=$((count - 1))
+done
+exec "$@"
+"""
+
+
+def _check_mounts(policy: SandboxPolicy, zones: AccessZones) -> Iterator[str]:
+    """Yields a command of the container that checks what an exact policy mounts there and then runs the rest: the
+    engine finds it by its path, and other commands may replace it by a link meanwhile. Raises ConfigurationError if
+    something is not at its path."""
+    if not policy.exact:
+        return
+    if str(policy.workspace) not in zones:
+        raise ConfigurationError(f"the workspace {policy.workspace} was replaced by a link; nothing in it is used")
+    mounted = [path for path, access in zones.items() if access != "hidden"]
+    yield from ("sh", "-c", _CHECK_SCRIPT, "sh", str(len(mounted)))
+    for path in mounted:
+        if (identity := find_identity(path)) is None:
+            raise ConfigurationError(f"{path} was replaced while the command started; try again")
+        yield from ("{}:{}".format(*identity), path)
 
 
 def list_grants(folder: str, access: Access, zones: AccessZones) -> Iterator[tuple[str, Access]]:

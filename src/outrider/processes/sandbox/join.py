@@ -56,7 +56,7 @@ _RESET_IN_COMMAND = (*_RESET_IN_HOLDER, signal.SIGTERM, signal.SIGCHLD)
 
 
 def main() -> NoReturn:
-    """Runs the launch request in the second argument, to try whether this machine lets a process join namespaces."""
+    """Runs the launch request in the second argument without a command guard."""
     platform.become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     request = marshal.loads(bytes.fromhex(sys.argv[2]))

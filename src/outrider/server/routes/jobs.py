@@ -1,7 +1,8 @@
 """Endpoints for background runs and schedules."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -9,12 +10,12 @@ import msgspec
 from outrider.background.records import Run, RunFilter
 from outrider.engine.archive import Approval
 from outrider.engine.session_tools import OWNER_LIMITS
-from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
+from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, SessionNotFoundError
 from outrider.presentation.item_views import DiffRow, RunView, run_view, unified_diff_rows
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import FollowQuery, choose_workspace, follow_session
-from outrider.server.users import AccessDeniedError
+from outrider.server.users import AccessDeniedError, Requester
 from outrider.types.agents import Limits, Mode
 
 if TYPE_CHECKING:
@@ -89,20 +90,21 @@ async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> RunWithView:
     if new.id and not request.requester.is_admin:
         await _check_run_id(request, new.id)
     limits = request.users.limits_of_owner(request.requester.owner)
-    run = await jobs.submit_run(
-        new.prompt,
-        metadata=limits.as_metadata() if limits is not None else {},
-        workspace=await choose_workspace(request, new.workspace) or default_workspace(request),
-        agent=request.engine.runtime.find_agent(new.agent).name if new.agent else "",
-        mode=new.mode,
-        limits=await _limit_cost(request),
-        place=QueuePlacement(
-            queue=new.queue, user=request.requester.owner or new.user, priority=new.priority, after=new.after
-        ),
-        run_id=new.id,
-        worktree=new.worktree,
-        webhook=new.webhook,
-    )
+    async with _limit_cost(request, jobs) as cost_limits:
+        run = await jobs.submit_run(
+            new.prompt,
+            metadata=limits.as_metadata() if limits is not None else {},
+            workspace=await choose_workspace(request, new.workspace) or default_workspace(request),
+            agent=request.engine.runtime.find_agent(new.agent).name if new.agent else "",
+            mode=new.mode,
+            limits=cost_limits,
+            place=QueuePlacement(
+                queue=new.queue, user=request.requester.owner or new.user, priority=new.priority, after=new.after
+            ),
+            run_id=new.id,
+            worktree=new.worktree,
+            webhook=new.webhook,
+        )
     await ensure_worker(request)
     return _add_run_view(run)
 
@@ -116,14 +118,27 @@ async def _check_run_id(request: RouteRequest[NoPayload, NewJob], run_id: str) -
             raise AccessDeniedError(f"{run_id} is the id of a session that is not a run of {request.requester.name}")
 
 
-async def _limit_cost(request: RouteRequest[NoPayload, NewJob]) -> Limits | None:
-    """Returns the limits of a run: it may not cost more than what is left of the user's budget."""
-    given = request.body.limits
-    left = await request.limits.check_budget(request.requester) if request.limits is not None else None
-    if left is None:
-        return given
-    usual = given or (request.settings.limits if request.settings is not None else None) or Limits()
-    return msgspec.structs.replace(usual, cost=left if usual.cost is None else min(usual.cost, left))
+@asynccontextmanager
+async def _limit_cost(
+    request: RouteRequest[NoPayload, NewJob], jobs: "JobClient"
+) -> AsyncGenerator[Limits | None, None]:
+    """Yields the limits of a run that the block submits. With a budget, all runs that are not over together may not
+    cost more than what is left of it. A run without a limit of cost gets half of what no other run has reserved, so
+    that further runs can be submitted meanwhile."""
+    given, limits = request.body.limits, request.limits
+    if limits is None or await limits.check_budget(request.requester) is None:
+        yield given
+        return
+    async with limits.submission:
+        reserved = partial(jobs.reserved_cost, without=request.body.id)
+        left = await limits.check_budget(request.requester, reserved=reserved)
+        usual = given or (request.settings.limits if request.settings is not None else None) or Limits()
+        if left is None:
+            yield given
+        elif usual.cost is None:
+            yield msgspec.structs.replace(usual, cost=left / 2)
+        else:
+            yield msgspec.structs.replace(usual, cost=min(usual.cost, left))
 
 
 async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
@@ -156,9 +171,25 @@ async def cancel_job(request: RouteRequest[NoPayload, NoPayload]) -> RunWithView
 
 
 async def retry_job(request: RouteRequest[NoPayload, NoPayload]) -> RunWithView:
-    run = await (await require_job_client(request)).retry_run(request.path["run_id"])
+    jobs, run_id = await require_job_client(request), request.path["run_id"]
+    async with request.limits.submission if request.limits is not None else nullcontext():
+        await _check_retry(request, jobs, run_id)
+        run = await jobs.retry_run(run_id)
     await ensure_worker(request)
     return _add_run_view(run)
+
+
+async def _check_retry(request: RouteRequest[NoPayload, NoPayload], jobs: "JobClient", run_id: str) -> None:
+    """Raises LimitReachedError if a retried run may cost more than what is left of the budget of its user."""
+    user = request.users.get((await jobs.get_run(run_id)).user)
+    if request.limits is None or user is None:
+        return
+    payer = Requester(user.name, user.role, user.team)
+    left = await request.limits.check_budget(payer, reserved=partial(jobs.reserved_cost, without=run_id))
+    cost = await jobs.remaining_cost(run_id, await jobs.get_job(run_id))
+    if left is not None and cost is not None and cost > left:
+        maximum = f"dollars that are left for {user.name}"
+        raise LimitReachedError(maximum, f"{left:.2f}", f"this run may cost {cost:.2f}: submit it again")
 
 
 def _add_run_view(run: Run) -> RunWithView:

@@ -7,6 +7,7 @@ import psycopg
 from psycopg import sql
 
 from outrider.errors import StoreVersionError
+from outrider.sessions.database_files import check_encoding
 from outrider.sessions.failpoints import failpoint
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -149,9 +150,11 @@ async def migrate_schema(db: Connection, schema: str, migrations: Sequence[str] 
     """Migrates the tables to the newest schema in one transaction. An advisory lock serialises concurrent starts.
     `db` is not in a transaction.
 
-    Backs up older tables first and returns the schema of the backup. Raises StoreVersionError for newer tables.
-    Workers of older versions continue while it runs and afterwards: migrations only add.
+    Backs up older tables first and returns the schema of the backup. Raises StoreVersionError for newer tables, and
+    ConfigurationError for a database without an encoding. Workers of older versions continue while it runs and
+    afterwards: migrations only add.
     """
+    check_encoding(db.info.parameter_status("server_encoding"))
     async with db.transaction():
         version = await _prepare_version(db, schema, migrations)
     backup = None

@@ -482,7 +482,7 @@ class Engine:
     async def withdraw(self, session_id: str, input_id: str) -> bool:
         """Remove waiting input; return False if a turn has started with it. The waiter for its turn gets the reason
         `aborted`."""
-        return await (await self._sessions.open_session(session_id)).inbox.withdraw(input_id)
+        return await (await self._sessions.open_session(session_id)).withdraw(input_id)
 
     async def plan(self, session_id: str) -> ProposedPlan | None:
         """Return the plan that the last turn in plan mode proposed, or None if it was answered or followed by other

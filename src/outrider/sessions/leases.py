@@ -110,7 +110,7 @@ class SessionLease:
         self._session_id = session_id
         self._store = store
         self._bus = bus
-        self._retry = retry
+        self._retry: Callable[[], Awaitable[object]] | None = retry  # until the renewal stops
         self._owner, self._lease = held or (None, None)
         self._renewal: asyncio.Task[object] | None = None
         if held is not None:
@@ -146,6 +146,7 @@ class SessionLease:
         self._detach()
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
+        self._retry = None  # the journal has this lease: the cycle would delay that its memory is freed
 
     async def release_lease(self) -> None:
         if self._lease is not None and not self.lost.is_set():
@@ -155,7 +156,8 @@ class SessionLease:
         self._renewal = asyncio.current_task()
         try:
             await self._store.renew(lease)
-            await self._retry()
+            if self._retry is not None:
+                await self._retry()
         except LeaseLostError as error:
             self.mark_lost()
             self._publish_error(error)

@@ -338,7 +338,7 @@ class LiveSession:
         if end.error is not None and not isinstance(end.error, StorageFullError | LeaseLostError):
             error_type, message = type(end.error).__name__, end.error.message
             self._bus.publish(ErrorEvent(session_id=self.session.id, error_type=error_type, message=message))
-        if end.reason == "error" or self.journal.lost.is_set():
+        if end.reason == "error" or self.journal.is_lost:
             self.inbox.resolve_all(end)
         self._compaction.resolve(OutriderError("the compaction was aborted"))
 

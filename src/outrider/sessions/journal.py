@@ -114,7 +114,8 @@ def _last_change(message: Message) -> str | None:
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
-    """Writes the changes of one session. `lost` is set when another owner acquires the session's lease.
+    """Writes the changes of one session. `is_lost` is true after another owner acquired the session's
+    lease.
 
     If the disk is full, a change raises StorageFullError, publishes an error event and stays in the queue. A later
     attempt stores, applies and publishes the queued changes in their order.
@@ -136,7 +137,6 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self.has_all_messages = has_all_messages
         self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
-        self.lost = self.lease.lost
         self._store = store
         self._bus = bus
         self._clock = clock
@@ -268,6 +268,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
                 failpoint("FP-mid-stream")
 
     @property
+    def is_lost(self) -> bool:
+        return self.lease.is_lost
+
+    @property
     def has_pending_input(self) -> bool:
         """True while the queue holds an inbox item that is not stored yet, for example because the disk is full."""
         return self._queue.has_inbox_items
@@ -283,7 +287,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         await self.lease.stop_renewal()
         await self._tasks.wait_finished()
         try:
-            if not self.lost.is_set():
+            if not self.is_lost:
                 await self._tasks.run_shielded(self.flush_drafts(is_last=True))
         finally:
             await self.lease.release_lease()
@@ -415,10 +419,10 @@ def session_from_stored(stored: StoredSession, messages: list[Message]) -> Sessi
 
 
 def _copy_session_fields(session: Session, stored: StoredSession) -> None:
-    session.title, session.agent = stored.title, stored.agent
-    session.workspace_directory = stored.workspace_directory
-    session.mode = stored.mode  # type: ignore[assignment]  a mode of a newer version stays as it is
-    session.approval = stored.approval
+    """Copies the texts that differ: equal ones would only need more memory."""
+    for name in ("title", "agent", "workspace_directory", "mode", "approval"):
+        if getattr(session, name) != (value := getattr(stored, name)):
+            setattr(session, name, value)  # a mode of a newer version stays as it is
     session.metadata = stored.metadata
     session.time = stored.time or session.time
 

@@ -93,7 +93,7 @@ class LeaseOwner:
 class SessionLease:
     """Writes to one session with its lease, or without a token if there is none.
 
-    When another owner acquires the session, `lost` is set and `on_lost` is called. Each renewal also calls `retry`,
+    When another owner acquires the session, `is_lost` is set and `on_lost` is called. Each renewal also calls `retry`,
     which repeats writes that failed because the disk was full.
     """
 
@@ -105,7 +105,7 @@ class SessionLease:
         retry: Callable[[], Awaitable[object]],
         held: tuple[LeaseOwner, Lease] | None = None,
     ) -> None:
-        self.lost = asyncio.Event()
+        self.is_lost = False
         self.on_lost: Callable[[], object] | None = None
         self._session_id = session_id
         self._store = store
@@ -136,8 +136,8 @@ class SessionLease:
 
         `on_lost` runs in the next loop iteration, so the write that detected the loss raises LeaseLostError first.
         """
-        if not self.lost.is_set():
-            self.lost.set()
+        if not self.is_lost:
+            self.is_lost = True
             self._detach()
             asyncio.get_running_loop().call_soon(self._notify_lost)
 
@@ -149,7 +149,7 @@ class SessionLease:
         self._retry = None  # the journal has this lease: the cycle would delay that its memory is freed
 
     async def release_lease(self) -> None:
-        if self._lease is not None and not self.lost.is_set():
+        if self._lease is not None and not self.is_lost:
             await self._store.release(self._lease)
 
     async def renew_lease(self, lease: Lease) -> None:

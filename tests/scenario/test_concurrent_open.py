@@ -22,4 +22,4 @@ async def test_who_opens_a_session_while_another_does_gets_the_same_one(tmp_path
                 opened = [tasks.create_task(engine.open(session_id)) for _ in range(5)]
             assert len({id(task.result()) for task in opened}) == 1
             assert (await engine.prompt(session_id, "second")).output == "One."
-            assert not engine.live[session_id].journal.lost.is_set()
+            assert not engine.live[session_id].journal.is_lost

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, Unpack
+from weakref import ref
 
 from msgspec import UNSET
 
@@ -40,19 +41,23 @@ OWN_COPY_ROLE = "a fresh copy of you, with your tools and an empty context"
 
 def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> dict[str, Tool]:
     """Build the tools that need the loop. `open_context` is passed in to break a cycle: opening a context builds these
-    tools, and these tools open contexts."""
+    tools, and these tools open contexts. The tools refer to `caller` weakly: it has them, and in a cycle the memory
+    of a closed session would wait for a garbage collection."""
+    weak_caller = ref(caller)
 
     async def call_agent(agent_name: _AgentName, message: _AgentMessage, context: ToolContext) -> str:
         """Ask another agent and get its answer."""
-        return await AgentDelegation(caller, open_context, context).run(agent_name, message)
+        return await AgentDelegation(_running_agent(weak_caller), open_context, context).run(agent_name, message)
 
     async def finish(message: _FinalResult) -> str:
         """End your work with this result."""
-        caller.finish_output = message
+        _running_agent(weak_caller).finish_output = message
         return "finished"
 
     async def run_task(agent_name: str, description: str, prompt: str, context: ToolContext) -> str:
-        return await AgentDelegation(caller, open_context, context).run(agent_name, prompt, description)
+        return await AgentDelegation(_running_agent(weak_caller), open_context, context).run(
+            agent_name, prompt, description
+        )
 
     make = caller.run.task_tool
     roles = {caller.agent.name: OWN_COPY_ROLE}
@@ -60,6 +65,13 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
         roles.setdefault(agent.name, role_of(agent))
     tools = [_make_tool(call_agent, delegates=True), _make_tool(finish, declares=ToolDeclaration("talk"))]
     return tools_by_name([*tools, *([make(roles, run_task)] if make else [])])
+
+
+def _running_agent(context: ref[AgentContext]) -> AgentContext:
+    """Return the context of the agent whose call runs."""
+    found = context()
+    assert found is not None
+    return found
 
 
 _made_tools: dict[str, Tool] = {}

@@ -2,8 +2,8 @@
 one session."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import Context
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +16,7 @@ from outrider._sync import Callbacks
 from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import HookedClient, Hooks, SentRequests
 from outrider.agents.output_type import OutputType
-from outrider.agents.turn_state import SilenceTimer, TurnStateTracker
+from outrider.agents.turn_state import SilenceTimer, TurnState
 from outrider.context.lower import PromptProjection
 from outrider.context.request_ledger import RequestRecorder
 from outrider.errors import (
@@ -39,7 +39,7 @@ from outrider.sessions.session import Session
 from outrider.tools.runner import OutputCap, SaveOutput
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.agents import Agent, AgentMessage, Mode, SessionContext
-from outrider.types.events import Event, PartUpdatedEvent
+from outrider.types.events import Event, PartUpdatedEvent, StateChangedEvent
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.origins import Origins
@@ -176,7 +176,7 @@ class RunContext(msgspec.Struct, kw_only=True):
         )
 
 
-class AgentContext(msgspec.Struct, kw_only=True):
+class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
     """The state of one agent in one session.
 
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
@@ -188,6 +188,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     nothing. `output` is the type of the requested value and `output_value` that value,
     UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
     `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
+    `state` is that of the turn, None before the first one, and `waiting_calls` the number of its calls that wait for an
+    approval.
     """
 
     agent: Agent
@@ -216,7 +218,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None
-    state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
+    state: TurnState | None = None
+    waiting_calls: int = 0
     tracked_origins: "ContextOrigins | None" = None
     silence: SilenceTimer = msgspec.field(default_factory=SilenceTimer)
     request_recorder: RequestRecorder
@@ -297,6 +300,26 @@ class AgentContext(msgspec.Struct, kw_only=True):
         self.finish_output = None
         self.output, self.output_value, self.repairs = None, msgspec.UNSET, 0
         self.call_context = None
+
+    def enter_state(self, state: TurnState) -> None:
+        """Change the state of the turn, and publish the change. Calls outside of a turn have no state."""
+        old = self.state
+        if old is not None and state != old:
+            self.state = state
+            self.emit_event(StateChangedEvent, old_state=old, new_state=state)
+
+    @contextmanager
+    def awaiting_approval(self) -> Generator[None, None, None]:
+        """Context manager around the wait for an approval. The turn is in this state while at least one of its calls
+        waits."""
+        self.waiting_calls += 1
+        self.enter_state("awaiting_approval")
+        try:
+            yield
+        finally:
+            self.waiting_calls -= 1
+            if not self.waiting_calls:
+                self.enter_state("running_tools")
 
     def localize_event(self, event: Event, message_id: str) -> Event:
         """Return an event from another process as an event of this session. An event without session id belongs to the

@@ -201,33 +201,19 @@ def _check_arguments(call: ToolPart, tool: Tool) -> ApprovalVerdict | None:
 
 
 class ToolCallRunner:
-    """Runs calls of parallel tools concurrently and all other calls alone. One call that awaits an approval does not
-    block the others of its group."""
+    """Runs the calls of one message: those of parallel tools concurrently and all others alone. One call that awaits an
+    approval does not block the others of its group."""
 
-    def __init__(self, context: AgentContext) -> None:
+    def __init__(self, context: AgentContext, hooks: HookRunner, message: Message) -> None:
         self._context = context
-        self._run = run = context.run
-        self._message = Message("assistant")
-        self._hook_runner = HookRunner(context)
+        self._run = context.run
+        self._message = message
+        self._hook_runner = hooks
         self._loop = asyncio.get_running_loop()
-        self._runner = ToolRunner(
-            context.tools,
-            self._record_call,
-            output_cap=run.output_cap,
-            save_output=run.save_output,
-            save_draft=self._schedule_draft,
-            call_scope=self._wrap_call,
-            filter_result=self._hook_runner.run_after_call,
-            explain_unknown=self._unknown_tool_message,
-            is_left_open=self._is_suspended,
-            labels=run.labels,
-            clock=run.clock,
-        )
 
-    async def run(self, message: Message) -> list[ToolPart]:
+    async def run(self) -> list[ToolPart]:
         """Run every open call of the message and return all its calls, ended. A cancellation ends the open calls as
         canceled."""
-        self._message = message
         self._forward_calls()
         try:
             for group in self._parallel_groups():
@@ -351,7 +337,7 @@ class ToolCallRunner:
     async def _execute_call(self, call: ToolPart) -> None:
         tell = self._context.emit_event
         tell(ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input)
-        ended = await self._runner.run(call, self._tool_context(call))
+        ended = await self._tool_runner().run(call, self._tool_context(call))
         state = ended.state
         assert isinstance(state, ToolCompleted | ToolError)
         tell(
@@ -363,6 +349,23 @@ class ToolCallRunner:
             output_preview=state.text[:MAX_PREVIEW],
             reason=state.reason if isinstance(state, ToolError) else "",
             origins=describe_origins(ended.origins),
+        )
+
+    def _tool_runner(self) -> ToolRunner:
+        """Return the runner of one call. It is not stored here: it refers to this object, which would be a cycle."""
+        run = self._run
+        return ToolRunner(
+            self._context.tools,
+            self._record_call,
+            output_cap=run.output_cap,
+            save_output=run.save_output,
+            save_draft=self._schedule_draft,
+            call_scope=self._wrap_call,
+            filter_result=self._hook_runner.run_after_call,
+            explain_unknown=self._unknown_tool_message,
+            is_left_open=self._is_suspended,
+            labels=run.labels,
+            clock=run.clock,
         )
 
     def _tool_context(self, call: ToolPart) -> ToolContext:

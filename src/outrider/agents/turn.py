@@ -22,7 +22,6 @@ from outrider.agents.turn_state import (
     TerminationReason,
     TurnEnd,
     TurnState,
-    TurnStateTracker,
     has_pending_calls,
     last_text,
     note_before_request,
@@ -33,7 +32,6 @@ from outrider.types.events import (
     ErrorEvent,
     LoopCompletedEvent,
     LoopStartedEvent,
-    StateChangedEvent,
 )
 from outrider.types.messages import Message
 
@@ -46,10 +44,7 @@ class Turn:
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._budget = context.run.budget
-        self._states = context.state_tracker = TurnStateTracker(
-            lambda old, new: context.emit_event(StateChangedEvent, old_state=old, new_state=new)
-        )
-        self._calls = ToolCallRunner(context)
+        context.state, context.waiting_calls = "idle", 0
         self._hooks = HookRunner(context)
         self._stop_policy = StopPolicy(context)
         self._compactor = ContextCompactor(context)
@@ -75,7 +70,7 @@ class Turn:
         finally:
             self._steps.close()
             end = end or TurnEnd("aborted", self._last_text())
-            self._states.enter(_FINAL_STATES.get(end.reason, "done"))
+            self._context.enter_state(_FINAL_STATES.get(end.reason, "done"))
             self._context.emit_event(
                 LoopCompletedEvent,
                 termination_reason=end.reason,
@@ -94,8 +89,8 @@ class Turn:
             answer = self._unfinished_answer() or await self._request_answer()
             calls = answer.get_calls()
             if not all(call.ended for call in calls):
-                self._states.enter("running_tools")
-                calls = await self._calls.run(answer)
+                self._context.enter_state("running_tools")
+                calls = await ToolCallRunner(self._context, self._hooks, answer).run()
             self._steps.end(len(calls))
             await self._hooks.report_messages()
             end = await self._stop_policy.end_after(answer, calls)
@@ -117,18 +112,18 @@ class Turn:
             await self._context.journal.add_message(note)
         self._steps.start(self._budget.begin_turn(), self._budget.limits.turns)
         if self._compactor.is_due():
-            self._states.enter("compacting")
+            self._context.enter_state("compacting")
             await self._compactor.compact()
         for again in (False, True):
             try:
                 return await self._run_step()
             except ContextOverflowError as error:
-                self._states.enter("compacting")
+                self._context.enter_state("compacting")
                 await self._compactor.make_room(error, again=again)
         return await self._run_step()
 
     async def _run_step(self) -> Message:
-        self._states.enter("calling_model")
+        self._context.enter_state("calling_model")
         await wait_for_budget(self._context)
         return await ModelStep(self._context).run()
 

@@ -1,8 +1,7 @@
 """The states of a turn, its termination reasons, and checks on where a transcript ended."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -127,37 +126,6 @@ class StepReporter:
         """End a step that an error or a cancellation interrupted."""
         if self._is_open:
             self.end(0)
-
-
-def _ignore_change(old: TurnState, new: TurnState) -> None:
-    """Default callback of a context that has no turn yet."""
-
-
-class TurnStateTracker:
-    """Tracks the state of a turn and reports each change to `on_change`."""
-
-    def __init__(self, on_change: Callable[[TurnState, TurnState], None] = _ignore_change) -> None:
-        self._on_change = on_change
-        self._state: TurnState = "idle"
-        self._waiting = 0
-
-    def enter(self, state: TurnState) -> None:
-        if state != self._state:
-            old, self._state = self._state, state
-            self._on_change(old, state)
-
-    @contextmanager
-    def awaiting_approval(self) -> Generator[None, None, None]:
-        """Context manager around the wait for an approval. The turn is in this state while at least one of its calls
-        waits."""
-        self._waiting += 1
-        self.enter("awaiting_approval")
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self.enter("running_tools")
 
 
 class SilenceTimer:

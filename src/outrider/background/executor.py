@@ -378,7 +378,7 @@ class RunExecutor:
     def _still_holds(self, run_id: str, engine: Engine) -> bool:
         """Returns whether this execution still holds the run and its session lease."""
         live = engine.live.get(run_id)
-        return self._open_engines.get(run_id) is engine and live is not None and not live.journal.lost.is_set()
+        return self._open_engines.get(run_id) is engine and live is not None and not live.journal.is_lost
 
     async def _finish_unopened(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
         """Ends the open calls of the session, which a previous worker may have left, and stores the report."""
@@ -445,7 +445,7 @@ class RunExecutor:
 
     def _has_lost_lease(self, run_id: str, engine: Engine) -> bool:
         live = engine.live.get(run_id)
-        return self._open_engines.get(run_id) is engine and live is not None and live.journal.lost.is_set()
+        return self._open_engines.get(run_id) is engine and live is not None and live.journal.is_lost
 
     @asynccontextmanager
     async def _engine_for_job(self, run_id: str, job: JobSpec) -> AsyncGenerator[Engine, None]:

@@ -488,7 +488,7 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
         flow=request.flow,
         **ids,
     )
-    with context.state_tracker.awaiting_approval():
+    with context.awaiting_approval():
         answer = await call_approve_function(approve, request)
     context.emit_event(ToolApprovalResultEvent, approved=is_approval(answer), **ids)
     return answer
@@ -636,7 +636,7 @@ async def _describe_question(
 async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentContext) -> Approval:
     """Wait for the answer. A cancelled call withdraws its question, unless it continues in the reopened session."""
     try:
-        with context.state_tracker.awaiting_approval():
+        with context.awaiting_approval():
             return await queue.ask(approval, context.agent.name, context.call_id)
     except asyncio.CancelledError:
         if not context.will_resume:

@@ -106,7 +106,7 @@ class SessionRegistry:
         """Return the session, opened if necessary. A session whose lease was lost is reopened. With `resume_turn`,
         interrupted calls of repeatable tools run again; otherwise they end as interrupted."""
         self._require_open()
-        if session_id in self.live and self.live[session_id].journal.lost.is_set():
+        if session_id in self.live and self.live[session_id].journal.is_lost:
             await self.close_session(session_id)
         if session_id in self.live:
             return self.live[session_id]
@@ -148,7 +148,7 @@ class SessionRegistry:
         live = self.live.get(session_id)
         if live is not None:
             await live.abort()
-        if live is None or live.journal.lost.is_set():
+        if live is None or live.journal.is_lost:
             await abort_in_other_process(self._store, session_id)
 
     async def close_session(self, session_id: str) -> None:
@@ -486,7 +486,7 @@ class Engine:
     async def withdraw(self, session_id: str, input_id: str) -> bool:
         """Remove waiting input; return False if a turn has started with it. The waiter for its turn gets the reason
         `aborted`."""
-        return await (await self._sessions.open_session(session_id)).inbox.withdraw(input_id)
+        return await (await self._sessions.open_session(session_id)).withdraw(input_id)
 
     async def plan(self, session_id: str) -> ProposedPlan | None:
         """Return the plan that the last turn in plan mode proposed, or None if it was answered or followed by other

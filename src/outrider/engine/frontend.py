@@ -15,7 +15,7 @@ from outrider._posix import O_DIRECTORY, check_place
 from outrider.agents.compaction import estimate_message_tokens, estimate_text_tokens
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.run_context import AgentContext
-from outrider.agents.tool_calls import ToolCallRunner
+from outrider.agents.tool_calls import HookRunner, ToolCallRunner
 from outrider.agents.turn_state import is_cut_off
 from outrider.context.lower import apply_compaction
 from outrider.engine.approval_gate import ApprovalGate
@@ -214,7 +214,7 @@ async def run_manual_call(engine: Engine, session_id: str, tool: str, tool_input
         await journal.add_message(Message("user", [TextPart(f"{tool}, called by hand", synthetic=True)]))
         message = Message("assistant", [_pending_call(tool, tool_input)], agent=context.agent.name)
         await journal.add_message(message)
-        (ended,) = await ToolCallRunner(call_context).run(message)
+        (ended,) = await ToolCallRunner(call_context, HookRunner(call_context), message).run()
     return ended
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
+from weakref import proxy
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -71,7 +72,7 @@ class SessionInbox:
     def __init__(self, journal: Journal, store: Store, owner: InboxOwner) -> None:
         self._journal = journal
         self._store = store
-        self._owner = owner
+        self._owner = proxy(owner)  # it has this inbox; in a cycle, a closed session would wait for garbage collection
         self._futures: dict[str, list[asyncio.Future[RunResult[Any]]]] = {}
         self._taken: list[str] = []
         self._origins: dict[str, InputOrigin] = {}

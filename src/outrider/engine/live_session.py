@@ -195,6 +195,10 @@ class LiveSession:
         self.wake(variables)
         return end
 
+    async def withdraw(self, input_id: str) -> bool:
+        """Remove waiting input; return False if it is in the transcript already, or is unknown."""
+        return await self.inbox.withdraw(input_id)
+
     def reject_own_turn(self) -> None:
         """Raise SessionInUseError if the caller is a function of the running turn: it would wait for its own end."""
         task = asyncio.current_task()
@@ -291,6 +295,7 @@ class LiveSession:
             self._context.closing = True
         tools = () if self.session_tools is None else (self.session_tools.aclose,)
         await _call_all(self._abort_for_good, self._close_deps, *tools, self.journal.close)
+        self._context = None  # it takes input from this session; without the cycle both are freed at once
 
     async def _abort_for_good(self) -> None:
         """Abort the turn, then resolve the futures of input that waits."""
@@ -333,7 +338,7 @@ class LiveSession:
         if end.error is not None and not isinstance(end.error, StorageFullError | LeaseLostError):
             error_type, message = type(end.error).__name__, end.error.message
             self._bus.publish(ErrorEvent(session_id=self.session.id, error_type=error_type, message=message))
-        if end.reason == "error" or self.journal.lost.is_set():
+        if end.reason == "error" or self.journal.is_lost:
             self.inbox.resolve_all(end)
         self._compaction.resolve(OutriderError("the compaction was aborted"))
 

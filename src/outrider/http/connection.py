@@ -75,8 +75,7 @@ class HttpConnection(asyncio.Protocol):
         self._received: list[bytes] = []
         self._received_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._writable: asyncio.Event | None = None  # while the transport takes no more data
         self._paused = False
         self._at_eof = False  # the peer sends no more bytes
         self._failure: Exception | None = None
@@ -116,19 +115,21 @@ class HttpConnection(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
         self.timer.close()
-        self._writable.set()
+        self.resume_writing()
         self._wake_reader()
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._writable = asyncio.Event()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
 
     def fail(self, failure: Exception) -> None:
         """Makes `receive` raise this after the bytes already received, and unblocks a waiting `send`."""
         self._failure = self._failure or failure
-        self._writable.set()
+        self.resume_writing()
         self._wake_reader()
 
     async def send(self, data: bytes) -> None:
@@ -144,7 +145,8 @@ class HttpConnection(asyncio.Protocol):
             if self._at_eof or self._failure:
                 return
             self.transport.write(view[start : start + _WRITE_CHUNK_BYTES])
-            await self._writable.wait()
+            if self._writable is not None:
+                await self._writable.wait()
 
     async def receive(self) -> bytes:
         """Waits for data and returns all that was received; b"" at the end of the stream."""

@@ -336,7 +336,7 @@ class ThinkTagScanner:
     """
 
     def __init__(self) -> None:
-        self._reader: Callable[[], bool] = self._read_edge
+        self._reader: Callable[[ThinkTagScanner], bool] = ThinkTagScanner._read_edge
         self._held = ""  # unclassified text: at most one tag and the whitespace before it
         self._out: list[PartChunk | PartBoundary | ReclassifyText] = []
         self._lines = MarkdownTracker()
@@ -346,15 +346,15 @@ class ThinkTagScanner:
 
     def feed(self, text: str) -> list[PartChunk | PartBoundary | ReclassifyText]:
         self._held += text
-        while self._held and self._reader():
+        while self._held and self._reader(self):
             pass
         return self._take_output()
 
     def close(self) -> list[PartChunk | PartBoundary | ReclassifyText]:
         """Emits an incomplete tag at the end as text or reasoning."""
-        if self._reader == self._read_reasoning:
+        if self._reader is ThinkTagScanner._read_reasoning:
             self._emit_reasoning(len(self._held))
-        elif self._reader == self._read_edge and self._after_reasoning and not self._held.strip():
+        elif self._reader is ThinkTagScanner._read_edge and self._after_reasoning and not self._held.strip():
             self._held = ""
         else:
             self._leave_edge()
@@ -384,11 +384,11 @@ class ThinkTagScanner:
 
     def _leave_edge(self) -> None:
         """Drops blank lines after reasoning, but not the indentation of the next line."""
-        if self._reader == self._read_edge and self._after_reasoning:
+        if self._reader is ThinkTagScanner._read_edge and self._after_reasoning:
             text = self._held.lstrip()
             blanks = self._held[: len(self._held) - len(text)]
             self._held = blanks.rpartition("\n")[2] + text if "\n" in blanks else text
-        self._reader = self._read_text
+        self._reader = ThinkTagScanner._read_text
 
     def _read_text(self) -> bool:
         found = _tag_pattern().search(self._held) if "<" in self._held else None  # fast path: most text has no tag
@@ -451,11 +451,12 @@ class ThinkTagScanner:
         return self._lines.last_character == "`" and len(self._held) == len(tag[0])
 
     def _start_reasoning(self, name: str) -> None:
-        self._reader, self._lines, self._shown = self._read_reasoning, MarkdownTracker(), None
+        self._reader, self._lines, self._shown = ThinkTagScanner._read_reasoning, MarkdownTracker(), None
         self._name, self._depth, self._has_reasoning, self._blanks = name.lower(), 0, False, ""
 
     def _end_reasoning(self) -> None:
-        self._reader, self._lines, self._shown, self._after_reasoning = self._read_edge, MarkdownTracker(), None, True
+        self._reader, self._lines = ThinkTagScanner._read_edge, MarkdownTracker()
+        self._shown, self._after_reasoning = None, True
 
     def _drop_tag(self, tag: re.Match[str]) -> None:
         self._held = self._held[len(tag[0]) :]

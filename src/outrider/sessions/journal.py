@@ -44,13 +44,13 @@ MAX_TEXT_BYTES = 64 * 2**20  # large texts of an open session; no prompt of a mo
 
 
 class DraftBuffer:
-    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS.
+    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS; only a running
+    timer keeps it, so a closed journal is freed at once.
 
     A draft is written as a whole. So that a long text is not written again for each of its chunks, a part above
     LARGE_DRAFT is written when it has grown by half, and one above MAX_DRAFT when it ends or the journal closes."""
 
-    def __init__(self, on_due: Callable[[], object]) -> None:
-        self._on_due = on_due
+    def __init__(self) -> None:
         self._parts: dict[str, Callable[[], AnyPart]] = {}
         self._characters = 0
         self._sizes: dict[str, int] = {}
@@ -61,7 +61,9 @@ class DraftBuffer:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add_draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
+    def add_draft(
+        self, part_id: str, characters: int, current: Callable[[], AnyPart], on_due: Callable[[], object]
+    ) -> None:
         """Records that a part grew by `characters`; `current` returns its value so far."""
         size = self._sizes[part_id] = self._sizes.get(part_id, 0) + characters
         if size > LARGE_DRAFT:
@@ -72,14 +74,14 @@ class DraftBuffer:
         self._parts[part_id] = current
         self._characters += characters
         if self._characters >= FLUSH_CHARACTERS:
-            self._flush_now()
+            self._flush_now(on_due)
         else:
-            self.start_timer()
+            self.start_timer(on_due)
 
-    def start_timer(self) -> None:
+    def start_timer(self, on_due: Callable[[], object]) -> None:
         """Starts the flush timer if it does not run."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_now)
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_now, on_due)
 
     def drop_draft(self, part_id: str) -> None:
         """Removes a part, because its final value is written."""
@@ -99,10 +101,10 @@ class DraftBuffer:
             self._timer.cancel()
             self._timer = None
 
-    def _flush_now(self) -> None:
+    def _flush_now(self, on_due: Callable[[], object]) -> None:
         self.cancel_timer()
         self._characters = 0
-        self._on_due()
+        on_due()
 
 
 def _last_change(message: Message) -> str | None:
@@ -112,7 +114,8 @@ def _last_change(message: Message) -> str | None:
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
-    """Writes the changes of one session. `lost` is set when another owner acquires the session's lease.
+    """Writes the changes of one session. `is_lost` is true after another owner acquired the session's
+    lease.
 
     If the disk is full, a change raises StorageFullError, publishes an error event and stays in the queue. A later
     attempt stores, applies and publishes the queued changes in their order.
@@ -134,13 +137,12 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self.has_all_messages = has_all_messages
         self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
-        self.lost = self.lease.lost
         self._store = store
         self._bus = bus
         self._clock = clock
         self._write_lock = asyncio.Lock()
-        self._queue = WriteQueue(self.lease.append, self._apply_change)
-        self._drafts = DraftBuffer(self._start_draft_flush)
+        self._queue = WriteQueue()
+        self._drafts = DraftBuffer()
         self._drain_scheduled = False
         self._tasks = ShieldedTasks(eager=store.prompt)
 
@@ -176,7 +178,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.time = message.time or MessageTime(self._clock())
         self._append_message(message)
         self._queue.add_open_message(message)
-        self._drafts.start_timer()
+        self._drafts.start_timer(self._start_draft_flush)
         return message
 
     async def take_inbox_item(self, item: InboxItem) -> Message:
@@ -197,7 +199,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     def put_message_soon(self, message: Message) -> None:
         """Queues the fields of a message for the next write and returns at once."""
         self._queue.add_message_head(message)
-        self._drafts.start_timer()
+        self._drafts.start_timer(self._start_draft_flush)
 
     async def put_part(self, part: AnyPart, message: Message, *, synced: bool = False) -> AnyPart:
         """Adds or replaces a part of a message. Raises InvalidStateTransition for an illegal tool state change.
@@ -214,7 +216,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """Applies a part at once and queues it for the next write. The next awaited write raises its error, if any."""
         message.put_part(part)
         self._queue.add(PendingChange(self._finalize_part(part, message), synced=False), watched=False)
-        self._drafts.start_timer()
+        self._drafts.start_timer(self._start_draft_flush)
 
     def replace_open_part(self, part: AnyPart, message: Message) -> None:
         """Replaces a part of a message that `open_message` has queued, if possible in that write."""
@@ -255,15 +257,19 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def buffer_draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
         """Stores an incomplete part, as `current` returns it at that time, within 250 ms or 4 KiB."""
-        self._drafts.add_draft(part_id, characters, current)
+        self._drafts.add_draft(part_id, characters, current, self._start_draft_flush)
 
     async def flush_drafts(self, *, is_last: bool = False) -> None:
         """Writes the queue, then the buffered incomplete parts as drafts."""
         async with self._write_lock:
-            await self._queue.drain()
+            await self._queue.drain(self.lease.append, self._apply_change)
             if drafts := self._drafts.take_drafts(is_last=is_last):
                 await self.lease.append(drafts, draft=True)
                 failpoint("FP-mid-stream")
+
+    @property
+    def is_lost(self) -> bool:
+        return self.lease.is_lost
 
     @property
     def has_pending_input(self) -> bool:
@@ -281,7 +287,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         await self.lease.stop_renewal()
         await self._tasks.wait_finished()
         try:
-            if not self.lost.is_set():
+            if not self.is_lost:
                 await self._tasks.run_shielded(self.flush_drafts(is_last=True))
         finally:
             await self.lease.release_lease()
@@ -332,7 +338,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def _drain_in_order(self) -> None:
         async with self._write_lock:
             self._drain_scheduled = False
-            await self._queue.drain()
+            await self._queue.drain(self.lease.append, self._apply_change)
 
     def _start_scheduled_drain(self) -> None:
         if self._drain_scheduled:
@@ -413,10 +419,10 @@ def session_from_stored(stored: StoredSession, messages: list[Message]) -> Sessi
 
 
 def _copy_session_fields(session: Session, stored: StoredSession) -> None:
-    session.title, session.agent = stored.title, stored.agent
-    session.workspace_directory = stored.workspace_directory
-    session.mode = stored.mode  # type: ignore[assignment]  a mode of a newer version stays as it is
-    session.approval = stored.approval
+    """Copies the texts that differ: equal ones would only need more memory."""
+    for name in ("title", "agent", "workspace_directory", "mode", "approval"):
+        if getattr(session, name) != (value := getattr(stored, name)):
+            setattr(session, name, value)  # a mode of a newer version stays as it is
     session.metadata = stored.metadata
     session.time = stored.time or session.time
 

@@ -93,7 +93,7 @@ class LeaseOwner:
 class SessionLease:
     """Writes to one session with its lease, or without a token if there is none.
 
-    When another owner acquires the session, `lost` is set and `on_lost` is called. Each renewal also calls `retry`,
+    When another owner acquires the session, `is_lost` is set and `on_lost` is called. Each renewal also calls `retry`,
     which repeats writes that failed because the disk was full.
     """
 
@@ -105,12 +105,12 @@ class SessionLease:
         retry: Callable[[], Awaitable[object]],
         held: tuple[LeaseOwner, Lease] | None = None,
     ) -> None:
-        self.lost = asyncio.Event()
+        self.is_lost = False
         self.on_lost: Callable[[], object] | None = None
         self._session_id = session_id
         self._store = store
         self._bus = bus
-        self._retry = retry
+        self._retry: Callable[[], Awaitable[object]] | None = retry  # until the renewal stops
         self._owner, self._lease = held or (None, None)
         self._renewal: asyncio.Task[object] | None = None
         if held is not None:
@@ -136,8 +136,8 @@ class SessionLease:
 
         `on_lost` runs in the next loop iteration, so the write that detected the loss raises LeaseLostError first.
         """
-        if not self.lost.is_set():
-            self.lost.set()
+        if not self.is_lost:
+            self.is_lost = True
             self._detach()
             asyncio.get_running_loop().call_soon(self._notify_lost)
 
@@ -146,16 +146,18 @@ class SessionLease:
         self._detach()
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
+        self._retry = None  # the journal has this lease: the cycle would delay that its memory is freed
 
     async def release_lease(self) -> None:
-        if self._lease is not None and not self.lost.is_set():
+        if self._lease is not None and not self.is_lost:
             await self._store.release(self._lease)
 
     async def renew_lease(self, lease: Lease) -> None:
         self._renewal = asyncio.current_task()
         try:
             await self._store.renew(lease)
-            await self._retry()
+            if self._retry is not None:
+                await self._retry()
         except LeaseLostError as error:
             self.mark_lost()
             self._publish_error(error)

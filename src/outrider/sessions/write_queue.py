@@ -44,6 +44,8 @@ class PendingChange(Struct, eq=False):
     error: Exception | None = None
 
 
+ApplyFunction = Callable[[PendingChange, int], None]
+"""Applies a stored change with its sequence number."""
 _is_alone: Callable[[PendingChange], bool] = attrgetter("alone")
 _count_rows: Callable[[PendingChange], int] = attrgetter("rows")
 
@@ -62,13 +64,11 @@ def change_of_head(message: Message, *, synced: bool) -> PendingChange:
 class WriteQueue:
     """Writes queued changes in order, as many as possible in one transaction.
 
-    Calls `apply` with each stored change and its sequence number. If the disk is full, all changes stay in the queue
-    for a retry. Only one `drain` may run at a time: the journal holds a lock.
+    If the disk is full, all changes stay in the queue for a retry. Only one `drain` may run at a time: the journal
+    holds a lock.
     """
 
-    def __init__(self, append: AppendFunction, apply: Callable[[PendingChange, int], None]) -> None:
-        self._append = append
-        self._apply = apply
+    def __init__(self) -> None:
         self._queued: list[PendingChange] = []
         self._in_flight = 0  # number of changes at the front of the queue that are being written
         self._storage_full = False
@@ -136,15 +136,15 @@ class WriteQueue:
             if written.error is not None:
                 raise written.error
 
-    async def drain(self) -> None:
+    async def drain(self, append: AppendFunction, apply: ApplyFunction) -> None:
         """Writes the queue. Raises StorageFullError; other errors are stored on the change that caused them."""
         while self._queued:
             batch = self._next_batch()
             self._in_flight = len(batch)
             try:
-                last = await self._append_batch(batch)
+                last = await _append_batch(batch, append)
             except StorageFullError:
-                self._release_events()
+                self._release_events(apply)
                 raise
             except Exception as error:  # noqa: BLE001  `raise_failure` raises it to the caller
                 self._isolate_failure(batch, error)
@@ -156,27 +156,14 @@ class WriteQueue:
                 self._in_flight = 0
             self._storage_full = False
             del self._queued[: len(batch)]
-            self._apply_batch(batch, last)
+            _apply_batch(batch, last, apply)
 
-    def _append_batch(self, batch: Sequence[PendingChange]) -> Awaitable[int]:
-        values, synced = list[StoredValue](), False
-        for entry in batch:
-            synced = synced or entry.synced
-            if entry.head is not None:
-                values.append(head := copy(entry.head))
-                head.parts = []
-            elif entry.value is not None:
-                values.append(entry.value)
-        if not values and not batch[0].takes:
-            return _append_nothing()
-        return self._append(values, batch[0].takes, synced=synced)
-
-    def _release_events(self) -> None:
+    def _release_events(self, apply: ApplyFunction) -> None:
         """Publishes queued events at once: with a full disk, the changes before them may stay queued for long."""
         self._storage_full = True
         events = [entry for entry in self._queued if entry.event is not None]
         self._queued = [entry for entry in self._queued if entry.event is None]
-        self._apply_batch(events, 0)
+        _apply_batch(events, 0, apply)
 
     def _next_batch(self) -> list[PendingChange]:
         if not any(map(_is_alone, self._queued)):
@@ -192,17 +179,32 @@ class WriteQueue:
             self._queued.remove(batch[0])
             batch[0].error = error
 
-    def _apply_batch(self, batch: Sequence[PendingChange], last: int) -> None:
-        """Applies stored changes; the store numbers rows in queue order, and `last` is the last number."""
-        seq = last - sum(map(_count_rows, batch))
-        for entry in batch:
-            seq += entry.rows
-            if not entry.silent:
-                self._apply(entry, seq)
+
+def _append_batch(batch: Sequence[PendingChange], append: AppendFunction) -> Awaitable[int]:
+    values, synced = list[StoredValue](), False
+    for entry in batch:
+        synced = synced or entry.synced
+        if entry.head is not None:
+            values.append(head := copy(entry.head))
+            head.parts = []
+        elif entry.value is not None:
+            values.append(entry.value)
+    if not values and not batch[0].takes:
+        return _append_nothing()
+    return append(values, batch[0].takes, synced=synced)
 
 
 async def _append_nothing() -> int:
     return 0
+
+
+def _apply_batch(batch: Sequence[PendingChange], last: int, apply: ApplyFunction) -> None:
+    """Applies stored changes; the store numbers rows in queue order, and `last` is the last number."""
+    seq = last - sum(map(_count_rows, batch))
+    for entry in batch:
+        seq += entry.rows
+        if not entry.silent:
+            apply(entry, seq)
 
 
 class ShieldedTasks:

@@ -1,7 +1,6 @@
 """Runs a tool call and records its state: each call ends exactly once, completed or with an error."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from hashlib import sha256
@@ -273,7 +272,7 @@ class _RunningCall:
         self._context = context
         self._is_left_open = is_left_open
         self.origins: Origins = ()
-        self._partial: deque[str] = deque()
+        self._partial: list[str] = []  # a deque needs ten times the memory, and most calls report nothing
         self._size = 0
 
     def make_context(self) -> ToolContext:
@@ -348,7 +347,7 @@ class _RunningCall:
         self._partial.append(output[-MAX_PARTIAL_OUTPUT:])
         self._size += len(self._partial[-1])
         while self._size - len(self._partial[0]) >= MAX_PARTIAL_OUTPUT:
-            self._size -= len(self._partial.popleft())
+            self._size -= len(self._partial.pop(0))
 
 
 def _mark_for_recovery(call: ToolPart, tool: Tool) -> ToolPart:

@@ -90,6 +90,22 @@ def _cancel_work(canceller: "Future[Callable[[], object]]") -> None:
         canceller.result()()
 
 
+async def run_to_end(work: Awaitable[T]) -> T:
+    """Awaits `work`, which continues if the caller is cancelled. The error of such work is not logged: nothing can
+    handle it, for example a lost lease when the end of a cancelled call is stored."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_retrieve_error)
+        raise
+
+
+def _retrieve_error(task: "asyncio.Future[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 def describe_exception(error: BaseException) -> str:
     """Returns the class and the text of an exception of the program; its text may itself fail."""
     try:

@@ -66,14 +66,14 @@ class InvalidStateTransition(OutriderError):
         )
 
 
-FailureReason = Literal["failed", "timeout", "rejected", "denied"]
+FailureReason = Literal["failed", "timeout", "rejected", "denied", "interrupted"]
 
 
 class ToolFailure(OutriderError):
     """Raise this inside a tool: the call ends in error and the model reads the message.
 
-    `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome and
-    `denied` if no user could be asked."""
+    `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome,
+    `denied` if no user could be asked and `interrupted` if it is not known which effects the call had."""
 
     def __init__(self, message: str, *, reason: FailureReason = "failed", **details: Any) -> None:
         super().__init__(message, **details)

@@ -1,4 +1,4 @@
-"""An engine whose command waits for an answer, in a separate process: `outcome_worker.py FOLDER SESSION`."""
+"""An engine whose command waits for an answer, in a separate process: `outcome_worker.py FOLDER [answer]`."""
 
 import asyncio
 import contextlib
@@ -31,15 +31,17 @@ async def engine(folder: Path, asked: "asyncio.Queue[ToolApprovalRequestedEvent]
         yield held
 
 
-async def main(folder: str) -> None:
+async def main(folder: str, answer: str = "") -> None:
     asked: asyncio.Queue[ToolApprovalRequestedEvent] = asyncio.Queue()
     async with engine(Path(folder), asked) as held:
         session = await held.create(workspace=Path(folder) / "workspace")
         working = asyncio.ensure_future(held.prompt(session, "go"))
         question = await asked.get()
         say(session=session, question=question.approval_id)
+        if answer:
+            await held.answer(question.approval_id, allow=True)
         await working
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

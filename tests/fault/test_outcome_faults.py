@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider import Engine, ToolCompleted, ToolPart
+from outrider import Engine, ToolCompleted, ToolError, ToolPart
 from outrider.processes.sandbox.detect import find_sandbox_cached
 from tests.fault.outcome_worker import engine
 from tests.fault.processes import ROOT
@@ -37,6 +37,20 @@ def kill_while_it_waits(folder: Path) -> tuple[str, str]:
         child.kill()
         assert child.wait() == -signal.SIGKILL
     return report["session"], report["question"]
+
+
+def kill_at(folder: Path, failpoint: str) -> str:
+    """Returns the session of a program that keeps the outcome and is killed at a failpoint."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        "OUTRIDER_FAULT": failpoint,
+    }
+    command = [sys.executable, "-m", "tests.fault.outcome_worker", str(folder), "answer"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        report = msgspec.json.decode(child.stdout.readline())
+        assert child.wait() == -signal.SIGKILL
+    return report["session"]
 
 
 async def ended_call(held: Engine, session: str) -> ToolPart:
@@ -105,3 +119,37 @@ async def test_an_outcome_can_be_answered_while_no_program_waits(folder: Path):
     assert isinstance(part.state, ToolCompleted)
     assert (folder / "workspace" / "made" / "x").exists()
     assert (folder / "workspace" / "notes.txt").read_text() == "first\n"
+
+
+async def resumed_on_another_machine(folder: Path, session: str) -> ToolPart:
+    """Continues a session with the same store and workspace and another data folder, as another machine would."""
+    (folder / "data" / "overlays").rename(folder / "other_machine")
+    asked: asyncio.Queue = asyncio.Queue()
+    async with engine(folder, asked) as held:
+        await held.open(session)
+        return await ended_call(held, session)
+
+
+async def test_an_outcome_of_another_machine_is_not_made_a_second_time(folder: Path):
+    workspace = folder / "workspace"
+    session, question = kill_while_it_waits(folder)
+    part = await resumed_on_another_machine(folder, session)
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "interrupted"
+    assert "was not run again" in part.state.error
+    assert sorted(path.name for path in workspace.iterdir()) == ["gone.txt", "notes.txt"]
+    async with engine(folder, asyncio.Queue()) as held:
+        assert not await held.approvals()
+        assert {one.id: one.answer for one in await held.store.approvals()}[question] == "revoked"
+
+
+@pytest.mark.parametrize("failpoint", ["FP-outcome-staged", "FP-mid-outcome"])
+async def test_a_commit_that_a_kill_interrupted_is_not_repeated_by_a_machine_without_the_outcome(
+    folder: Path, failpoint: str
+):
+    workspace = folder / "workspace"
+    session = kill_at(folder, failpoint)
+    part = await resumed_on_another_machine(folder, session)
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "interrupted"
+    assert (workspace / "notes.txt").read_text().count("line") <= 1

@@ -10,6 +10,7 @@ from typing import assert_never
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from outrider._sync import run_to_end
 from outrider.agents.compaction import build_request, estimate_failed_tokens
 from outrider.agents.run_context import AgentContext, fallback_agent
 from outrider.agents.turn_state import has_pending_calls
@@ -124,12 +125,12 @@ class ModelStep:
             await self._finish_message(MessageError(type(error).__name__, error.message, status))
             raise
         except asyncio.CancelledError:
-            await asyncio.shield(self._finish_message(MessageError("aborted", self._abort_reason())))
+            await run_to_end(self._finish_message(MessageError("aborted", self._abort_reason())))
             raise
         try:
             await self._finish_message(None)
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel_calls())
+            await run_to_end(self._cancel_calls())
             raise
         return self.message
 

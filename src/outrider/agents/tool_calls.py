@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from outrider._sync import Callbacks, describe_exception, describe_value
+from outrider._sync import Callbacks, describe_exception, describe_value, run_to_end
 from outrider.agents.hooks import HOOK_ASKS, HookDecision, HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd, turn_start
@@ -219,7 +219,7 @@ class ToolCallRunner:
             for group in self._parallel_groups():
                 await self._run_group(group)
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel_remaining())
+            await run_to_end(self._cancel_remaining())
             raise
         except OutriderError as error:
             self._fail_unstarted(error)
@@ -291,7 +291,7 @@ class ToolCallRunner:
                 async with self._concurrency_slot(admitted):
                     await self._execute_call(admitted)
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel_call(call.id))
+            await run_to_end(self._cancel_call(call.id))
             raise
         except Exception as error:
             if isinstance(error, OutriderError) and not isinstance(error, PartValidationError):

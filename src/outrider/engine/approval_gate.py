@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from outrider._sync import call_user_function, describe_exception, describe_value, is_async_function
+from outrider._sync import call_user_function, describe_exception, describe_value, is_async_function, run_to_end
 from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
 from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
@@ -273,10 +273,15 @@ async def _find_no_denial(call: ToolPart, context: AgentContext) -> ApprovalVerd
     return None
 
 
+async def _withdraw_nothing(session_id: str, call_id: str) -> None:
+    """Default for channels without stored questions."""
+
+
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
     `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_denial`
-    returns the stored denial of a call, `confirm` asks whether a call may be repeated further."""
+    returns the stored denial of a call, `confirm` asks whether a call may be repeated further, `withdraw` revokes the
+    open questions of a call."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
@@ -284,6 +289,7 @@ class ApprovalChannel(msgspec.Struct, frozen=True):
     refresh: Callable[[], Awaitable[None]] = _no_refresh
     find_denial: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_denial
     confirm: Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]] = ask_no_one
+    withdraw: Callable[[str, str], Awaitable[None]] = _withdraw_nothing
 
 
 class ApprovalGate:
@@ -571,7 +577,13 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         return _verdict_for(allowed=_NO, message=answered.words)
 
     return ApprovalChannel(
-        ask, ask_outcome, find_grant, queue.refresh_grants, find_denial, partial(_confirm_by_queue, queue)
+        ask,
+        ask_outcome,
+        find_grant,
+        queue.refresh_grants,
+        find_denial,
+        partial(_confirm_by_queue, queue),
+        queue.withdraw_call,
     )
 
 
@@ -640,7 +652,7 @@ async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentCon
             return await queue.ask(approval, context.agent.name, context.call_id)
     except asyncio.CancelledError:
         if not context.will_resume:
-            await asyncio.shield(queue.withdraw(approval))
+            await run_to_end(queue.withdraw(approval))
         raise
 
 

@@ -317,8 +317,12 @@ class ApprovalQueue:
     async def withdraw_others(self, question: Approval) -> None:
         """Revoke open requests of the same call about something else: the question has changed, for example because
         the user has edited a file that a command changed too."""
-        for known in await self._store.approvals(question.session_id, only_open=True):
-            if known.call_id == question.call_id and known.fingerprint != question.fingerprint:
+        await self.withdraw_call(question.session_id, question.call_id, except_for=question.fingerprint)
+
+    async def withdraw_call(self, session_id: str, call_id: str, *, except_for: str = "") -> None:
+        """Revoke the open requests of a call, except for the one with this fingerprint."""
+        for known in await self._store.approvals(session_id, only_open=True):
+            if known.call_id == call_id and known.fingerprint != except_for:
                 self._publish_result(await self._store.answer(known.id, "revoked"))
 
     async def withdraw(self, question: Approval) -> None:

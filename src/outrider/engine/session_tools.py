@@ -304,6 +304,7 @@ class SessionTools:
             rules=self._outcome_rules,
             restrictions=self._write_restrictions,
             find_unsaved=self._files.find_unsaved,
+            withdraw=self._withdraw_questions,
         )
 
     @cached_property
@@ -534,6 +535,9 @@ class SessionTools:
         if self.owner_limits is None:
             return answer
         return _limit_answer(answer, outcome, self._files.root)
+
+    async def _withdraw_questions(self, tool_context: ToolContext) -> None:
+        await self._approvals.withdraw(tool_context.session_id, tool_context.call_id)
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
         """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""

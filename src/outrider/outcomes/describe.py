@@ -422,3 +422,10 @@ def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
         else:
             named[BlockedAccess("path", target, grantable=not is_new)] = None
     return tuple(named)
+
+
+def ask_about_changes(outcome: CommandOutcome) -> str:
+    """Returns the question about what a command changed."""
+    count = len(outcome.files) + outcome.more_files
+    files = "1 file" if count == 1 else f"{count} files"
+    return f"it changed {files} in its copy of the workspace; the workspace itself is unchanged"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.outcomes.commit import commit_outcome, find_conflicts, remove_staged
+from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
 from outrider.outcomes.describe import expand_kept, list_changes, parents_of
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
@@ -147,3 +147,22 @@ def mark_unsaved(outcome: CommandOutcome, unsaved: Sequence[str]) -> CommandOutc
 
 
 _UNSAVED_NOTE = "unsaved in the editor: this change is not kept"
+
+
+def describe_commit(done: CommitResult, pending: PendingOutcome) -> str:
+    """Returns a note for the model about what a commit has left out."""
+    notes: list[str] = []
+    dropped = [change for change in pending.changes if change.path not in set(pending.keep)]
+    further = [change for change in pending.recorded if change.path not in set(pending.keep_recorded)]
+    if dropped or further:
+        notes.append(f"these changes were not kept: {list_changes([*dropped, *further])}")
+    if done.conflicts:
+        names = ", ".join(map(show_path, done.conflicts))
+        notes.append(f"these files were changed by another program and are left as they are: {names}")
+    if done.unsaved:
+        names = ", ".join(map(show_path, done.unsaved))
+        notes.append(
+            f"these files have unsaved text in the user's editor and are left as they are: {names}. Use the edit tool, "
+            "which changes the text in the editor, or ask the user to save them, and run the command again"
+        )
+    return "; ".join(notes)

@@ -3,7 +3,8 @@
 A command runs over a copy-on-write view of the workspace. Without changes its result is returned without a question.
 Changes are dropped in plan mode, committed in background mode and at the approval levels `edits` and `auto`, and are
 the question at level `ask`. A question and its overlay survive a crash: the call is queued again, finds the stored
-outcome and does not run the command a second time.
+outcome and does not run the command a second time. On another machine, which does not have the outcome, it ends as
+interrupted.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from outrider.errors import FailureReason, ToolFailure
 from outrider.outcomes.commit import CommitResult, commit_outcome
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
+    ask_about_changes,
     describe_outcome,
     fails_for_owner,
     find_blocked,
@@ -37,6 +39,7 @@ from outrider.outcomes.kept_changes import (
     KeptChanges,
     affects_any,
     commit_recorded,
+    describe_commit,
     files_of,
     list_all_changes,
     mark_unsaved,
@@ -95,6 +98,12 @@ _CANNOT_PROTECT = (
     "programs execute, so the workspace was read-only for it and is unchanged"
 )
 
+_OUTCOME_ELSEWHERE = (
+    "This command has run, but the program stopped before its outcome was settled, and the stored outcome is not on "
+    "this machine. All, some or none of its changes may be in the workspace; it was not run again. Look at the current "
+    "state before you go on."
+)
+
 
 class AskOutcome(Protocol):
     """Asks the user about an outcome. The question is stored, so any front end can answer it, also after a restart."""
@@ -145,9 +154,16 @@ FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
 FindRestrictions = Callable[[ToolContext], tuple[Sequence[str], Sequence[str]]]
 """Returns patterns of files that the command of a call must not change, and of those that are always asked about."""
 
+Withdraw = Callable[[ToolContext], Awaitable[None]]
+"""Revokes the open questions of a call."""
+
 FindUnsaved = Callable[[Iterable[str]], Sequence[str]]
 """Returns which files of the workspace have unsaved text in the user's editor; it blocks. Raises ToolFailure if the
 editor does not respond."""
+
+
+async def _withdraw_nothing(_: ToolContext) -> None:
+    """Default without questions."""
 
 
 class SandboxedCommands:
@@ -170,6 +186,7 @@ class SandboxedCommands:
         rules: FindOutcomeRules = lambda _: (),
         restrictions: FindRestrictions = lambda _: ((), ()),
         find_unsaved: FindUnsaved = lambda _: (),
+        withdraw: Withdraw = _withdraw_nothing,
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -185,6 +202,7 @@ class SandboxedCommands:
         self._rules = rules
         self._restrictions = restrictions
         self._find_unsaved = find_unsaved
+        self._withdraw = withdraw
         self._plans: dict[str, CommandPlan] = {}
 
     def plan_call(self, call_id: str, plan: CommandPlan) -> None:
@@ -198,6 +216,9 @@ class SandboxedCommands:
         format_result = partial(_format_with_leftovers, format_result)
         if folder.has_outcome(context.call_id) and (pending := await asyncio.to_thread(folder.load, context.call_id)):
             return await self._finish(context, folder, pending, plan, execute, format_result)
+        if context.has_run():
+            await self._withdraw(context)
+            raise ToolFailure(_OUTCOME_ELSEWHERE, reason="interrupted")
         if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
             plan = await self._ask_before_start(context, plan, plan.predicted)
         if plan.confinement == "none":
@@ -444,7 +465,7 @@ class SandboxedCommands:
             case "ask":
                 pass
         await asyncio.to_thread(folder.save, pending)
-        await context.wait_for_answer()
+        await context.wait_for_answer(has_run=True)
         outcome = CommandOutcome(
             exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked, flow=flow
         )
@@ -519,7 +540,7 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, paths, recorded)
         pending = msgspec.structs.replace(pending, asked=True)
         await asyncio.to_thread(folder.save, pending)
-        await context.wait_for_answer()
+        await context.wait_for_answer(has_run=True)
         return await self._ask_and_commit(context, folder, pending)
 
     def _matching(self, changes: Sequence[OverlayChange], patterns: Sequence[str]) -> set[str]:
@@ -549,7 +570,7 @@ class SandboxedCommands:
         while True:
             outcome = await asyncio.to_thread(describe_outcome, pending, upper, recorded_upper, run)
             outcome = mark_unsaved(outcome, await self._unsaved_files(context, folder, pending.changes))
-            answer = await self._ask(context, outcome, _question(outcome))
+            answer = await self._ask(context, outcome, ask_about_changes(outcome))
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
                 raise _dropped(pending, answer)
@@ -570,7 +591,7 @@ class SandboxedCommands:
             pending, committing=True, keep=tuple(keep), keep_recorded=tuple(keep_recorded)
         )
         await asyncio.to_thread(folder.save, pending)
-        await context.wait_for_answer()  # a crash from here on: the commit is repeated
+        await context.wait_for_answer(has_run=True)  # a crash from here on: the commit is repeated
         committing = asyncio.ensure_future(self._commit_with_undo(context, folder, pending))
         try:
             done = await asyncio.shield(committing)
@@ -584,7 +605,7 @@ class SandboxedCommands:
             ) from error
         await asyncio.to_thread(folder.forget_cached, done.committed)
         await asyncio.to_thread(folder.remove, context.call_id)
-        return _result(pending, _commit_note(done, pending))
+        return _result(pending, describe_commit(done, pending))
 
     async def _commit_with_undo(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
@@ -757,12 +778,6 @@ def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
     )
 
 
-def _question(outcome: CommandOutcome) -> str:
-    count = len(outcome.files) + outcome.more_files
-    files = "1 file" if count == 1 else f"{count} files"
-    return f"it changed {files} in its copy of the workspace; the workspace itself is unchanged"
-
-
 def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
     would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
@@ -771,24 +786,6 @@ def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
         why = reasons.UNATTENDED_OUTCOME
     output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
     return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
-
-
-def _commit_note(done: CommitResult, pending: PendingOutcome) -> str:
-    notes: list[str] = []
-    dropped = [change for change in pending.changes if change.path not in set(pending.keep)]
-    further = [change for change in pending.recorded if change.path not in set(pending.keep_recorded)]
-    if dropped or further:
-        notes.append(f"these changes were not kept: {list_changes([*dropped, *further])}")
-    if done.conflicts:
-        names = ", ".join(map(show_path, done.conflicts))
-        notes.append(f"these files were changed by another program and are left as they are: {names}")
-    if done.unsaved:
-        names = ", ".join(map(show_path, done.unsaved))
-        notes.append(
-            f"these files have unsaved text in the user's editor and are left as they are: {names}. Use the edit tool, "
-            "which changes the text in the editor, or ask the user to save them, and run the command again"
-        )
-    return "; ".join(notes)
 
 
 def _is_only_folder(change: OverlayChange) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from outrider._sync import describe_exception, describe_value, is_interruption
+from outrider._sync import describe_exception, describe_value, is_interruption, run_to_end
 from outrider.errors import ToolFailure
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, check_metadata
@@ -18,6 +18,7 @@ from outrider.types.origins import Origin, Origins, make_origin, merge_origins
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import (
     ASKS,
+    HAS_RUN,
     LEFT_OPEN,
     REPEATABLE,
     ToolEnd,
@@ -166,10 +167,10 @@ class ToolRunner:
             state = await self._execute(tool, watched)
         except asyncio.CancelledError:
             if self._is_left_open(watched.part):
-                await asyncio.shield(self._record(watched.as_left_open()))
+                await run_to_end(self._record(watched.as_left_open()))
             else:
                 state = watched.fail(message, self._clock(), "canceled")
-                await asyncio.shield(self._record_end(self._with_all_origins(watched, state), state))
+                await run_to_end(self._record_end(self._with_all_origins(watched, state), state))
             raise
         return await self._record_end(self._with_all_origins(watched, state), state)
 
@@ -282,6 +283,7 @@ class _RunningCall:
             report=self._on_progress,
             wait_for_answer=self._wait_for_answer,
             resume_work=self._resume_work,
+            has_run=self._has_run,
             is_suspended=self._is_suspended,
         )
 
@@ -311,13 +313,17 @@ class _RunningCall:
         """Returns the call without the marks of a question: an ended call waits for no answer."""
         if not self.part.asks:
             return self.part
-        metadata = {name: value for name, value in self.part.metadata.items() if name not in (REPEATABLE, ASKS)}
+        marks = (REPEATABLE, ASKS, HAS_RUN)
+        metadata = {name: value for name, value in self.part.metadata.items() if name not in marks}
         return msgspec.structs.replace(self.part, metadata=metadata)
 
-    async def _wait_for_answer(self) -> None:
+    def _has_run(self) -> bool:
+        return HAS_RUN in self.part.metadata
+
+    async def _wait_for_answer(self, *, has_run: bool = False) -> None:
         """Marks the call as one that only waits for an answer, and stores that before the question is asked."""
-        if not self.part.asks:
-            marks = {REPEATABLE: True, ASKS: True}
+        if not self.part.asks or (has_run and not self._has_run()):
+            marks = {REPEATABLE: True, ASKS: True, **({HAS_RUN: True} if has_run else {})}
             self.part = msgspec.structs.replace(self.part, metadata={**self._metadata, **marks})
             await self._record(self.part.update_state(self.running))
 

@@ -14,6 +14,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    Protocol,
     Self,
     TypedDict,
     TypeVar,
@@ -90,7 +91,13 @@ def _ignore_progress(progress: Progress) -> None:
     """Default progress callback: discards the value."""
 
 
-async def _store_nothing() -> None:
+class WaitForAnswer(Protocol):
+    """Stores that a call only waits for an answer; with `has_run` also that it has done its work."""
+
+    def __call__(self, *, has_run: bool = False) -> Awaitable[None]: ...
+
+
+async def _store_nothing(*, has_run: bool = False) -> None:
     """Default for calls that cannot outlive their process."""
 
 
@@ -102,10 +109,12 @@ class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     are those of the session, also for called agents; `root_session_id` is the session of the entry agent.
 
     `wait_for_answer` stores that running the call again is safe from now on, because it only waits for the user's
-    answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. `resume_work`
-    takes that back before the tool does something new. `is_suspended` returns whether a cancelled call will be run
-    again when its session is reopened. With `preview` the call is not approved yet: a tool that `previews` returns what
-    it would do and changes nothing.
+    answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. With `has_run`
+    it also stores that the tool has done its work and keeps the outcome in the data folder. The next run of the call
+    gets that from the method `has_run`: it may be on another machine without the outcome, and must not work again.
+    `resume_work` takes both back before the tool does something new. `is_suspended` returns whether a cancelled call
+    will be run again when its session is reopened. With `preview` the call is not approved yet: a tool that `previews`
+    returns what it would do and changes nothing.
     """
 
     session_id: str = ""
@@ -113,8 +122,9 @@ class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     agent: str = ""
     workspace: Path = Path()
     report: Callable[[Progress], None] = _ignore_progress
-    wait_for_answer: Callable[[], Awaitable[None]] = _store_nothing
+    wait_for_answer: WaitForAnswer = _store_nothing
     resume_work: Callable[[], Awaitable[None]] = _store_nothing
+    has_run: Callable[[], bool] = lambda: False
     is_suspended: Callable[[], bool] = lambda: False
     preview: bool = False
     deps: Deps = None  # type: ignore[assignment]
@@ -773,27 +783,3 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
             raise ConfigurationError(f"two tools are called {name!r}")
         by_name[name] = tool
     return by_name
-
-
-def load_prompt(module: str, tool: str, **values: str) -> str:
-    """Loads a tool's prompt file next to a module and replaces `{name}` placeholders with `values`, such as the list
-    of agents."""
-    text = Path(module).with_name(f"{tool}.md").read_text(encoding="utf-8").strip()
-    for name, value in values.items():
-        text = text.replace("{" + name + "}", value)
-    return text
-
-
-def argument_aliases(
-    names: Mapping[str, str], *, drop: frozenset[str] = frozenset()
-) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Returns a function for `preprocess_args` that renames arguments. An argument that already has the target name
-    takes precedence."""
-
-    def rename(arguments: dict[str, Any]) -> dict[str, Any]:
-        for other, ours in names.items():
-            if other in arguments and ours not in arguments:
-                arguments[ours] = arguments.pop(other)
-        return {name: value for name, value in arguments.items() if name not in drop}
-
-    return rename

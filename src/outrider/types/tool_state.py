@@ -24,6 +24,7 @@ NO_OUTPUT = "(no output)"
 # Keys in a part's metadata, set when the call starts.
 REPEATABLE = "repeatable"  # running the call twice is safe
 ASKS = "asks"  # the call only waits for a person's answer
+HAS_RUN = "has_run"  # the call has done its work and stored the outcome on the machine where it ran
 DISPLAY = "display"  # how front ends show the call, if that does not follow from the name of the tool
 FORWARDED_BY = "forwarded_by"  # the tool that the model called, with the name and arguments of this one as its input
 LEFT_OPEN = "left_open"  # the session in which the called agent waits for an answer

@@ -84,7 +84,7 @@ kind = "openai"
 base_url = "{url}"
 api_key_env = "MOCK_API_KEY"
 [background]
-runs = 4
+runs = {runs}
 [background.retry]
 first_window = {window}
 largest_window = {window}
@@ -94,13 +94,13 @@ largest_window = {window}
 class Site:
     """Three machines, which share a database and a folder for effects: each has its own data folder and worker."""
 
-    def __init__(self, folder: Path, server: Any, *, pause: float = 0.1, window: float = 20) -> None:
+    def __init__(self, folder: Path, server: Any, *, pause: float = 0.1, window: float = 20, runs: int = 4) -> None:
         self.folder = folder
         self.server = server
         self.work = folder / "work"
         self.work.mkdir()
         self.model = ModelServer(pause)
-        self._window = window
+        self._settings = {"window": window, "runs": runs}
         self._name = f"chaos_{os.getpid()}_{random.randrange(10**9)}"
         with psycopg.connect(server.get_uri(), autocommit=True) as db:
             db.execute(f"CREATE DATABASE {self._name}".encode())
@@ -112,7 +112,7 @@ class Site:
             (home := self.home(number)).mkdir()
             if number == FULL_DISK and can_mount():
                 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(home)], check=True)
-            (home / "config.toml").write_text(CONFIG.format(url=self.model.url, window=self._window))
+            (home / "config.toml").write_text(CONFIG.format(url=self.model.url, **self._settings))
 
     def home(self, number: int) -> Path:
         return self.folder / f"machine{number}"
@@ -218,6 +218,7 @@ class Site:
         """Everything that must not be: failed and stuck jobs, and effects that happened twice."""
         happened = Counter(name for file in self.work.glob("*/effects") for name in file.read_text().split())
         found = [f"{name} happened {times} times" for name, times in happened.items() if times > 1]
+        self._keep_transcripts({name.split("-")[0] for name, times in happened.items() if times > 1})
         if len(happened) < count * STEPS * 2 // 3:  # calls that a kill interrupted are not repeated
             found.append(f"only {len(happened)} of {count * STEPS} effects happened")
         if states != Counter(done=count):
@@ -225,6 +226,13 @@ class Site:
             failed = self.run("jobs", "list", "--failed", "--json", check=False).splitlines()
             found += [self.run("jobs", "show", json.loads(line)["id"], check=False) for line in failed[:5]]
         return found
+
+    def _keep_transcripts(self, names: set[str]) -> None:
+        """Writes the transcripts of jobs to the folder of the test, since the database is dropped after it."""
+        for line in self.run("jobs", "list", "--limit", "100000", "--json").splitlines() if names else ():
+            job = json.loads(line)
+            if (name := job["prompt"].removeprefix("job ")) in names:
+                (self.folder / f"{name}.json").write_text(self.run("jobs", "follow", "--json", job["id"], check=False))
 
     def close(self) -> None:
         for number in range(3):
@@ -234,8 +242,8 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path, server: Any, *, pause: float = 0.1, window: float = 20) -> Iterator[Site]:
-    there = Site(folder, server, pause=pause, window=window)
+def site(folder: Path, server: Any, *, pause: float = 0.1, window: float = 20, runs: int = 4) -> Iterator[Site]:
+    there = Site(folder, server, pause=pause, window=window, runs=runs)
     with serving(there.model):
         there.configure()
         try:

@@ -46,6 +46,25 @@ def test_kills_pauses_cut_connections_a_restart_and_an_overload_fail_nothing(tmp
         assert "alive" in there.run("worker", "--status")
 
 
+@pytest.mark.soak
+@pytest.mark.skipif(not os.environ.get("OUTRIDER_SOAK"), reason="SKIPPED: the long form runs in `make soak`")
+@pytest.mark.timeout(1800)
+def test_workers_that_are_paused_again_and_again_repeat_nothing(tmp_path: Path, server: Any):
+    """A paused worker continues to commit the outcome of a command while another machine continues its run. About one
+    in 40 pauses met that moment."""
+    count = int(os.environ.get("OUTRIDER_CHAOS_RUNS") or 300)
+    order = random.Random(int(os.environ.get("OUTRIDER_CHAOS_SEED") or 7))
+    with site(tmp_path, server, pause=0.2, window=20, runs=8) as there:
+        for number in range(3):
+            there.start(number)
+        submitting = threading.Thread(target=there.submit, args=(count,))
+        submitting.start()
+        while submitting.is_alive() or there.states()["done"] < count:
+            there.pause(order.randrange(3), order.uniform(6.2, 9))
+            time.sleep(order.uniform(0.3, 2))
+        assert not there.faults(there.states(), count)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_full_disk_of_one_machine_fails_nothing(tmp_path: Path, server: Any):

@@ -1,7 +1,8 @@
 """The tools `edit`, `write` and `apply_patch`: each changes files within one transaction."""
 
+from outrider.tools.definitions import argument_aliases, load_prompt
 from outrider.tools.edit_transaction import FileEditor
-from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.tool_declaration import KNOWN_NAMES
 
 EDIT_ALIASES = {

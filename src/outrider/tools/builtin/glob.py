@@ -6,7 +6,8 @@ from typing import Annotated
 
 from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
 from outrider.types.tool_declaration import ToolDeclaration
 

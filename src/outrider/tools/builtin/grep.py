@@ -10,8 +10,9 @@ import msgspec
 from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.protected import find_protected_name
+from outrider.tools.definitions import argument_aliases, load_prompt
 from outrider.tools.text.encoding import displayable_text
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.launch import ExitStatus
 from outrider.processes.output import append_note, format_slice
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
-from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.ids import now_ms
 from outrider.types.tool_declaration import KNOWN_NAMES
 

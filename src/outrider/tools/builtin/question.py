@@ -4,6 +4,7 @@ from time import monotonic
 from typing import Annotated, Any
 
 from outrider.errors import ToolFailure
+from outrider.tools.definitions import load_prompt
 from outrider.tools.tool import (
     MAX_OPTIONS,
     AskUser,
@@ -12,7 +13,6 @@ from outrider.tools.tool import (
     ToolContext,
     ToolResult,
     UserQuestion,
-    load_prompt,
 )
 from outrider.types.tool_state import WAITED
 from outrider.types.validate import is_object

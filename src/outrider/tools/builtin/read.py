@@ -4,7 +4,8 @@ import base64
 from typing import Any, BinaryIO
 
 from outrider.errors import ToolFailure
-from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.tools.workspace_files import (
     UNSAVED_NOTE,
     FileLines,

@@ -12,7 +12,8 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.launch import LaunchWrapper
 from outrider.processes.output import OutputThrottle, append_note, format_output, plain_text
 from outrider.processes.supervisor import CommandResult, ProcessSupervisor, TimeLimit
-from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
 from outrider.types.ids import new_id
 from outrider.types.tool_declaration import KNOWN_NAMES
 

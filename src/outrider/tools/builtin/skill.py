@@ -11,7 +11,8 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.containment import open_to_read
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolResult
 
 MAX_SKILL_LENGTH = 100_000
 _FRONT_MATTER = re.compile(r"\A---\s*\n.*?\n---\s*(?:\n|\Z)", re.DOTALL)

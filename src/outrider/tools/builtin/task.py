@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
 """Callback that runs an agent (name, description, prompt, context) as a child of the call and returns its answer."""

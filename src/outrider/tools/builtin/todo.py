@@ -6,7 +6,8 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.messages import Message
 from outrider.types.tool_state import ToolCompleted
 

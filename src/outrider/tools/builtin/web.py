@@ -17,7 +17,8 @@ from outrider.http.connection import AddressFilter
 from outrider.http.transport import HttpRequest
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.tools import web_client as web
-from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.tools.definitions import argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.tools.web_client import FetchedPage, FetchLimits, fetch_page
 from outrider.types.origins import make_origin
 from outrider.types.tool_state import Attachment

@@ -8,7 +8,7 @@ searches the removed messages.
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from itertools import accumulate
 from typing import Annotated, Any, TypeVar, cast
@@ -31,7 +31,8 @@ MAX_SENTENCES_PER_MESSAGE = 30  # a pasted document has many sentences that look
 MAX_OPEN_ITEMS = 60
 MAX_FILES = 80
 MAX_PLAN = 4_000
-MAX_SEARCHED = 200_000  # characters that are searched for names, statements and open items
+MAX_SEARCHED, MAX_SEARCHED_TEXTS = 200_000, 2_000  # characters and texts, for names, statements and open items
+MAX_USER_CHARACTERS, MAX_USER_TEXTS = 1_000_000, 2_000  # of the user; half remains when there are more
 RECENT_QUESTIONS = 3  # answers whose questions to the user may still be open
 
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -98,26 +99,134 @@ def carried_budget(context_limit: int | None) -> int:
     return max(MIN_CHARACTERS, int((context_limit or 50_000) * 4 * CONTEXT_SHARE))
 
 
-def carry_over(summary: str, removed: Sequence[Message], *, characters: int, without: str = "") -> str:
+def carry_over(summary: str, removed: "RemovedTexts", *, characters: int, without: str = "") -> str:
     """Returns the summary with sections for what it lacks of the removed messages, within `characters`. `without` is a
     user message that the caller adds itself."""
-    if characters <= 0:
-        return _SectionWriter(summary, 0).text()
-    history = [message for message in removed if not any(isinstance(part, CompactionPart) for part in message.parts)]
-    calls = [part for message in history for part in message.parts if isinstance(part, ToolPart)]
-    spoken = [(message.role, _spoken_text(message)) for message in history]
     writer = _SectionWriter(summary, characters)
-    by_user = [text for role, text in spoken if role == "user" and text.strip() and text != without]
-    by_agent = [text for role, text in spoken if role == "assistant" and text.strip()]
+    if characters <= 0:
+        return writer.text()
+    by_user = {text: times for text, times in removed.by_user.items() if text != without}
+    recent = removed.by_agent.newest()
+    names = _names(_newest_texts([*by_user]), recent)
     writer.add_list("Constraints of the user, word for word", _constraints(by_user), 0.4)
-    writer.add_list(OPEN_ITEMS, _open_items(calls, _newest_spoken(spoken), _earlier_open_items(removed)), 0.3)
-    writer.add_list("Plan that the user accepted", [_accepted_plan(history)[:MAX_PLAN]], 0.3)
-    writer.add_list("Files that were read or changed", _touched_files(calls), 0.2)
+    writer.add_list(OPEN_ITEMS, _open_items(removed), 0.3)
+    writer.add_list("Plan that the user accepted", [removed.plan[:MAX_PLAN]], 0.3)
+    writer.add_list("Files that were read or changed", removed.list_files(), 0.2)
     writer.add_list("Sentences of the user, word for word", _distinct_sentences(by_user), 0.35)
-    writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
-    writer.add_list("Statements of the assistant, word for word", _statements(_newest_texts(by_agent)), 0.7)
-    writer.add_names(_names(_newest_texts(by_user), _newest_texts(by_agent)))
+    writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, left_out=removed.dropped)
+    writer.add_list("Statements of the assistant, word for word", _statements(recent), 0.7)
+    writer.add_names(names)
     return writer.text()
+
+
+class _NewestTexts:
+    """The last texts of a role, of at most MAX_SEARCHED characters: the cost of a compaction must not grow with the age
+    of a session."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._texts.append(text)
+        if len(self._texts) > 2 * MAX_SEARCHED_TEXTS:
+            self._texts = self._texts[-MAX_SEARCHED_TEXTS:]
+
+    def newest(self) -> Sequence[str]:
+        return _newest_texts(self._texts)
+
+
+class RemovedTexts:
+    """What compactions carry over of the messages that they remove. Each message is read once: the next compaction
+    reads those that were removed since.
+
+    `by_user` has the texts of the user and how often each was written. When there are too many, those without a
+    constraint and with frequent words are dropped, and counted in `dropped`."""
+
+    def __init__(self) -> None:
+        self._count, self._last_id = 0, ""
+        self.by_user: dict[str, int] = {}
+        self._user_characters = 0
+        self.dropped = 0
+        self.by_agent, self.by_all = _NewestTexts(), _NewestTexts()
+        self.plan = ""  # the last plan that the user accepted or changed
+        self.todos: list[Any] = []
+        self.summary = ""  # of the last compaction
+        self._files: dict[str, bool] = {}
+        self._last_answer = ""
+
+    def read(self, removed: Sequence[Message]) -> "RemovedTexts":
+        """Reads the messages that were not read before; returns these texts, or new ones if the messages that were read
+        are not the first of `removed` any more."""
+        known = self._count
+        if known > len(removed) or (known and removed[known - 1].id != self._last_id):
+            return RemovedTexts().read(removed)
+        for message in removed[known:]:
+            self._read_message(message)
+        self._count, self._last_id = len(removed), removed[-1].id if removed else ""
+        return self
+
+    def list_files(self) -> list[str]:
+        """Returns the paths of file tools' calls, the last used ones last, with "changed" where a call wrote."""
+        return [f"{path} (changed)" if changed else path for path, changed in self._files.items()][-MAX_FILES:]
+
+    def _read_message(self, message: Message) -> None:
+        if compactions := message.get_parts_by_type(CompactionPart):
+            self.summary = next((part.summary for part in reversed(compactions) if part.summary), self.summary)
+            return
+        text = _spoken_text(message)
+        match message.metadata.get("plan_answer"):
+            case "changed":
+                self.plan = text
+            case "accepted":
+                self.plan = self._last_answer
+            case _:
+                pass
+        if message.role == "assistant":
+            self._last_answer = text
+        for part in message.parts:
+            if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted):
+                self._read_call(part, part.state)
+        if text.strip():
+            self.by_all.add(text)
+            if message.role == "assistant":
+                self.by_agent.add(text)
+            else:
+                self._add_user_text(text)
+
+    def _read_call(self, part: ToolPart, state: ToolCompleted) -> None:
+        if isinstance(state.metadata.get("todos"), list):
+            self.todos = cast("list[Any]", state.metadata["todos"])
+        if (kind := declaration_of(part.tool).kind) in ("read", "write"):
+            for path in _call_paths(part):
+                self._files[path] = self._files.pop(path, False) or kind == "write"
+            if len(self._files) > 20 * MAX_FILES:
+                self._files = dict([*self._files.items()][-10 * MAX_FILES :])
+
+    def _add_user_text(self, text: str) -> None:
+        if text not in self.by_user:
+            self._user_characters += len(text)
+        self.by_user[text] = self.by_user.get(text, 0) + 1
+        if len(self.by_user) > MAX_USER_TEXTS or self._user_characters > MAX_USER_CHARACTERS:
+            self._drop_user_texts()
+
+    def _drop_user_texts(self) -> None:
+        """Keeps half of the texts: the newest ones, then those with a constraint and those with rare words."""
+        texts = [*self.by_user]
+        rarity = _rate_rarity(texts)
+        newest = range(len(texts) - 1, -1, -1)
+        rules = [any(map(_is_constraint, _sentences(text))) for text in texts]
+        best = sorted(newest, key=lambda at: (rules[at], rarity[at]), reverse=True)
+        kept, size = set[int](), 0
+        for order, share in ((newest, 4), (best, 2)):
+            for position in order:
+                if len(kept) >= MAX_USER_TEXTS // share:
+                    break
+                if position not in kept and size + len(texts[position]) <= MAX_USER_CHARACTERS // share:
+                    kept.add(position)
+                    size += len(texts[position])
+        self.dropped += len(texts) - len(kept)
+        self.by_user = {texts[position]: self.by_user[texts[position]] for position in sorted(kept)}
+        self._user_characters = size
 
 
 class _SectionWriter:
@@ -129,15 +238,15 @@ class _SectionWriter:
         self._added: set[str] = set()
         self._left = characters
 
-    def add_list(self, title: str, entries: Iterable[str], share: float, *, counts_rest: bool = False) -> None:
-        """Adds the entries that fit into a share of the space that is left, in their order. With `counts_rest`, those
-        that do not fit are counted."""
+    def add_list(self, title: str, entries: Iterable[str], share: float, *, left_out: int | None = None) -> None:
+        """Adds the entries that fit into a share of the space that is left, in their order. With `left_out`, a number
+        of further entries, those that do not fit are counted too."""
         new = [entry for entry in dict.fromkeys(entries) if self._is_new(entry)]
         chosen = _select_entries(new, int(self._left * share))
         self._added.update(map(_normalize, chosen))
         lines = [f"- {entry.strip()}" for entry in chosen]
-        if counts_rest and self._left and len(chosen) < len(new):
-            lines.insert(0, f"- ({len(new) - len(chosen)} more; `{SEARCH_TOOL}` finds them)")
+        if left_out is not None and self._left and (more := left_out + len(new) - len(chosen)):
+            lines.insert(0, f"- ({more} more; `{SEARCH_TOOL}` finds them)")
         self._add_section(title, "\n".join(lines))
 
     def add_names(self, names: Iterable[str]) -> None:
@@ -168,9 +277,7 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
     words are rare among the entries: a rule occurs once, "next" occurs often."""
     if sum(map(len, entries)) <= characters:
         return list(entries)
-    words = [_words(entry) for entry in entries]
-    spread = Counter(word for found in words for word in found)
-    rarity = [sum(1 / spread[word] for word in found) / (len(found) or 1) for found in words]
+    rarity = _rate_rarity(entries)
     newest = range(len(entries) - 1, -1, -1)
     chosen: set[int] = set()
     size = 0
@@ -180,6 +287,13 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
                 chosen.add(position)
                 size += len(entries[position])
     return [entries[position] for position in sorted(chosen)]
+
+
+def _rate_rarity(entries: Sequence[str]) -> list[float]:
+    """Returns how rare the words of each entry are among all entries, 1 if no other entry has any."""
+    words = [_words(entry) for entry in entries]
+    spread = Counter(word for found in words for word in found)
+    return [sum(1 / spread[word] for word in found) / (len(found) or 1) for found in words]
 
 
 @_cache_short_texts
@@ -221,11 +335,14 @@ def _is_constraint(sentence: str) -> bool:
     return _CONSTRAINT.search(sentence) is not None
 
 
-def _distinct_sentences(by_user: Iterable[str]) -> Iterator[str]:
+def _distinct_sentences(by_user: Mapping[str, int]) -> Iterator[str]:
     """Yields the other sentences that the user wrote once: rules have no certain words, but they are not repeated. Of a
     long text, such as a pasted document, only the beginning and the end are used."""
     texts = [[(sentence, _shape(sentence)) for sentence in _sentences(text)] for text in by_user]
-    counts = Counter(shape for sentences in texts for _, shape in sentences)
+    counts = Counter[str]()
+    for sentences, times in zip(texts, by_user.values(), strict=True):
+        for _, shape in sentences:
+            counts[shape] += times
     for sentences in texts:
         single = [sentence for sentence, shape in sentences if counts[shape] == 1 and len(sentence) < MAX_SENTENCE]
         surplus = len(single) > MAX_SENTENCES_PER_MESSAGE
@@ -242,42 +359,44 @@ def _shape(sentence: str) -> str:
 
 def _statements(by_agent: Iterable[str]) -> Iterator[str]:
     for text in by_agent:
-        found = [sentence for sentence in _sentences(text) if _STATEMENT.search(sentence)]
+        found = [sentence for sentence in _sentences(text) if _is_statement(sentence)]
         yield from found[:MAX_SENTENCES_PER_MESSAGE]
 
 
-def _earlier_open_items(removed: Sequence[Message]) -> list[str]:
+@_cache_short_texts
+def _is_statement(sentence: str) -> bool:
+    return _STATEMENT.search(sentence) is not None
+
+
+def _earlier_open_items(summary: str) -> list[str]:
     """Returns the open items of the last compaction: the messages that contain them may be too old to be searched."""
-    parts = (part for message in reversed(removed) for part in message.get_parts_by_type(CompactionPart))
-    summary = next((part.summary for part in parts if part.summary), "")
     _, title, section = summary.rpartition(f"## {OPEN_ITEMS}\n")
     lines = section.partition("\n\n")[0].split("\n") if title else []
     return [line.removeprefix("- ") for line in lines if line.startswith("- ")]
 
 
-def _open_items(calls: Sequence[ToolPart], spoken: Sequence[tuple[str, str]], earlier: Sequence[str] = ()) -> list[str]:
-    """Returns open entries of the todo list, lines that name open work, and questions of the last answers. `earlier`
-    are those of the last compaction."""
+def _open_items(removed: RemovedTexts) -> list[str]:
+    """Returns lines that name open work, also those of the last compaction, questions of the last answers, and open
+    entries of the todo list."""
     closed: set[str] = set()
     found: list[str] = []
-    for _, text in reversed(spoken):
+    for text in reversed(removed.by_all.newest()):
         for sentence in reversed(_sentences(text)):
             if done := _CLOSED.match(sentence):
                 closed.add(_normalize(done[1]))
-            elif _OPEN.search(sentence) and _normalize(_TASK_MARK.sub("", sentence)) not in closed:
+            elif _is_open(sentence) and _normalize(_TASK_MARK.sub("", sentence)) not in closed:
                 found.append(sentence)
-    found += [item for item in reversed(earlier) if _normalize(_TASK_MARK.sub("", item)) not in closed]
-    answers = [text for role, text in spoken if role == "assistant"][-RECENT_QUESTIONS:]
+    earlier = reversed(_earlier_open_items(removed.summary))
+    found += [item for item in earlier if _normalize(_TASK_MARK.sub("", item)) not in closed]
+    answers = removed.by_agent.newest()[-RECENT_QUESTIONS:]
     questions = [sentence for text in answers for sentence in _sentences(text) if sentence.endswith(("?", "？"))]
-    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(calls)]
+    todos = [f"[ ] {entry['content']}" for entry in removed.todos if _is_open_todo(entry)]
+    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *todos]
 
 
-def _open_todos(calls: Sequence[ToolPart]) -> list[str]:
-    for part in reversed(calls):
-        if isinstance(part.state, ToolCompleted) and isinstance(part.state.metadata.get("todos"), list):
-            entries = cast("list[Any]", part.state.metadata["todos"])
-            return [f"[ ] {entry['content']}" for entry in entries if _is_open_todo(entry)]
-    return []
+@_cache_short_texts
+def _is_open(sentence: str) -> bool:
+    return _OPEN.search(sentence) is not None
 
 
 def _is_open_todo(entry: Any) -> bool:
@@ -290,27 +409,6 @@ def _is_open_todo(entry: Any) -> bool:
             return False
 
 
-def _accepted_plan(history: Sequence[Message]) -> str:
-    """Returns the last plan that the user accepted or changed, or ""."""
-    for position in range(len(history) - 1, 0, -1):
-        answer = history[position].metadata.get("plan_answer")
-        if answer == "changed":
-            return _spoken_text(history[position])
-        if answer == "accepted":
-            return next((_spoken_text(m) for m in reversed(history[:position]) if m.role == "assistant"), "")
-    return ""
-
-
-def _touched_files(calls: Iterable[ToolPart]) -> list[str]:
-    """Returns the paths of file tools' calls, the last used ones last, with "changed" where a call wrote."""
-    files: dict[str, bool] = {}
-    for part in calls:
-        if (kind := declaration_of(part.tool).kind) in ("read", "write") and isinstance(part.state, ToolCompleted):
-            for path in _call_paths(part):
-                files[path] = files.pop(path, False) or kind == "write"
-    return [f"{path} (changed)" if changed else path for path, changed in files.items()][-MAX_FILES:]
-
-
 def _call_paths(part: ToolPart) -> Iterator[str]:
     """Yields the paths that a call changed, or that its arguments name. A patch names them in its metadata."""
     changed = part.state.metadata.get("files") if isinstance(part.state, ToolCompleted) else None
@@ -321,17 +419,10 @@ def _call_paths(part: ToolPart) -> Iterator[str]:
 
 
 def _newest_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Returns the last texts up to a size: the cost of a compaction must not grow with the age of a session."""
-    return texts[_newest_start(len(text) for text in reversed(texts)) :]
-
-
-def _newest_spoken(spoken: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    return spoken[_newest_start(len(text) for _, text in reversed(spoken)) :]
-
-
-def _newest_start(sizes: Iterable[int]) -> int:
-    """Returns the negative position at which the newest texts begin: at least one, at most MAX_SEARCHED characters."""
-    return -max(1, sum(size <= MAX_SEARCHED for size in accumulate(sizes)))
+    """Returns the last texts, at least one, of at most MAX_SEARCHED characters."""
+    newest = texts[-MAX_SEARCHED_TEXTS:]
+    fitting = sum(size <= MAX_SEARCHED for size in accumulate(len(text) for text in reversed(newest)))
+    return newest[-max(1, fitting) :]
 
 
 def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:

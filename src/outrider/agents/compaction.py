@@ -405,18 +405,18 @@ class ContextCompactor:
 
     async def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
         """Return the compaction with as much carried text as still shortens the prompt; None if none does."""
-        from outrider.agents.carried_context import carried_budget, carry_over  # lazy: most turns need no compaction
+        from outrider.agents.carried_context import RemovedTexts, carried_budget, carry_over  # lazy: rarely needed
 
         history = self._context.session.messages
         tail_id = history[start].id if start < len(history) else None
         budget = carried_budget(self._context_limit())
         pinned = pinned_input(history, start)
         size = _estimate_history(history)
+        # In threads: the first compaction of a long session that was opened again reads thousands of turns.
+        removed = await asyncio.to_thread((self._context.removed_texts or RemovedTexts()).read, history[:start])
+        self._context.removed_texts = removed
         for characters in (budget, budget // 4, 0):
-            # In a thread, because a history of thousands of turns takes about a second.
-            carried = await asyncio.to_thread(
-                carry_over, summary, history[:start], characters=characters, without=pinned
-            )
+            carried = await asyncio.to_thread(carry_over, summary, removed, characters=characters, without=pinned)
             text = PINNED_TEXT.format(summary=carried, words=_shorten_pinned(pinned)) if pinned else carried
             part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
             compacted = [*history, Message("user", [part])]

@@ -47,6 +47,7 @@ from outrider.types.parts import Tokens, ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
 
 if TYPE_CHECKING:
+    from outrider.agents.carried_context import RemovedTexts
     from outrider.permissions.information_flow import ContextOrigins, OriginLabels
 
 TakeInput = Callable[[], Awaitable[list[Message]]]
@@ -183,7 +184,8 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
     pending, so that they continue when the session is reopened. While `held` is set, no request starts.
-    `not_shortened_at` is the number of messages when a compaction shortened nothing. `overflow_sizes` has the estimated
+    `not_shortened_at` is the number of messages when a compaction shortened nothing, `removed_texts` what compactions
+    have read of the messages that they removed. `overflow_sizes` has the estimated
     tokens of the smallest prompt that was too long, by model. `silence` reports a model that sends
     nothing. `output` is the type of the requested value and `output_value` that value,
     UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
@@ -214,6 +216,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
     closing: bool = False
     held: bool = False
     not_shortened_at: int = 0
+    removed_texts: "RemovedTexts | None" = None
     overflow_sizes: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None

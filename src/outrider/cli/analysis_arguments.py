@@ -3,9 +3,9 @@
 from argparse import ArgumentParser
 
 from outrider.cli.parser import (
+    add_archive_options,
     add_cwd_option,
     add_database_option,
-    add_server_options,
     format_examples,
     parse_cost,
     parse_folder,
@@ -39,7 +39,7 @@ def declare_trace(parser: ArgumentParser) -> None:
     parser.epilog = format_examples("outrider trace", "outrider trace 1a2b3c4d --html trace.html")
     parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
     parser.add_argument("--html", metavar="FILE", help="write an HTML page with a timeline instead (- for stdout)")
-    add_server_options(parser)
+    add_archive_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.sessions:show_trace")
 
 
@@ -62,7 +62,7 @@ def declare_context(parser: ArgumentParser) -> None:
     what.add_argument("--html", metavar="FILE", help="write a treemap as an HTML page (- for stdout)")
     what.add_argument("--month", metavar="YYYY-MM", help="add up the sources of all sessions of a month")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_server_options(parser)
+    add_archive_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.context:show_context")
 
 
@@ -75,7 +75,7 @@ def declare_stats(parser: ArgumentParser) -> None:
     parser.add_argument("-d", "--days", metavar="N", type=parse_positive_int, default=30, help="the last N days (30)")
     parser.add_argument("-s", "--session", metavar="ID", help="only this session")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_server_options(parser)
+    add_archive_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.stats:show_stats")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from outrider.cli.parser import (
     SUBCOMMANDS_TITLE,
     add_agent_options,
+    add_archive_options,
     add_cwd_option,
     add_database_option,
     add_health_options,
@@ -114,7 +115,7 @@ def declare_sessions(parser: ArgumentParser) -> None:
         subparser = subparsers.add_parser(name, help=help, description=help)
         if session:
             subparser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
-        add_server_options(subparser)
+        add_archive_options(subparser)
         subparser.set_defaults(execute=f"outrider.cli.commands.{execute}")
         return subparser
 

@@ -208,6 +208,13 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_archive_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose whose sessions a command reads: those of a server, of a database, or of the user."""
+    text = "the sessions in a Postgres database, such as those of background runs; @FILE reads its postgresql://… URL"
+    parser.add_argument("--database", metavar="URL", type=parse_database_url, help=text)
+    add_server_options(parser)
+
+
 def add_health_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  it has no public name
     """Add --health and --log-format, with defaults from the environment."""
     parser.add_argument(

@@ -54,8 +54,12 @@ def user_folders() -> AppFolders:
 def run_with_archive(
     work: "Callable[[SessionArchive], Awaitable[T]]", arguments: Namespace | None = None, *, create: bool = False
 ) -> T:
-    """Open the user's session archive, or that of the server of `--attach`, await `work` on it, and return the result.
+    """Open the sessions of the user, of `--attach` or of `--database`, await `work` on them, and return the result.
     `create` creates a missing store."""
+    if arguments is not None and arguments.attach and arguments.database:
+        from outrider.errors import ConfigurationError
+
+        raise ConfigurationError("--attach and --database name different sessions; pass one of them")
 
     async def open_and_run() -> T:
         if arguments is not None and arguments.attach:
@@ -63,8 +67,13 @@ def run_with_archive(
                 from outrider.remote.engine import RemoteArchive  # lazy: most commands open the store
 
                 return await work(RemoteArchive(engine.client))
-        from outrider.engine.archive import open_archive
+        from outrider.engine.archive import SessionArchive, open_archive
 
+        if arguments is not None and arguments.database:
+            from outrider.engine.factory import create_store  # lazy: most users have their sessions on this machine
+
+            async with create_store(user_folders().store_file, arguments.database) as store:
+                return await work(SessionArchive(store))
         async with open_archive(user_folders().store_file, create=create) as archive:
             return await work(archive)
 

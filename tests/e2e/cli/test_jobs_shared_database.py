@@ -45,6 +45,15 @@ async def test_a_run_is_submitted_carried_and_seen_on_three_machines(
     shown = await machine(1).run("jobs", "show", *at, run["id"][-8:], "--trace")
     assert "write" in shown.out
     assert (await machine(3).run("jobs", "list")).out == ""
+    for command in (("sessions", "show", run["id"]), ("sessions", "export", run["id"]), ("trace", run["id"][-8:])):
+        read = await machine(3).run(*command, *at)
+        assert read.code == 0, read.err
+        assert "tea.txt" in read.out
+    assert "write" in (await machine(3).run("stats", *at)).out
+    assert "write" in (await machine(3).run("context", "last", *at)).out
+    refused = await machine(3).run("sessions", "list", *at, "--attach", "http://127.0.0.1:1")
+    assert refused.code != 0
+    assert "--attach and --database" in refused.err
 
 
 def test_work_that_loses_its_connection_is_done_again_if_it_is_repeatable(

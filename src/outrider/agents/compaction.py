@@ -413,7 +413,9 @@ class ContextCompactor:
         pinned = pinned_input(history, start)
         size = _estimate_history(history)
         # In threads: the first compaction of a long session that was opened again reads thousands of turns.
-        removed = await asyncio.to_thread((self._context.removed_texts or RemovedTexts()).read, history[:start])
+        # A cancelled compaction leaves its thread running, so no other one may use the same texts meanwhile.
+        known, self._context.removed_texts = self._context.removed_texts, None
+        removed = await asyncio.to_thread((known or RemovedTexts()).read, history[:start])
         self._context.removed_texts = removed
         for characters in (budget, budget // 4, 0):
             carried = await asyncio.to_thread(carry_over, summary, removed, characters=characters, without=pinned)

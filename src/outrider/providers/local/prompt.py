@@ -252,7 +252,9 @@ class ChatTranscript:
             if names:
                 yield files_hint(names)
         else:
-            yield request_reminder(request_text)
+            results = (part for part in message.content if isinstance(part, ToolResultPart))
+            tools = [self._tools.get(part.tool_use_id, "") for part in results if not part.is_error]
+            yield request_reminder(request_text, looked=bool(tools) and all(map(self._tool_prompt.only_looks, tools)))
 
 
 def request_of(message: ModelMessage) -> str:
@@ -267,10 +269,11 @@ def files_hint(names: Sequence[str]) -> str:
     return f"(These files exist, and must be read before they are changed: {', '.join(names)})"
 
 
-def request_reminder(request_text: str) -> str:
-    """Returns the note after each tool result."""
-    shortened = request_text[:_MAX_REMINDER_CHARACTERS]
-    return f"The request was: {shortened}\nIf all of it is done, answer. Otherwise: what is the next step?"
+def request_reminder(request_text: str, *, looked: bool) -> str:
+    """Returns the note after each tool result. A result of a tool that looks contains the answer: without the second
+    form a small model counts the files of a listing and does not name them."""
+    answer = "If this answers it, answer with the names and facts above." if looked else "If all of it is done, answer."
+    return f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}\n{answer} Otherwise: what is the next step?"
 
 
 def _to_call_object(use: ToolUsePart, keywords: ProtocolKeywords) -> dict[str, Any]:
@@ -320,9 +323,11 @@ class NoFileNames:
         return False
 
 
+_LISTING_QUESTION = "Which files are there?"
 _PAINT_FILE = "colour = blue\nowner = Kim"
 _AREA_FILE = "def area(width, height):\n    return width {} height"
 _FAILING_TEST = "The test in test_area.py fails. Find the bug, mend it and run the test."
+_SIZE = re.compile(r" \([\d,]+ bytes\)$", re.MULTILINE)
 _LINE_NUMBER = re.compile(r"^ *\d+\t", re.MULTILINE)
 
 
@@ -331,8 +336,13 @@ def strip_line_numbers(content: str) -> str:
     return _LINE_NUMBER.sub("", content)
 
 
+def strip_sizes(content: str) -> str:
+    """Removes the sizes from a listing, which a small model would count instead of naming the files."""
+    return _SIZE.sub("", content)
+
+
 def _result_message(tool: str, content: str, request_text: str) -> str:
-    return f"{tool} gave:\n{content}\n\n{request_reminder(request_text)}"
+    return f"{tool} gave:\n{content}\n\n{request_reminder(request_text, looked=tool in ('list', 'read'))}"
 
 
 LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
@@ -342,6 +352,7 @@ LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
             parameters=("path",),
             subject_parameter="path",
             looks=True,
+            render_result=strip_sizes,
         ),
         "read": CompactTool(
             description="shows what is in a file",
@@ -381,7 +392,11 @@ LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
     },
     examples=(
         ("Hello!", {"tool": "answer", "text": "Hello! What shall I look at?"}),
-        ("Which files are there?", {"tool": "list", "path": "."}),
+        (_LISTING_QUESTION, {"tool": "list", "path": "."}),
+        (
+            _result_message("list", "brushes/\n  flat.txt\n  round.txt\npaint.txt", _LISTING_QUESTION),
+            {"tool": "answer", "text": "The files are paint.txt, brushes/flat.txt and brushes/round.txt."},
+        ),
         (f"What does the app do?\n\n{files_hint(['src/app.py'])}", {"tool": "read", "file_path": "src/app.py"}),
         ("Where is the port set?", {"tool": "grep", "pattern": "port"}),
         ("Which version of node is this?", {"tool": "shell", "command": "node --version"}),

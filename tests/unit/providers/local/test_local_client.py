@@ -143,7 +143,8 @@ async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
     assert schema_of(one.runtime.bodies[0])["required"] == ["n"]
 
 
-async def test_calls_and_results_are_written_as_the_model_writes_them(models):
+@pytest.mark.parametrize("looks", [False, True])
+async def test_calls_and_results_are_written_as_the_model_writes_them(models, looks: bool):
     one = models()
     primer = CompactToolPrompt(
         tools={
@@ -152,6 +153,7 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models):
                 parameters=("path",),
                 file_parameter="path",
                 subject_parameter="path",
+                looks=looks,
                 render_result=str.upper,
             )
         },
@@ -166,7 +168,7 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models):
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
     assert gave["content"].startswith("read gave:\nMILK MILK")
     assert "characters left out" in gave["content"]
-    assert gave["content"].endswith(request_reminder("What is in the first one?"))
+    assert gave["content"].endswith(request_reminder("What is in the first one?", looked=looks))
     (answer,) = schema_of(one.runtime.bodies[0])["anyOf"]  # nothing speaks of another file that could be read
     assert answer["properties"]["tool"] == {"const": "answer"}
 

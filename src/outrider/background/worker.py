@@ -258,7 +258,7 @@ class Worker:
             self._executing[run_id] -= 1
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
-        read_at, assignment = monotonic(), None
+        read_at, start, assignment = monotonic(), None, None
         outcome, entry = RunOutcome(reason="aborted"), await self._load_entry(run_id)
         if entry.is_assigned_to(self.id) and not entry.canceled:
             _log.info("run %s started", short_id(run_id))
@@ -270,11 +270,13 @@ class Worker:
                 assignment = Assignment(entry.attempts, read_at)
                 outcome = await self._start_run(run_id, job, assignment)
             await self._finish_attempts(entry, outcome)
-            state = derive_run_state("SUCCESS", outcome)
-            _log.info("run %s: %s", short_id(run_id), state)
+        is_own = assignment is not None and assignment.is_released
+        if not is_own:
+            is_own = await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
+        if start is not None:
+            state = derive_run_state("SUCCESS", outcome) if is_own else "moved"
+            _log.info("run %s: %s", short_id(run_id), state if is_own else "another worker continues it")
             self.metrics.record_run(state, monotonic() - start)
-        if assignment is None or not assignment.is_released:
-            await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
         self._last_busy = monotonic()
         self._wake.set()
         return msgspec.to_builtins(outcome)
@@ -296,20 +298,21 @@ class Worker:
         if provider or entry.attempts > 1:
             await repeat_during_outage(self._retries.finish_run, entry.id, provider)
 
-    async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> None:
+    async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> bool:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
-        DBOS no longer lists it as ours: DBOS would store the outcome of this execution as the end of the run."""
+        DBOS no longer lists it as ours, and returns False: DBOS would store the outcome of this execution as the end of
+        the run."""
         while True:
             try:
                 if is_waiting:
                     await asyncio.to_thread(self.job_client.waiting_runs.add_run, run_id)
                 if await asyncio.to_thread(self._queue.release_run, run_id, self.id, attempt):
-                    return
+                    return True
                 status = await self._client.list_workflows_async(
                     workflow_ids=[run_id], load_input=False, load_output=False
                 )
                 if not any(found.status == "PENDING" and found.executor_id == self.id for found in status):
-                    return
+                    return False
                 await asyncio.to_thread(self._queue.requeue_pending, run_id, "")  # if another worker has ended it
             except SQLAlchemyError as problem:
                 _log.warning("cannot release run %s, will retry: %s", short_id(run_id), problem)

@@ -11,7 +11,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 import sqlalchemy as sa
 
-from outrider import Engine
+from outrider import Engine, Tool
 from outrider.background import worker as worker_module
 from outrider.background.database import RunDatabase
 from outrider.background.executor import Assignment
@@ -19,7 +19,7 @@ from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
 from outrider.sessions.memory_store import MemoryStore
-from tests.scenario.scripted_runs import agent, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 SECONDS = 30
 
@@ -144,6 +144,33 @@ async def test_a_worker_returns_workflows_that_another_one_has_got_meanwhile(tmp
         await asyncio.to_thread(paused._resume_workflows, [run.id])
         with database.engine.begin() as db:
             assert db.execute(sa.text("SELECT state FROM outrider_entries")).scalar() == "queued"
+    database.close()
+
+
+async def test_an_execution_whose_run_has_moved_is_counted_as_moved(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    started, ends = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        started.set()
+        await ends.wait()
+        return "waited"
+
+    script = [[call("wait", "c1")], "It is done."]
+    async with (
+        Engine([agent()], [scripted(script)], [Tool(wait)], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=3600) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        await started.wait()
+        with database.engine.begin() as db:
+            db.execute(sa.text("UPDATE outrider_entries SET worker = 'another', attempts = 2"))
+            db.execute(sa.text("UPDATE workflow_status SET executor_id = 'another'"))
+        ends.set()
+        while not worker.metrics.ended_runs:
+            await asyncio.sleep(0.01)
+        assert dict(worker.metrics.ended_runs) == {"moved": 1}
     database.close()
 
 

@@ -298,8 +298,8 @@ class JobClient:
 
     async def unattended_runs(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Returns those of the runs that should be executing but have no live worker. A queued run gets a grace period,
-        because a worker may be starting."""
-        due = now_ms() - WORKER_START_MS
+        because a worker may be starting; in a shared database no command starts one."""
+        due = now_ms() + 1 if self.is_shared else now_ms() - WORKER_START_MS
         stuck = [run for run in runs if run.state == "running" or (run.state == "queued" and (run.created or 0) < due)]
         return stuck if stuck and not await self.has_live_worker() else ()
 

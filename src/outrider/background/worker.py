@@ -34,7 +34,7 @@ from outrider.background.heartbeat import (
 )
 from outrider.background.jobs import JobClient
 from outrider.background.queue import QueueEntry, RunQueue
-from outrider.background.records import JobSpec, RunOutcome, derive_run_state
+from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.reports import OrphanedRunFinder, ReportTable
 from outrider.background.retries import ProviderMonitor, RunRetries
 from outrider.background.workspace_snapshots import SnapshotTable
@@ -275,11 +275,20 @@ class Worker:
             is_own = await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
         if start is not None:
             state = derive_run_state("SUCCESS", outcome) if is_own else "moved"
-            _log.info("run %s: %s", short_id(run_id), state if is_own else "another worker continues it")
+            _log.info("run %s: %s", short_id(run_id), self._describe_end(outcome, state))
             self.metrics.record_run(state, monotonic() - start)
         self._last_busy = monotonic()
         self._wake.set()
         return msgspec.to_builtins(outcome)
+
+    def _describe_end(self, outcome: RunOutcome, state: str) -> str:
+        match state:
+            case "moved":
+                return "another worker continues it"
+            case "failed":
+                return f"failed: {self._engine.discreet(describe_failure(outcome))}"
+            case _:
+                return state
 
     async def _load_entry(self, run_id: str) -> QueueEntry:
         found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)

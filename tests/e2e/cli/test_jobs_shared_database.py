@@ -33,7 +33,9 @@ async def test_a_run_is_submitted_carried_and_seen_on_three_machines(
         return Program(tmp_path / f"home{number}", program.workspace, program.url)
 
     async with answering(program, SCRIPT):
-        (run,) = (await machine(1).run("jobs", "submit", *at, "--json", "write a list")).lines
+        submitted = await machine(1).run("jobs", "submit", *at, "--json", "write a list")
+        assert "No worker is alive for this database" in submitted.err
+        (run,) = submitted.lines
         assert (await machine(1).run("worker", "--status")).code == 1
         worker = await machine(2).start("worker", *at)
         followed = await machine(3).run("jobs", "follow", *at, run["id"])

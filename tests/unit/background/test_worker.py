@@ -147,6 +147,23 @@ async def test_a_worker_returns_workflows_that_another_one_has_got_meanwhile(tmp
     database.close()
 
 
+async def test_the_reason_of_a_failed_run_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "outrider.worker")
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with (
+        Engine([agent()], [scripted([])], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        ended = await worker.job_client.wait_for_run(run.id, poll=0.05)
+        while not worker.metrics.ended_runs:
+            await asyncio.sleep(0.01)
+    assert ended.state == "failed"
+    assert f"failed: {describe_failure(ended.outcome)}" in caplog.text
+    database.close()
+
+
 async def test_an_execution_whose_run_has_moved_is_counted_as_moved(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     started, ends = asyncio.Event(), asyncio.Event()

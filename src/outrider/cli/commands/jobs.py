@@ -226,7 +226,9 @@ def submit_run(arguments: Namespace) -> int:
     async def submit_prompt(jobs: "JobClient") -> "Run":
         options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs, settings))
         options["run_id"] = run_id
-        return await jobs.submit_run(arguments.prompt, **options)
+        run = await jobs.submit_run(arguments.prompt, **options)
+        await warn_without_worker(jobs, [run])
+        return run
 
     run = run_with_jobs(arguments, submit_prompt, is_repeatable=True)  # the same id submits a run only once
     if not arguments.attach:

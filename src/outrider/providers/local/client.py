@@ -278,7 +278,12 @@ class RuntimeRequest:
         if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
             return None
         known = f"{request.system or ''}\n{seen_text(request.prompt)}"
-        return AnswerCheck(known, lambda name: names.has_file(request, name), self._tool_prompt.max_answer_characters)
+        return AnswerCheck(
+            known,
+            lambda name: names.has_file(request, name),
+            self._tool_prompt.max_answer_characters,
+            self._tool_prompt.list_example_words(),
+        )
 
     def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:
         settings = request.settings

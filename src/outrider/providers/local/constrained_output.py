@@ -5,7 +5,7 @@ The schema is a flat union of the offered tools. The runtime enforces it while s
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Literal, assert_never, cast
 
@@ -16,6 +16,7 @@ from outrider.providers.local.prompt import (
     CompactToolPrompt,
     FileNameSource,
     ProtocolKeywords,
+    asks_how,
     request_of,
     required_parameters,
 )
@@ -142,7 +143,7 @@ class RecentCalls:
     """The calls since the last user message.
 
     `calls` is ordered latest first, `request_text` is that message, `known_text` adds the results since. `is_question`:
-    the message only wants to know something.
+    the message only wants to know something. `asks_how`: it wants to know how something is done.
     """
 
     def __init__(self, prompt: Prompt) -> None:
@@ -157,6 +158,7 @@ class RecentCalls:
                 break
         self.known_text = "\n".join((self.request_text, *results))
         self.is_question = _QUESTION.match(self.request_text) is not None
+        self.asks_how = asks_how(self.request_text)
         self.result_characters = sum(map(len, results))
 
     def recent_values(self, tool: str, parameter: str) -> list[str]:
@@ -185,11 +187,19 @@ class AnswerCheck:
     """Passes those sentences of an answer whose file names and symbols the model has seen, each once.
 
     A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
-    whether the workspace has a file of a name.
+    whether the workspace has a file of a name. `example_words` occur in the examples of the prompt: a sentence with one
+    is not about this workspace, unless the model has read the word there.
     """
 
-    def __init__(self, known_text: str, has_file: Callable[[str], bool], max_characters: int) -> None:
+    def __init__(
+        self,
+        known_text: str,
+        has_file: Callable[[str], bool],
+        max_characters: int,
+        example_words: Iterable[str] = (),
+    ) -> None:
         self._known_text = known_text
+        self._foreign_words = [word for word in example_words if word not in known_text.lower()]
         self._has_file = has_file
         self._left_characters = max_characters
         self._buffer = ""
@@ -230,7 +240,7 @@ class AnswerCheck:
             return ""
         if sentence.lstrip().startswith(_FENCE):
             self._is_code = not self._is_code
-        elif not all(map(self._is_known, find_names(sentence))):
+        elif not all(map(self._is_known, find_names(sentence))) or self._is_from_example(sentence):
             self._left_out += 1
             return ""
         compared = " ".join(sentence.split()).lower()
@@ -241,6 +251,10 @@ class AnswerCheck:
         self._left_characters -= len(sentence)
         before, self._gap = self._gap, gap
         return before + sentence
+
+    def _is_from_example(self, sentence: str) -> bool:
+        lowered = sentence.lower()
+        return any(word in lowered for word in self._foreign_words)
 
     def _is_known(self, name: str) -> bool:
         return name in self._known_text or self._has_file(name)
@@ -310,7 +324,9 @@ def _offer_tool(
     tool: ToolSpec, tool_prompt: CompactToolPrompt, latest: RecentCalls, paths: Sequence[str], likely: Sequence[str]
 ) -> ToolOffer | None:
     known = tool_prompt.tools.get(tool.name)
-    if known and (_has_seen_enough(tool_prompt, latest) if known.looks else known.changes and latest.is_question):
+    if known and (_has_seen_enough(tool_prompt, latest) if known.shows else known.changes and latest.is_question):
+        return None
+    if known and known.acts and latest.asks_how:
         return None
     given = latest.recent_values(tool.name, known.subject_parameter) if known and known.subject_parameter else []
     if known and given and paths and known.subject_parameter == known.file_parameter:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Literal, Protocol, assert_never
 
 import msgspec
 
@@ -17,22 +17,28 @@ from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 ANSWER, TOOL, SAY = "answer", "tool", "say"
 _ALTERNATIVE_KEYWORDS = {ANSWER: "reply", TOOL: "use_tool"}  # used when a tool or parameter has the same name
 _MAX_DESCRIPTION_CHARACTERS = 160
+_COMMAND_WORD = re.compile(r"(?<![\w-])[A-Za-z]{5,}")
+_HOW_TO = re.compile(
+    r"\s*(?:and |so |please )?(?:how (?:do|does|can|could|should|would|to)\b|what (?:is|are) the steps)", re.IGNORECASE
+)
 
 
 class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
     """The compact form of a tool.
 
     `parameters` are those that are offered, in order. `file_parameter` must name an existing file. Calls in a row with
-    the same `subject_parameter` are treated as a loop. `render_result` simplifies a result for a small model. `looks`:
-    the tool only shows something. `changes`: it changes files, and is not offered for a question.
+    the same `subject_parameter` are treated as a loop. `render_result` simplifies a result for a small model. `shows`:
+    the tool only looks, and its result has the names or facts that a question wants. `changes`: it changes files, and
+    is not offered for a question. `acts`: it does something, and is not offered for a question how that is done.
     """
 
     description: str
     parameters: tuple[str, ...]
     file_parameter: str = ""
     subject_parameter: str = ""
-    looks: bool = False
+    shows: Literal["", "names", "facts"] = ""
     changes: bool = False
+    acts: bool = False
     render_result: Callable[[str], str] | None = None
 
 
@@ -72,7 +78,18 @@ class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
     def only_looks(self, tool: str) -> bool:
         known = self.tools.get(tool)
-        return known is not None and known.looks
+        return known is not None and bool(known.shows)
+
+    def shown_by(self, tools: Sequence[str]) -> str:
+        """Returns what the results of these tools show, "" if one of them did more than to look."""
+        shown = [known.shows if (known := self.tools.get(tool)) else "" for tool in tools]
+        return " and ".join(dict.fromkeys(shown)) if all(shown) else ""
+
+    def list_example_words(self) -> set[str]:
+        """Returns the words of commands in the examples, which a small model repeats as if they were the user's."""
+        calls = (call for _, call in self.examples if (known := self.tools.get(call[TOOL])) and known.acts)
+        texts = (str(value) for call in calls for name, value in call.items() if name != TOOL)
+        return {word.lower() for text in texts for word in _COMMAND_WORD.findall(text)}
 
     def render_result(self, tool: str, content: str) -> str:
         known = self.tools.get(tool)
@@ -254,7 +271,7 @@ class ChatTranscript:
         else:
             results = (part for part in message.content if isinstance(part, ToolResultPart))
             tools = [self._tools.get(part.tool_use_id, "") for part in results if not part.is_error]
-            yield request_reminder(request_text, looked=bool(tools) and all(map(self._tool_prompt.only_looks, tools)))
+            yield request_reminder(request_text, self._tool_prompt.shown_by(tools))
 
 
 def request_of(message: ModelMessage) -> str:
@@ -264,15 +281,20 @@ def request_of(message: ModelMessage) -> str:
     return "\n".join(part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic)
 
 
+def asks_how(request_text: str) -> bool:
+    """Returns whether a request asks how something is done."""
+    return _HOW_TO.match(request_text) is not None
+
+
 def files_hint(names: Sequence[str]) -> str:
     """Returns the note after a request that seems to refer to files."""
     return f"(These files exist, and must be read before they are changed: {', '.join(names)})"
 
 
-def request_reminder(request_text: str, *, looked: bool) -> str:
-    """Returns the note after each tool result. A result of a tool that looks contains the answer: without the second
-    form a small model counts the files of a listing and does not name them."""
-    answer = "If this answers it, answer with the names and facts above." if looked else "If all of it is done, answer."
+def request_reminder(request_text: str, shown: str = "") -> str:
+    """Returns the note after each tool result. `shown` is what a result of a tool that only looks has: without it, a
+    small model counts the files of a listing and does not name them."""
+    answer = f"If this answers it, answer with the {shown} above." if shown else "If all of it is done, answer."
     return f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}\n{answer} Otherwise: what is the next step?"
 
 
@@ -341,55 +363,62 @@ def strip_sizes(content: str) -> str:
     return _SIZE.sub("", content)
 
 
+_COMPACT_TOOLS: Final = {
+    "list": CompactTool(
+        description="shows the names of the files in a folder",
+        parameters=("path",),
+        subject_parameter="path",
+        shows="names",
+        render_result=strip_sizes,
+    ),
+    "read": CompactTool(
+        description="shows what is in a file",
+        parameters=("file_path",),
+        file_parameter="file_path",
+        subject_parameter="file_path",
+        shows="facts",
+        render_result=strip_line_numbers,
+    ),
+    "grep": CompactTool(
+        description="finds the lines of all files that hold a text",
+        parameters=("pattern",),
+        subject_parameter="pattern",
+        shows="facts",
+    ),
+    "glob": CompactTool(
+        description="finds files by a pattern of their names",
+        parameters=("pattern",),
+        subject_parameter="pattern",
+        shows="names",
+    ),
+    "write": CompactTool(
+        description="writes a file: its whole new content, from the first line to the last",
+        parameters=("file_path", "content"),
+        subject_parameter="file_path",
+        changes=True,
+    ),
+    "edit": CompactTool(
+        description="replaces a piece of a file",
+        parameters=("file_path", "old_string", "new_string"),
+        file_parameter="file_path",
+        changes=True,
+    ),
+    "shell": CompactTool(
+        description="runs a command, such as a test",
+        parameters=("command",),
+        subject_parameter="command",
+        acts=True,
+    ),
+}
+
+
 def _result_message(tool: str, content: str, request_text: str) -> str:
-    return f"{tool} gave:\n{content}\n\n{request_reminder(request_text, looked=tool in ('list', 'read'))}"
+    shown = known.shows if (known := _COMPACT_TOOLS.get(tool)) else ""
+    return f"{tool} gave:\n{content}\n\n{request_reminder(request_text, shown)}"
 
 
 LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
-    tools={
-        "list": CompactTool(
-            description="shows the names of the files in a folder",
-            parameters=("path",),
-            subject_parameter="path",
-            looks=True,
-            render_result=strip_sizes,
-        ),
-        "read": CompactTool(
-            description="shows what is in a file",
-            parameters=("file_path",),
-            file_parameter="file_path",
-            subject_parameter="file_path",
-            looks=True,
-            render_result=strip_line_numbers,
-        ),
-        "grep": CompactTool(
-            description="finds the lines of all files that hold a text",
-            parameters=("pattern",),
-            subject_parameter="pattern",
-            looks=True,
-        ),
-        "glob": CompactTool(
-            description="finds files by a pattern of their names",
-            parameters=("pattern",),
-            subject_parameter="pattern",
-            looks=True,
-        ),
-        "write": CompactTool(
-            description="writes a file: its whole new content, from the first line to the last",
-            parameters=("file_path", "content"),
-            subject_parameter="file_path",
-            changes=True,
-        ),
-        "edit": CompactTool(
-            description="replaces a piece of a file",
-            parameters=("file_path", "old_string", "new_string"),
-            file_parameter="file_path",
-            changes=True,
-        ),
-        "shell": CompactTool(
-            description="runs a command, such as a test", parameters=("command",), subject_parameter="command"
-        ),
-    },
+    tools=_COMPACT_TOOLS,
     examples=(
         ("Hello!", {"tool": "answer", "text": "Hello! What shall I look at?"}),
         (_LISTING_QUESTION, {"tool": "list", "path": "."}),
@@ -434,6 +463,9 @@ _WORKSPACE_WORDS = frozenset((
     "function", "functions", "here", "it", "its", "library", "module", "modules", "package", "program", "project",
     "readme", "repo", "repository", "test", "tests", "this", "todo", "where", "workspace",
 ))  # fmt: skip
+_MANIFEST_WORDS = frozenset(
+    ("dependencies", "dependency", "install", "installed", "license", "requirements", "version")
+)
 _MANIFESTS = (
     "pyproject.toml", "package.json", "cargo.toml", "go.mod", "setup.cfg", "setup.py", "pom.xml", "build.gradle",
     "composer.json", "gemfile", "cmakelists.txt", "makefile", "requirements.txt",
@@ -466,10 +498,13 @@ class WorkspaceFileSource:
         return likely[:MAX_MATCHED_FILES]
 
     def suggest_files(self, request: Request, text: str) -> Sequence[str]:
-        """Returns the files that the text names; for a request about the workspace, else those that describe it."""
-        if (found := self.match_files(request, text)) or not self.refers_to_workspace(request, text):
-            return found
-        return _overview_files(request.workspace)
+        """Returns the files that the text names; for a request about the workspace, else those that describe it. How
+        something is done is in the manifest and the README."""
+        words = {word.lower() for word in _WORD.findall(text)}
+        is_how_to = (asks_how(text) or not words.isdisjoint(_MANIFEST_WORDS)) and not _PATH_LIKE.search(text)
+        if not self.refers_to_workspace(request, text) or (not is_how_to and self.match_files(request, text)):
+            return self.match_files(request, text)
+        return _overview_files(request.workspace, with_sources=not is_how_to)
 
     def has_file(self, request: Request, name: str) -> bool:
         own = name.removeprefix("./").removeprefix(f"{PurePosixPath(request.workspace).name}/").rstrip("/")
@@ -489,11 +524,13 @@ def _list_workspace_files(workspace: str) -> list[str]:
     return sorted(name for name, _ in zip(_walk_files(Path(workspace)), range(_MAX_WALKED_FILES), strict=False))
 
 
-def _overview_files(workspace: str) -> list[str]:
-    """Returns the files that describe a project: README, manifest, and the largest source file near the top."""
+def _overview_files(workspace: str, *, with_sources: bool) -> list[str]:
+    """Returns the files that describe a project: README, manifest, and the largest source files near the top."""
     paths = sorted(_list_workspace_files(workspace), key=lambda path: (path.count("/"), path))
     readmes = [path for path in paths if PurePosixPath(path).name.lower().startswith("readme")][:1]
     manifests = [path for name in _MANIFESTS for path in paths if path.lower() == name][:1]
+    if not with_sources and (readmes or manifests):
+        return [*manifests, *readmes]
     sources = [path for path in paths if PurePosixPath(path).suffix in _SOURCE_SUFFIXES and not _is_test(path)]
     sources.sort(key=lambda path: (path.count("/") > 2, -_file_size(workspace, path)))
     return [*readmes, *manifests, *sources][:_MAX_OVERVIEW_FILES]

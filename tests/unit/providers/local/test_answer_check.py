@@ -3,6 +3,7 @@
 import pytest
 
 from outrider.providers.local.constrained_output import AnswerCheck, find_names
+from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT
 
 SEEN = "class IniConfig reads example.ini; def get_value(self): pass. Run `tox -e py`."
 
@@ -55,3 +56,16 @@ def test_a_sentence_is_given_once():
 def test_a_long_answer_ends_at_a_sentence():
     assert checked("One two three. " * 3, longest=20) == "One two three. One two three."
     assert checked("```\ncode here\nmore\nand more\n", longest=8).endswith("\n```")
+
+
+def test_a_command_of_the_examples_is_left_out_unless_the_workspace_has_it():
+    words = LOCAL_TOOL_PROMPT.list_example_words()
+    assert "pytest" in words
+    for seen, expected in (
+        ("npm test", "Use `npm test`."),
+        ("run Pytest", "Use `npm test`. Or run python -m pytest -q."),
+    ):
+        check = AnswerCheck(f"{seen}\npython npm", lambda _: False, 1000, words)
+        answer = check.feed("Use `npm test`. Or run python -m pytest -q.") + check.finish()
+        assert answer.startswith(expected)
+        assert ("pytest" in answer) == ("pytest" in expected)

@@ -143,8 +143,8 @@ async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
     assert schema_of(one.runtime.bodies[0])["required"] == ["n"]
 
 
-@pytest.mark.parametrize("looks", [False, True])
-async def test_calls_and_results_are_written_as_the_model_writes_them(models, looks: bool):
+@pytest.mark.parametrize("shows", ["", "facts"])
+async def test_calls_and_results_are_written_as_the_model_writes_them(models, shows):
     one = models()
     primer = CompactToolPrompt(
         tools={
@@ -153,7 +153,7 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models, lo
                 parameters=("path",),
                 file_parameter="path",
                 subject_parameter="path",
-                looks=looks,
+                shows=shows,
                 render_result=str.upper,
             )
         },
@@ -168,7 +168,7 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models, lo
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
     assert gave["content"].startswith("read gave:\nMILK MILK")
     assert "characters left out" in gave["content"]
-    assert gave["content"].endswith(request_reminder("What is in the first one?", looked=looks))
+    assert gave["content"].endswith(request_reminder("What is in the first one?", shows))
     (answer,) = schema_of(one.runtime.bodies[0])["anyOf"]  # nothing speaks of another file that could be read
     assert answer["properties"]["tool"] == {"const": "answer"}
 

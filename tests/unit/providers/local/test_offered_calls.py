@@ -126,15 +126,28 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "asked", ["Explain how this project is put together", "How do I run the tests?", "What is it?"]
-)
+@pytest.mark.parametrize("asked", ["Explain how this project is put together", "What is it?"])
 def test_a_question_about_the_workspace_is_answered_after_a_look(asked, project):
     offers, must = looking(asked, folder=project)
     assert must
     assert sorted(offers["read"]) == ["README.rst", "pyproject.toml", "src/tea/__init__.py", "src/tea/shop.py"]
     assert "write" not in offers
     assert not looking(asked, ("read", "README.rst"), folder=project)[1]
+
+
+@pytest.mark.parametrize(
+    "asked", ["How do I run the tests?", "how can we install it", "Which dependencies does it have?"]
+)
+def test_how_something_is_done_is_read_in_the_manifest_and_the_readme(asked, project):
+    offers, must = looking(asked, folder=project)
+    assert must
+    assert sorted(offers["read"]) == ["README.rst", "pyproject.toml"]
+    assert "write" not in offers
+
+
+def test_no_command_runs_for_a_question_how_something_is_done(project):
+    assert "shell" not in looking("How do I run the tests?", folder=project)[0]
+    assert "shell" in looking("Do the tests pass? Run them.", folder=project)[0]
 
 
 @pytest.mark.parametrize("asked", ["Hello!", "What does HTTP stand for?", "Thanks, that is all for today."])

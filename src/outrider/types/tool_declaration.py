@@ -24,6 +24,7 @@ ToolKind = Literal["read", "write", "shell", "network", "talk", "delegate", "unk
 CallKind = Literal["read", "edit", "search", "execute", "fetch", "think", "agent", "other"]
 """How front ends group and show calls."""
 PathOperation = Literal["read", "list", "search", "write", "edit", "change"]
+FileOperation = Literal[PathOperation, "create", "delete", "rename", "rename_source", "rename_dest"]
 
 
 class ToolDeclaration(Struct, frozen=True):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from outrider.config.providers import search_path
 from outrider.engine.approval_gate import ApprovalRequest, Rules
-from outrider.engine.engine import Engine
+from outrider.engine.engine import Engine, PromptKeywords
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.results import Out, RunResult
-from outrider.engine.runtime import EngineKeywords, check_level, check_parts
+from outrider.engine.runtime import EngineKeywords, check_level, check_names, check_parts
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import ConfigurationError
@@ -142,6 +142,7 @@ class Workspace:
         *,
         mode: Mode | None = None,
         output_type: None = None,
+        **options: Unpack[PromptKeywords],
     ) -> RunResult[str]: ...
     @overload
     async def prompt(
@@ -150,6 +151,7 @@ class Workspace:
         *,
         mode: Mode | None = None,
         output_type: "TypeForm[Out]",
+        **options: Unpack[PromptKeywords],
     ) -> RunResult[Out]: ...
     @overload
     async def prompt(
@@ -158,15 +160,23 @@ class Workspace:
         *,
         mode: Mode | None = None,
         output_type: dict[str, Any],
+        **options: Unpack[PromptKeywords],
     ) -> RunResult[Any]: ...
     async def prompt(
-        self, content: PromptContent, *, mode: Mode | None = None, output_type: Any = None
+        self,
+        content: PromptContent,
+        *,
+        mode: Mode | None = None,
+        output_type: Any = None,
+        **options: Unpack[PromptKeywords],
     ) -> RunResult[Any]:
         """Give a message to the first agent and return the result of its turn. `mode` changes the mode of the session:
-        in "plan" the agent reads and proposes a plan, in "agent" it works."""
+        in "plan" the agent reads and proposes a plan, in "agent" it works. The other keyword arguments are those of
+        `Engine.prompt`."""
+        check_names("Workspace.prompt()", options, ("mode", "output_type", *PromptKeywords.__annotations__))
         if mode is not None and mode != self.engine.live[self.session_id].session.mode:
             await self.engine.set_mode(self.session_id, mode)
-        return await self.engine.prompt(self.session_id, content, output_type=output_type)
+        return await self.engine.prompt(self.session_id, content, output_type=output_type, **options)
 
     async def plan(self) -> ProposedPlan | None:
         """Return the plan that the last turn in plan mode proposed and that has no answer yet."""

@@ -1,6 +1,7 @@
 """Hooks: callables of a program's own see calls, messages and stops, and may change their course."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,14 @@ from outrider import (
     Hooks,
     Limits,
     Message,
+    OutputUnavailableError,
     OutriderError,
     Tool,
     ToolCompleted,
     ToolError,
     ToolPart,
+    async_run_stream,
+    run_stream,
 )
 from outrider.events import ErrorEvent, LoopCompletedEvent
 from tests.scenario.scripted_runs import Story, agent, call, scripted
@@ -248,6 +252,25 @@ async def test_a_run_whose_message_a_hook_refuses_sends_nothing():
         await story.run(hooks=Hooks(on_prompt=lambda prompt: HookDecision("deny", "no swearing")))
     with pytest.raises(CallbackError, match="on_prompt returned a value of type int"):
         await story.run(hooks=Hooks(on_prompt=lambda prompt: 3))  # pyright: ignore
+
+
+@pytest.mark.parametrize("returned", [HookDecision("deny", "no swearing"), 3, ValueError("no swearing")])
+async def test_a_stream_whose_message_a_hook_refuses_ends_with_one_error(returned: object):
+    def answer(prompt: HookedPrompt) -> Any:
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
+
+    hooks, model = Hooks(on_prompt=answer), [scripted(["never"])]
+    stream = async_run_stream(agent(), "hi", providers=model, hooks=hooks)
+    events = [event async for event in stream]
+    assert [event.type for event in events] == ["error"]
+    assert events[-1].data["message"] == str(stream.result.error)
+    assert (stream.result.reason, stream.result.output, stream.result.session.messages) == ("error", "", [])
+    with run_stream(agent(), "hi", providers=model, hooks=hooks, output_type=int) as shown:
+        assert [event.type for event in shown] == ["error"]
+        with pytest.raises(OutputUnavailableError, match=r"on_prompt|refused"):
+            _ = shown.result.output
 
 
 @pytest.mark.parametrize("name", ["before_call", "after_call", "on_stop"])

@@ -163,6 +163,29 @@ async def test_a_workspace_has_tools_a_sandbox_undo_processes_and_plan_mode(tmp_
         assert len(workspace.engine.live[session_id].session.messages) > 4
 
 
+async def test_a_workspace_takes_the_keywords_of_the_engine_s_prompt(tmp_path: Path):
+    def is_short(value: list[int]) -> None:
+        if len(value) > 1:
+            raise ValueError("one number only")
+
+    texts: list[str] = []
+
+    def answer(request: Any) -> str:
+        texts.append(" ".join(part.text for message in request.prompt for part in message.content))
+        return '{"value": [1]}' if "one number only" in texts[-1] else '{"value": [1, 2]}'
+
+    async with Workspace(tmp_path, helper(), [scripted_model(answer)]) as workspace:
+        result = await workspace.prompt(
+            "Numbers!", output_type=list[int], output_validators=is_short, instructions="Be brief.", output_attempts=2
+        )
+        assert (result.output, len(texts)) == ([1], 2)
+        assert "Be brief." in texts[0]
+        wrong: Any = {"output_validator": is_short}
+        with pytest.raises(ConfigurationError, match="did you mean 'output_validators'"):
+            await workspace.prompt("x", mode="plan", **wrong)
+        assert workspace.engine.live[workspace.session_id].session.mode == "agent"
+
+
 async def test_a_workspace_without_approve_denies_and_leaves_no_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):

@@ -9,8 +9,8 @@ from outrider import Engine, EventBus, Rules
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.errors import ConfigurationError
 from outrider.events import ToolApprovalRequestedEvent
-from outrider.permissions.rules import parse_rule
 from outrider.stores import MemoryStore, SqliteStore
+from outrider.types.tool_declaration import parse_rule
 from tests.scenario.scripted_runs import agent, call, scripted
 
 

@@ -44,10 +44,10 @@ from outrider.config.providers import (
     ProviderRegistry,
 )
 from outrider.errors import ConfigurationError
-from outrider.permissions.modes import Effect
 from outrider.project.trust import CONFIG_FILE, MAX_FILE_BYTES, WorkspaceTrust, find_project
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.modes import APPROVAL_LEVELS, MODES, REASONING_EFFORTS, ApprovalLevel, Mode, ReasoningEffort
+from outrider.types.tool_declaration import Effect
 
 MAX_LISTED_NAMES = 5
 # The keys that a project file may set. Models, providers, addresses, hosts, servers and allow rules could send data
@@ -164,8 +164,7 @@ def _stricter_mode(one: Mode, other: Mode) -> Mode:
 
 def check_rules(rules: RulesTable, where: str, workspace: Path) -> tuple[str, ...]:
     """Check rules and return notices about unknown tools, and about rules that match nothing or less than they seem to.
-    `where` is the location that messages name. Raises ConfigurationError for a rule that cannot be parsed: an ignored
-    deny rule would be dangerous."""
+    `where` is the location that messages name. Raises ConfigurationError for a rule that cannot be parsed."""
     if rules == RulesTable():
         return ()
     effects: tuple[Effect, ...] = ("allow", "ask", "deny")
@@ -176,17 +175,12 @@ def _check_rule_list(rules: RulesTable, kind: Effect, where: str, workspace: Pat
     from pkgutil import iter_modules
 
     from outrider.permissions.rule_warnings import find_weaknesses
-    from outrider.permissions.rules import parse_rule
     from outrider.tools import builtin
-    from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool
+    from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool, check_rule
 
     known = {*KNOWN_NAMES, *(module.name for module in iter_modules(builtin.__path__))}
     for text in getattr(rules, kind):
-        rule = parse_rule(text)
-        if rule.parse_error:
-            raise ConfigurationError(f"{where}.{kind}: {text!r} is not a rule: {rule.parse_error}; write tool(pattern)")
-        if rule.right and kind != "allow":
-            raise ConfigurationError(f"{where}.{kind}: {text!r} can only allow; to {kind} it, write tool(pattern)")
+        rule = check_rule(text, kind, where)
         hint = suggest_name(canonical_tool(rule.tool), known)
         if hint and not rule.right and canonical_tool(rule.tool) not in known:
             yield f"{where}.{kind}: {text!r} names no built-in tool{hint}"
@@ -304,17 +298,22 @@ def read_settings(
         vendor_tools=file.vendor_tools,
     )
     tables = _order_agents(file, flags, wanted, _resolve_effort(flags, environ))
-    ceiling = project_ceiling(project.content)
+    ceiling, added = project_ceiling(project.content), project_agents(project.content, tables)
+    # The rules are checked here: errors of the agents would not name the file.
+    setting_notices = tuple(_setting_notices(flags, file, environ, source, workspace))
+    project_notices = (
+        *check_rules(ceiling.rules, f"{CONFIG_FILE}: rules", workspace),
+        *_agent_rule_notices(added, str(CONFIG_FILE), workspace),
+    )
     rights = tighten_permissions(users, ceiling)
     agents = (
         *(restrict_agent(agent, ceiling) for agent in builder.build_agents(tables)),
-        *(restrict_agent(agent, rights) for agent in builder.build_agents(project_agents(project.content, tables))),
+        *(restrict_agent(agent, rights) for agent in builder.build_agents(added)),
     )
     reachable, missing = _required_providers(agents, providers)
     reachable = tuple(_with_retry(provider, file.retry.given, flags.retry) for provider in reachable)
     added_servers = read_servers_file(folders.servers_file)
     noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
-    project_rules = check_rules(ceiling.rules, f"{CONFIG_FILE}: rules", workspace)
     return Settings(
         folders=folders,
         workspace=workspace,
@@ -341,9 +340,9 @@ def read_settings(
         missing=missing,
         notices=(
             *noticed,
-            *_setting_notices(flags, file, environ, source, workspace),
+            *setting_notices,
             *_server_notices(added_servers, file, environ, folders),
-            *project_rules,
+            *project_notices,
         ),
     )
 
@@ -416,14 +415,18 @@ def _remembered_model(folders: AppFolders, providers: ProviderRegistry) -> str:
         return ""
 
 
+def _agent_rule_notices(tables: Mapping[str, AgentTable], source: str, workspace: Path) -> Iterator[str]:
+    for name, table in tables.items():
+        yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions", workspace)
+
+
 def _setting_notices(
     flags: CommandFlags, file: ConfigFile, environ: Mapping[str, str], source: str, workspace: Path
 ) -> Iterator[str]:
     """Yield notices about settings that are valid but have less effect than expected."""
     yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags", workspace)
     yield from check_rules(file.rules, f"{source}: rules", workspace)
-    for name, table in file.agents.items():
-        yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions", workspace)
+    yield from _agent_rule_notices(file.agents, source, workspace)
     if file.mcp:
         from outrider.project.mcp import user_servers
 

@@ -33,7 +33,7 @@ from outrider.types.modes import UNATTENDED_MODES
 from outrider.types.origins import DataFlow, Origin
 from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeAnswer, RuleWidth
 from outrider.types.parts import ToolPart
-from outrider.types.tool_declaration import declaration_of
+from outrider.types.tool_declaration import check_rules, declaration_of
 from outrider.types.tool_state import ToolPending
 from outrider.types.validate import ArgumentsMeta
 
@@ -111,6 +111,7 @@ class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
                 isinstance(one, str) for one in cast("tuple[Any]", given)
             ):
                 raise ConfigurationError(f"Rules({name}={given!r}): it is a tuple of texts, such as {name}=('shell',)")
+        check_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny}, "Rules")
 
 
 @cache

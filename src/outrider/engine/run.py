@@ -323,7 +323,10 @@ async def async_run(
         new_session=new_session,
         deps=deps,
     ) as run_session:
-        end = await run_session.run_entry_agent(message, files, output, instructions)
+        try:
+            end = await run_session.run_entry_agent(message, files, output, instructions)
+        except OutriderError as error:  # before the turn: a hook refused the input, or it could not be stored
+            end = TurnEnd("error", "", error)
         result: RunResult[Any] = RunResult(
             end,
             session=run_session.journal.session,

@@ -23,7 +23,7 @@ from outrider.event_bus import EventBus
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
-from outrider.permissions.rules import DeniedReads, PermissionRule, match_path_rule, parse_rule
+from outrider.permissions.rules import DeniedReads, match_path_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.sandbox import (
@@ -59,7 +59,14 @@ from outrider.types.origins import FlowSettings, Origin, make_origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.request import ServerOverview
-from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
+from outrider.types.tool_declaration import (
+    PermissionRule,
+    call_directory,
+    call_subject,
+    call_subjects,
+    declaration_of,
+    parse_rule,
+)
 from outrider.types.tool_state import WAITED
 
 if TYPE_CHECKING:

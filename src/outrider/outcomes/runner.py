@@ -51,7 +51,7 @@ from outrider.outcomes.predict import PredictedEffect
 from outrider.outcomes.repository import OutsideRepository, list_protected
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
-from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing, match_path_rule
+from outrider.permissions.rules import allows_hosts, allows_writing, match_path_rule
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchRequest, LaunchWrapper, keep_launch_unchanged
 from outrider.processes.output import append_note
@@ -72,6 +72,7 @@ from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.origins import NETWORK, DataFlow, make_origin
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, OutcomeAnswer
+from outrider.types.tool_declaration import PermissionRule
 
 Execute = Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
 """Runs a command in a launch wrapper; without one in the writable sandbox of the session."""

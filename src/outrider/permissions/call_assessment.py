@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from outrider.permissions import reasons
 from outrider.permissions.modes import Action
 from outrider.permissions.paths.containment import FOLDER_REJECTED, Containment, contain
-from outrider.permissions.rules import PermissionRule, match_host, match_path, match_path_rule
+from outrider.permissions.rules import match_host, match_path, match_path_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import ScriptAnalysis
 from outrider.permissions.shell.command_effects import list_effects
@@ -22,6 +22,7 @@ from outrider.permissions.shell.rule_matching import (
 )
 from outrider.types.tool_declaration import (
     DeclaredTool,
+    PermissionRule,
     call_directory,
     call_subject,
     call_subjects,

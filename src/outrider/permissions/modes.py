@@ -11,8 +11,7 @@ from msgspec.structs import force_setattr
 from outrider.types.modes import APPROVAL_LEVELS, UNATTENDED_MODES, ApprovalLevel, Mode
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import Confinement
-
-Effect = Literal["allow", "ask", "deny"]
+from outrider.types.tool_declaration import Effect
 
 
 class Decision(Struct, frozen=True):

@@ -14,11 +14,10 @@ from outrider.errors import ConfigurationError
 from outrider.permissions import reasons
 from outrider.permissions.call_assessment import CallAssessment, NameOnlyCall, ProcessCall, ShellCall, assess_call
 from outrider.permissions.information_flow import FlowState, restrict_flow
-from outrider.permissions.modes import MODE_TABLE, Decision, Effect, Mode, mode_asks, mode_offers
-from outrider.permissions.rules import PermissionRule, parse_rule
+from outrider.permissions.modes import MODE_TABLE, Decision, Mode, mode_asks, mode_offers
 from outrider.types.modes import APPROVAL_LEVELS, ApprovalLevel
 from outrider.types.outcomes import Confinement
-from outrider.types.tool_declaration import DeclaredTool, declaration_of, tool_name
+from outrider.types.tool_declaration import DeclaredTool, Effect, PermissionRule, declaration_of, parse_rule, tool_name
 
 NAME_ONLY_KINDS = ("talk", "delegate", "unknown")  # decided by tool name only
 RuleTexts = Sequence[str]

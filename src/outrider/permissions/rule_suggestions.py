@@ -16,7 +16,7 @@ from outrider.permissions.paths.containment import contain
 from outrider.permissions.policy import decide
 from outrider.permissions.redaction.redactor import redact_patterns
 from outrider.permissions.redaction.terminal import is_fully_visible
-from outrider.permissions.rules import allows_hosts, allows_writing, parse_rule
+from outrider.permissions.rules import allows_hosts, allows_writing
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import TRANSPARENT_WRAPPERS, AnalysedCommand
 from outrider.permissions.shell.command_effects import is_destructive, widened_words
@@ -30,6 +30,7 @@ from outrider.types.tool_declaration import (
     call_subjects,
     canonical_tool,
     declaration_of,
+    parse_rule,
     tool_name,
 )
 

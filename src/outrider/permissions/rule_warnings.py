@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from outrider.permissions.modes import Effect
-from outrider.permissions.rules import PermissionRule
-from outrider.types.tool_declaration import canonical_tool, declaration_of
+from outrider.types.tool_declaration import Effect, PermissionRule, canonical_tool, declaration_of
 
 _OPERATOR = re.compile(r"&&|\|\|?|;|&|\d*>>?(?:&\d)?|<")
 _EXPANSION = re.compile(r"\$\(|`|\$\{?\w|<\(")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Never, Self, cast
+from typing import TYPE_CHECKING, Any, Never, Protocol, Self, cast
 
 import msgspec
 
@@ -13,13 +13,30 @@ from outrider.types.events import MessageAddedEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import ApprovalLevel, Mode
-from outrider.types.parts import PartBase, TextPart, Tokens, Usage
+from outrider.types.parts import PartBase, TextPart, Tokens, ToolResultPart, Usage
 from outrider.types.validate import validation_error
 
 if TYPE_CHECKING:
     from outrider.sessions.message_formats import MessageFormat
 
 FORMAT_VERSION = 1
+
+
+class ContentBlock(Protocol):
+    """A content block of an SDK, such as a `ToolUseBlock` of Anthropic's."""
+
+    @property
+    def type(self) -> str: ...
+
+
+class ModelResponse(Protocol):
+    """A response object of an SDK, whose content is a list of blocks."""
+
+    @property
+    def content(self) -> Any: ...
+
+
+AssistantBlock = AnyPart | Mapping[str, Any] | ContentBlock
 
 
 class SessionTime(msgspec.Struct, frozen=True):
@@ -99,7 +116,7 @@ class Session:
 
     def add_assistant_message(
         self,
-        content: Any,
+        content: "str | AssistantBlock | Iterable[AssistantBlock] | ModelResponse",
         *,
         tokens: Tokens | None = None,
         cost: Decimal | None = None,
@@ -112,7 +129,7 @@ class Session:
         message.time = MessageTime(created=now, completed=now)
         return self.add_message(message)
 
-    def add_tool_results(self, results: Iterable[Any]) -> Message:
+    def add_tool_results(self, results: Iterable[ToolResultPart | Mapping[str, Any] | ContentBlock]) -> Message:
         """Ends open tool calls with their results: ToolResultParts, tool_result blocks, or dicts with tool_use_id and
         content. Raises PartValidationError for a result without an open call."""
         from outrider.sessions.anthropic_format import apply_tool_result, result_parts  # lazy: also below

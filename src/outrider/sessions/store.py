@@ -36,8 +36,7 @@ class Store(Protocol):
     prompt: bool
     """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly.
 
-    With Python 3.11 it starts in the caller's task: a write must use no `asyncio.timeout`, and await only futures that
-    no other coroutine awaits."""
+    With Python 3.11 it runs in the caller's task: a write must use no `asyncio.timeout`."""
 
     async def create(self, session: StoredSession) -> StoredSession:
         """Stores a new session. Raises StoreError if the id exists."""

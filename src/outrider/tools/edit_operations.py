@@ -8,6 +8,7 @@ from outrider.tools.text import patch as patches
 from outrider.tools.text.encoding import TextEncoding, detect_encoding, split_lines
 from outrider.tools.text.replace import TextDiff, TextReplacement, current_view, diff_texts, number_lines, replace_text
 from outrider.tools.tool import ToolResult
+from outrider.types.tool_declaration import FileOperation
 
 _MAX_LISTED = 10
 
@@ -114,7 +115,7 @@ def _add_file(revision: FileRevision, text: str) -> None:
     revision.set_text(text, TextEncoding())
 
 
-def _open_existing(revisions: RevisionSet, path: str, op: str) -> FileRevision:
+def _open_existing(revisions: RevisionSet, path: str, op: FileOperation) -> FileRevision:
     revision = revisions.open(path, op)
     if revision.after is None:
         raise ToolFailure(f"{revision.location.display} does not exist. Nothing was written")

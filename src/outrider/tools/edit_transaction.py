@@ -39,6 +39,7 @@ from outrider.tools.workspace_files import (
     os_errors_as_failures,
     version_of,
 )
+from outrider.types.tool_declaration import FileOperation
 
 LOCKS_FOLDER = "locks"
 POLL_SECONDS = 0.05
@@ -423,7 +424,7 @@ class RevisionSet:
         self._session_id = session_id
         self._revisions: dict[str, FileRevision] = {}
 
-    def open(self, path: str, op: str = "edit") -> FileRevision:
+    def open(self, path: str, op: FileOperation = "edit") -> FileRevision:
         """Returns the revision of a file that may not exist. Deleting and moving apply to the name itself, which must
         not be a symbolic link."""
         location = self._files.locate(path, op)

@@ -216,13 +216,19 @@ def _field_defaults(field: Any) -> dict[str, Any]:
     return {"default": MISSING if undefined else field.default, "default_factory": field.default_factory}
 
 
-_GOOGLE_SECTION = r"(Arg(?:ument)?s|Param(?:eter)?s|Keyword Arg(?:ument)?s|Other Parameters|Attributes)\s*:\s*$"
-_NUMPY_SECTION = r"(Parameters|Other Parameters|Attributes)\s*$"
-_UNDERLINE = r"-{3,}\s*$"
-_GOOGLE_ENTRY = r"\*{0,2}(?P<name>\w+)\s*(?:\((?:[^()]|\([^()]*\))*\))?\s*:(?:\s+(?P<text>.*)|\s*)$"
-_NUMPY_ENTRY = r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$"
-_FIELD = r"[:@](?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(?P<name>\w+)\s*:\s*(?P<text>.*)$"
+_PARAMETERS = r"(?i:(?:keyword )?(?:arg(?:ument)?s|param(?:eter)?s)|other parameters|attributes)"
+_OTHER_SECTIONS = r"(?i:returns?|yields?|receives?|raises|warns|warnings?|see also|notes?|references|examples?|methods)"
+_UNDERLINE = r"(?:-{3,}|={3,})\s*$"
+_NAME = r"(?:`*(?:\\?\*){0,2}\w+`*)"
+_NAMES = rf"(?P<names>{_NAME}(?:\s*,\s*(?:{_NAME}|\.{{2,3}}))*)"
+_GOOGLE_ENTRY = rf"(?:[-*]\s+)?{_NAMES}\s*(?:\(.*?\)\s*)?:(?:\s+(?P<text>.*)|\s*)$"
+_NUMPY_ENTRY = rf"{_NAMES}\s*(?::.*)?$"
+_FIELD = (
+    r"[:@](?:param|parameter|arg|argument|key|keyword|var|ivar|cvar)\s+(?:[^:]*\s)?(?:\\?\*){0,2}(?P<name>\w+)\s*:"
+    r"\s*(?P<text>.*)$"
+)
 _TYPE_FIELD = r"[:@](?:type|rtype|kwtype|vartype)\b[^:]*:"
+_RESULT_FIELD = r"[:@](?P<word>return|raise|yield)s?(?P<name>\s[^:]*)?:\s*(?P<text>.*)$"
 
 
 class ParsedDocstring(msgspec.Struct, frozen=True):
@@ -241,31 +247,63 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
     position = 0
     while position < len(lines):
         line = lines[position]
-        if re.match(_GOOGLE_SECTION, line):
+        if title := _underlined_title(lines, position):
+            position += 2
+            if re.fullmatch(_PARAMETERS, title):
+                read = _read_google if _indent("".join(lines[position : position + 1])) else _read_numpy
+                position = read(lines, position, found)
+            else:
+                text.append(f"{title}:" if re.fullmatch(_OTHER_SECTIONS, title) else title)
+        elif _starts_google_section(lines, position):
             position = _read_google(lines, position + 1, found)
-        elif re.match(_NUMPY_SECTION, line) and re.match(_UNDERLINE, "".join(lines[position + 1 : position + 2])):
-            position = _read_numpy(lines, position + 2, found)
         elif match := re.match(_FIELD, line.lstrip()):
             position, more = _read_indented(lines, position + 1, _indent(line))
             found[match["name"]] = [match["text"], *more]
         elif re.match(_TYPE_FIELD, line.lstrip()):
             position, _ = _read_indented(lines, position + 1, _indent(line))
         else:
-            text.append(line)
+            text.append(_name_result(line))
             position += 1
     summary = re.sub(r"\n{3,}", "\n\n", "\n".join(text)).strip()
     return ParsedDocstring(summary, {name: words for name, one in found.items() if (words := _join(one))})
 
 
+def _underlined_title(lines: Sequence[str], position: int) -> str:
+    """Returns the title of a numpy section or another heading, whose next line is its underline, or ""."""
+    title, underline = (*lines[position : position + 2], "")[:2]
+    if _indent(title) or not re.match(_UNDERLINE, underline):
+        return ""
+    title = title.strip().rstrip(":")
+    is_section = re.fullmatch(_PARAMETERS, title) or re.fullmatch(_OTHER_SECTIONS, title)
+    return title if is_section or len(underline.strip()) >= len(title) else ""
+
+
+def _starts_google_section(lines: Sequence[str], position: int) -> bool:
+    """Returns whether this line is the title of a list of parameters, which is indented."""
+    if not re.match(rf"{_PARAMETERS}\s*:\s*$", lines[position]):
+        return False
+    return any(_indent(line) for line in lines[position + 1 : position + 3] if line.strip())
+
+
+def _name_result(line: str) -> str:
+    """Writes a field of Sphinx about the result as a sentence starts: `:returns: x` becomes `Returns: x`."""
+    match = re.match(_RESULT_FIELD, line)
+    return f"{match['word'].capitalize()}s{match['name'] or ''}: {match['text']}".rstrip() if match else line
+
+
+def _entry_names(names: str) -> list[str]:
+    return re.findall(r"\w+", names)
+
+
 def _read_google(lines: Sequence[str], position: int, found: dict[str, list[str]]) -> int:
     """Reads the entries of a Google section and returns the position after it."""
     base: int | None = None
-    current: list[str] | None = None
+    current: list[list[str]] = []
     while position < len(lines):
         line = lines[position]
         if not line.strip():
-            if current is not None:
-                current.append("")
+            for words in current:
+                words.append("")
             position += 1
             continue
         depth = _indent(line)
@@ -274,10 +312,9 @@ def _read_google(lines: Sequence[str], position: int, found: dict[str, list[str]
         base = depth if base is None else base
         entry = re.match(_GOOGLE_ENTRY, line.strip()) if depth == base else None
         if entry:
-            current = found.setdefault(entry["name"], [])
-            current.append(entry["text"] or "")
-        elif current is not None:
-            current.append(line.strip())
+            current = [found.setdefault(name, []) for name in _entry_names(entry["names"])]
+        for words in current:
+            words.append((entry["text"] or "") if entry else line.strip())
         position += 1
     return position
 
@@ -287,14 +324,13 @@ def _read_numpy(lines: Sequence[str], position: int, found: dict[str, list[str]]
     current: list[list[str]] = []
     while position < len(lines):
         line = lines[position]
-        if position + 1 < len(lines) and line.strip() and re.match(_UNDERLINE, lines[position + 1]):
+        if _underlined_title(lines, position):
             return position
         if line.strip() and _indent(line) == 0:
             entry = re.match(_NUMPY_ENTRY, line)
             if not entry:
                 return position
-            names = [name.strip().lstrip("*") for name in entry["names"].split(",")]
-            current = [found.setdefault(name, []) for name in names]
+            current = [found.setdefault(name, []) for name in _entry_names(entry["names"])]
         else:
             for words in current:
                 words.append(line.strip())
@@ -303,12 +339,14 @@ def _read_numpy(lines: Sequence[str], position: int, found: dict[str, list[str]]
 
 
 def _read_indented(lines: Sequence[str], position: int, depth: int) -> tuple[int, list[str]]:
-    """Returns the lines that are indented deeper, and the position after them."""
-    found: list[str] = []
-    while position < len(lines) and lines[position].strip() and _indent(lines[position]) > depth:
-        found.append(lines[position].strip())
-        position += 1
-    return position, found
+    """Returns the lines that are indented deeper, with empty lines between them, and the position after them."""
+    end = position
+    for index in range(position, len(lines)):
+        if lines[index].strip():
+            if _indent(lines[index]) <= depth:
+                break
+            end = index + 1
+    return end, [line.strip() for line in lines[position:end]]
 
 
 def _indent(line: str) -> int:

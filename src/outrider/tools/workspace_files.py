@@ -24,6 +24,7 @@ from outrider.tools.text.encoding import (
     shorten_line,
     without_ending,
 )
+from outrider.types.tool_declaration import FileOperation
 
 if TYPE_CHECKING:
     from outrider.permissions.paths.containment import Containment
@@ -243,7 +244,7 @@ class WorkspaceFiles:
         self._granted = granted
         self.editor = EditorFiles(buffers) if buffers is not None else None
 
-    def locate(self, path: str, op: str) -> FileLocation:
+    def locate(self, path: str, op: FileOperation) -> FileLocation:
         """Resolves the path for the operation `op` (see `contain`). Raises ToolFailure if access is not allowed."""
         shown = printable_path(path)
         self._check_workspace()

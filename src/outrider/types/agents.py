@@ -304,7 +304,26 @@ class AgentKeywords(TypedDict, total=False):
     vendor_tools: tuple[VendorTool, ...]
 
 
-class Agent(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
+class _AgentMeta(ArgumentsMeta):
+    """Checks the rules of agents that programs create. The permissions of other agents may have rules of a caller
+    with an older version."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *arguments: Any, **named: Any) -> Any:
+            agent = super().__call__(*arguments, **named)
+            _check_permissions(agent)
+            return agent
+
+
+def _check_permissions(agent: "Agent") -> None:
+    if agent.permissions:
+        from outrider.types.tool_declaration import check_rules  # lazy: most agents have no rules
+
+        check_rules(agent.permissions, f"agent {agent.name!r}: permissions")
+
+
+class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
     """A named agent: instructions, a model and permissions.
 
     `instructions` is a text, or a plain or async function that takes a `SessionContext` and returns one. It is called
@@ -396,7 +415,10 @@ class Agent(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
     def replace(self, **changes: Unpack[AgentKeywords]) -> Self:
         """Returns a copy with other values of the given fields."""
-        return replace_fields(self, changes)
+        agent = replace_fields(self, changes)
+        if "permissions" in changes:
+            _check_permissions(agent)
+        return agent
 
     @property
     def fixed_instructions(self) -> str:

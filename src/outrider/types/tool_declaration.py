@@ -1,20 +1,30 @@
-"""What a tool declares about its calls: what they do, which parameters name paths or URLs, and how they are shown.
+"""What a tool declares about its calls: what they do, which parameters name paths or URLs, and how they are shown; and
+the syntax of permission rules, which name tools.
 
 A `Tool` declares this with its options; its name says nothing. Where only the name of a tool is known (rules, stored
 calls, tools of other agents), the table of names here applies; a new tool needs no row.
+
+A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
+build/**`, `may reach example.org`, `may run npm test`.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol, cast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, Literal, Protocol, cast, get_args
 
 from msgspec import Struct
 
+from outrider._lazy import lazy_pattern
+from outrider.errors import ConfigurationError
 from outrider.types.origins import Origins
 
 ToolKind = Literal["read", "write", "shell", "network", "talk", "delegate", "unknown"]
 CallKind = Literal["read", "edit", "search", "execute", "fetch", "think", "agent", "other"]
 """How front ends group and show calls."""
 PathOperation = Literal["read", "list", "search", "write", "edit", "change"]
+FileOperation = Literal[PathOperation, "create", "delete", "rename", "rename_source", "rename_dest"]
 
 
 class ToolDeclaration(Struct, frozen=True):
@@ -116,3 +126,138 @@ def runs_in_background(arguments: Mapping[str, Any]) -> bool:
     """Returns whether a call starts a command that runs longer than the call. In doubt it does."""
     values = (arguments[name] for name in _IN_BACKGROUND if arguments.get(name))
     return any(str(value).strip().lower() not in _FALSE for value in values)
+
+
+Effect = Literal["allow", "ask", "deny"]
+OutcomeRight = Literal["write", "reach", "run"]
+_RIGHTS_BY_NAME: dict[str, OutcomeRight] = {right: right for right in get_args(OutcomeRight)}
+
+_RULE = lazy_pattern(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
+_OUTCOME_RULE = lazy_pattern(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
+_FORM = "write tool(pattern), such as shell(git status *) or write(docs/**)"
+
+
+class PermissionRule(Struct, frozen=True):
+    """A parsed rule. A `pattern` of None matches every call of the tool; `parse_error` is set if the text is
+    invalid.
+
+    `wildcards` are the positions of words that end in an unquoted star. `folder` limits a shell rule to commands that
+    run there. `right` is set for an outcome rule.
+    """
+
+    text: str
+    tool: str
+    pattern: str | None = None
+    words: tuple[str, ...] = ()
+    open_ended: bool = False  # ends in ` *` and so allows further arguments
+    parse_error: str | None = None
+    wildcards: frozenset[int] = frozenset()
+    folder: str | None = None
+    right: OutcomeRight | None = None
+
+    def matches_tool(self, tool: str) -> bool:
+        return self.right in (None, "run") and fnmatchcase(canonical_tool(tool), canonical_tool(self.tool))
+
+
+@lru_cache(maxsize=1024)
+def parse_rule(text: str) -> PermissionRule:
+    """Parses a rule; never raises. An invalid rule has `parse_error` set: deny and ask still apply it, allow ignores
+    it."""
+    if found := _OUTCOME_RULE.match(text):
+        return _outcome_rule(text, found["right"], found["pattern"] or "")
+    found = _RULE.match(text)
+    if not found:
+        return PermissionRule(text, "*", parse_error="it does not have the form tool(pattern)")
+    tool, pattern = found["tool"], found["pattern"]
+    if pattern is None or pattern.strip() == "*":
+        return PermissionRule(text, tool)
+    if canonical_tool(tool) not in {"shell", "process"}:
+        return PermissionRule(text, tool, pattern.strip())
+    return _shell_rule(text, tool, pattern.strip())
+
+
+def check_rule(text: str, effect: Effect, where: str) -> PermissionRule:
+    """Parses a rule of a program or a configuration file. Raises ConfigurationError that names the rule, if it cannot
+    be parsed or cannot have this effect: an ignored deny rule would be dangerous."""
+    rule = parse_rule(text)
+    if rule.parse_error:
+        raise ConfigurationError(f"{where}.{effect}: {text!r} is not a rule: {rule.parse_error}; {_FORM}")
+    if rule.right and effect != "allow":
+        raise ConfigurationError(f"{where}.{effect}: {text!r} can only allow; to {effect} it, {_FORM}")
+    return rule
+
+
+def check_rules(rules: Mapping[str, Iterable[str]], where: str) -> None:
+    """Checks the rules of a program, by effect."""
+    for effect in get_args(Effect):
+        for text in rules.get(effect, ()):
+            check_rule(text, effect, where)
+
+
+def _outcome_rule(text: str, name: str, pattern: str) -> PermissionRule:
+    right = _RIGHTS_BY_NAME.get(name)
+    if right is None or not pattern:
+        return PermissionRule(
+            text, "*", parse_error="an outcome rule is may write PATH, may reach HOST or may run PROGRAM"
+        )
+    if right == "run":
+        rule = _shell_rule(text, "shell", pattern)
+        return PermissionRule(
+            text, "shell", pattern, rule.words, open_ended=True, parse_error=rule.parse_error,
+            wildcards=rule.wildcards, folder=rule.folder, right=right,
+        )  # fmt: skip
+    return PermissionRule(text, "", pattern, right=right)
+
+
+def _shell_rule(text: str, tool: str, pattern: str) -> PermissionRule:
+    """Splits the pattern into shell words. A trailing ` *` or the older `:*` makes the rule open-ended; `cd FOLDER &&`
+    at the start limits it to that folder. A quoted star is a plain character."""
+    try:
+        found = list(_split_words(pattern))
+    except ValueError:
+        return PermissionRule(text, tool, pattern, parse_error="its quotes are not closed")
+    is_open = bool(found) and found[-1] == ("*", True)
+    if is_open:
+        found.pop()
+    elif found and found[-1][1] and found[-1][0].endswith(":*"):
+        is_open, found[-1] = True, (found[-1][0][:-2], False)
+    words = tuple(word for word, _ in found)
+    folder = words[1] if len(words) > 3 and (words[0], words[2]) == ("cd", "&&") else None
+    if folder is not None:
+        found, words = found[3:], words[3:]
+    if not words:
+        return PermissionRule(text, tool, pattern, parse_error="it names no program")
+    wildcards = frozenset(position for position, (_, is_wildcard) in enumerate(found) if is_wildcard)
+    return PermissionRule(text, tool, pattern, words, is_open, wildcards=wildcards, folder=folder)
+
+
+def _split_words(pattern: str) -> Iterator[tuple[str, bool]]:
+    """Yields the words of a shell pattern as a shell splits them, and whether a word ends in a star without quotes."""
+    word: list[str] | None = None
+    quote, is_wildcard = "", False
+    characters = iter(pattern)
+    for char in characters:
+        if not quote and char.isspace():
+            if word is not None:
+                yield "".join(word), is_wildcard
+            word, is_wildcard = None, False
+            continue
+        word = [] if word is None else word
+        if char == quote:
+            quote = ""
+        elif not quote and char in "'\"":
+            quote = char
+        elif char == "\\" and quote != "'":
+            escaped = next(characters, None)
+            if escaped is None:
+                raise ValueError("nothing follows the backslash")
+            word += [escaped] if not quote or escaped in '"\\' else [char, escaped]
+        else:
+            word.append(char)
+            is_wildcard = char == "*" and not quote
+            continue
+        is_wildcard = False
+    if quote:
+        raise ValueError("a quote is not closed")
+    if word is not None:
+        yield "".join(word), is_wildcard

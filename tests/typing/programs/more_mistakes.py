@@ -39,10 +39,26 @@ from outrider import (
 from outrider.evals import AnswerCheck, CallsCheck, EvalCase, EvalOutcome, EvalSuite, FileCheck, compare_runs, run_suite
 from outrider.events import Event, ToolExecutionStartedEvent
 from outrider.mcp import HttpServer, McpToolset, StdioServer
+from outrider.permissions import contain
 from outrider.providers import Credential, Delta, Request, TextDelta
 from outrider.stores import MemoryStore, SqliteStore
 from outrider.testing import Simulator, call, scripted_model
 from outrider.workspace import Workspace
+
+
+class Block(BaseModel):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class Answer(BaseModel):
+    """Has the shape of a message of Anthropic's SDK."""
+
+    content: list[Block]
+
+
+def anthropic_answer() -> Answer:
+    return Answer(content=[Block(text="a")])
 
 
 class Flight(BaseModel):
@@ -365,3 +381,32 @@ run_suite(suite, [agent], [model], sandbox="off")  # mistake
 evaluated.pass_rate().rate.upper()  # mistake
 compare_runs(evaluated, suite)  # mistake
 print(compare_runs(evaluated, evaluated).verdict == "regression")
+
+# 22: operations on paths, and what answers consist of
+contain("a.txt", root="/w", cwd="/w", op="rename_dest")
+contain("a.txt", root="/w", cwd="/w", op="reed")  # mistake
+talk = Session()
+talk.add_assistant_message("a")
+talk.add_assistant_message([TextPart("a"), {"type": "text", "text": "b"}])
+talk.add_assistant_message(anthropic_answer())
+talk.add_assistant_message(iter(anthropic_answer().content), finish="stop")
+talk.add_assistant_message(3)  # mistake
+talk.add_assistant_message(Message("assistant"))  # mistake
+talk.add_assistant_message([1, 2])  # mistake
+talk.add_assistant_message(None)  # mistake
+talk.add_tool_results([{"tool_use_id": "a", "content": "b"}])
+talk.add_tool_results("done")  # mistake
+
+
+# 23: prompts of a workspace
+def is_even(number: int) -> None:
+    assert number % 2 == 0
+
+
+async def use_workspace() -> None:
+    async with Workspace("folder", agent, [model]) as workspace:
+        answer = await workspace.prompt("x", output_type=int, output_validators=is_even, instructions="Be brief.")
+        answer.output.upper()  # mistake
+        await workspace.prompt("x", instructions=["Be brief."])  # mistake
+        await workspace.prompt("x", output_validator=is_even)  # mistake
+        await workspace.prompt("x", output_attempts="3")  # mistake

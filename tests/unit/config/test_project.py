@@ -126,3 +126,8 @@ def test_instructions_that_change_after_trust_are_a_notice_until_they_were_shown
     assert "AGENTS.md is new or has changed since you trusted" in found.notices[0]
     remember_shown_files(place.workspace, found.folders)
     assert place.settings().notices == ()
+
+
+def test_a_wrong_rule_of_a_project_s_agent_names_the_file_of_the_project(place):
+    with pytest.raises(ConfigurationError, match=r"\.outrider/config\.toml: agents\.helper\.permissions\.deny: 's"):
+        settings(place, "[agents.helper.permissions]\ndeny = ['shell(']")

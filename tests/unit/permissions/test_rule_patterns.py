@@ -11,8 +11,8 @@ from outrider.permissions.explain import list_effects
 from outrider.permissions.policy import decide
 from outrider.permissions.rule_suggestions import PastQuestion, backtest_widths, suggest_widths
 from outrider.permissions.rule_warnings import find_weaknesses
-from outrider.permissions.rules import parse_rule
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeFile, RuleWidth
+from outrider.types.tool_declaration import parse_rule
 
 
 def confinement(command: str, workspace: Path, *allow: str, **rules) -> str | None:

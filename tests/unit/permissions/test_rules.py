@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from outrider.permissions.rules import match_path, match_words, parse_rule
+from outrider.engine.child_sessions import DelegatedLimits
+from outrider.permissions.rules import match_path, match_words
+from outrider.types.agents import Agent
+from outrider.types.tool_declaration import parse_rule
 from tests.fixtures.cases import for_each
 from tests.fixtures.shell_analysis import judge as decide
 
@@ -203,3 +207,11 @@ def test_several_rules_cover_a_line_together(workspace: Path):
     found = decide("shell", line, mode="agent", allow=allow, workspace=workspace)
     assert (found.effect, found.rule) == ("allow", "shell(make test), shell(make lint)")
     assert decide("shell", line, mode="agent", allow=allow[:1], workspace=workspace).effect == "ask"
+
+
+def test_rules_of_callers_and_stored_agents_with_an_older_version_are_accepted():
+    strict = Agent("a", "Help.", "m", "p")
+    restricted = DelegatedLimits(ask=("shell(",), deny=("a b(c)",)).restrict_agent(strict)
+    assert restricted.permissions == {"ask": ("shell(",), "deny": ("a b(c)",)}
+    assert msgspec.convert(msgspec.to_builtins(restricted), Agent) == restricted
+    assert restricted.replace(mode="plan").permissions == restricted.permissions

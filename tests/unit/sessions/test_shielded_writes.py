@@ -106,10 +106,11 @@ async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_continues(
     assert not works
 
 
-async def test_what_one_work_waits_for_others_may_wait_for_too():
+@PLACES
+async def test_what_one_work_waits_for_others_may_wait_for_too(eager: bool):
     done: list[str] = []
     gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    works = ShieldedTasks(eager=IN_ITS_TASK)
+    works = ShieldedTasks(eager=eager)
 
     async def work(name: str) -> None:
         done.append(f"{name} {await gate}")
@@ -125,6 +126,48 @@ async def test_what_one_work_waits_for_others_may_wait_for_too():
     await plain
     await works.wait_finished()
     assert sorted(done) == ["first waited", "plain waited", "second waited"]
+
+
+@PLACES
+async def test_the_end_of_running_work_can_be_awaited(eager: bool):
+    done: list[str] = []
+    gate = asyncio.get_running_loop().create_future()
+    works = ShieldedTasks(eager=eager)
+
+    async def work(name: str) -> None:
+        await gate
+        await asyncio.sleep(0)
+        done.append(name)
+
+    callers = [asyncio.create_task(works.run_shielded(work(name))) for name in ("first", "second")]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    hasty, waiting = (asyncio.create_task(works.wait_finished()) for _ in range(2))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    await asyncio.wait([hasty])
+    assert not waiting.done()
+    gate.set_result(None)
+    await waiting
+    assert sorted(done) == ["first", "second"]
+    assert not works
+    await asyncio.wait(callers)
+
+
+@pytest.mark.skipif(IN_ITS_TASK, reason="eager tasks of Python 3.12 take the place of this")
+async def test_work_of_a_caller_that_is_not_cancelled_needs_no_task():
+    counts: list[int] = []
+    lock = asyncio.Lock()
+
+    async def work() -> None:
+        async with lock:
+            counts.append(len(asyncio.all_tasks()))
+            await asyncio.sleep(0)
+
+    works = ShieldedTasks(eager=True)
+    callers = [asyncio.create_task(works.run_shielded(work())) for _ in range(3)]
+    await asyncio.wait(callers)
+    assert max(counts) <= len(callers) + 1  # with this test
 
 
 @PLACES

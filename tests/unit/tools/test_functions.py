@@ -233,9 +233,9 @@ SPHINX = """Search the web.
             NUMPY,
             "what to look for, in any language\n\nand in any form",
             "how many",
-            "Returns\n-------\nstr\n    The pages.",
+            "Returns:\nstr\n    The pages.",
         ),
-        (SPHINX, "what to look for, in any language", "how many", ":returns: The pages."),
+        (SPHINX, "what to look for, in any language", "how many", "Returns: The pages."),
     ],
 )
 def test_docstrings_are_parsed_completely(text: str, query: str, limit: str, rest: str):
@@ -250,3 +250,157 @@ def test_a_text_that_looks_like_a_section_stays():
         "Parameters are read.\n\nNote: it is slow."
     )
     assert parse_docstring(None) == parse_docstring("")
+
+
+LINSPACE = """
+    Return evenly spaced numbers over a specified interval.
+
+    Parameters
+    ----------
+    start : array_like
+        The starting value of the sequence.
+    num : int, optional
+        Number of samples to generate. Default is 50. Must be
+        non-negative.
+
+        .. versionadded:: 1.9.0
+
+    x1, x2, ..., xn : {array_like, ``'a'``}
+        The arrays.
+    \\*args : tuple
+        Extra arguments.
+    **kwargs
+        Everything else:
+
+        - one
+        - two
+
+    Returns
+    -------
+    samples : ndarray
+        There are `num` samples.
+
+    Raises
+    ------
+    ValueError
+        If `num` is negative.
+
+    See Also
+    --------
+    arange : Similar.
+
+    Other Parameters
+    ----------------
+    axis : int, optional
+        The axis.
+
+    Examples
+    --------
+    >>> linspace(2.0)
+    """
+REQUEST = """Constructs and sends a :class:`Request <Request>`.
+
+    :param method: method for the new :class:`Request` object: ``GET``, ``OPTIONS``.
+    :param timeout: (optional) How many seconds to wait, as a float, or a :ref:`(connect timeout, read
+        timeout) <timeouts>` tuple.
+
+        Longer is better.
+    :type timeout: float or tuple
+    :param dict[str, int] \\**kwargs: the rest
+    :return: :class:`Response <Response>` object
+    :rtype: requests.Response
+    :raises ValueError: if it is wrong
+
+    Usage::
+
+      >>> import requests
+    """
+TRANSFORM = """Transforms a batch.
+
+    Args:
+        input (Tensor): the input: one tensor.
+        size, stride (int or tuple(int, list(int)), optional): both (see f(x)): sizes. Default: ``1``
+            - nested: no parameter
+        text (`str`, *optional*, defaults to `None`):
+            The text.
+
+        - `flag`: in a list
+        \\*args: more
+
+    Keyword args:
+        out (Tensor, optional): the output
+        without an indent.
+
+    Returns:
+        Tensor: the result
+
+    Example::
+
+        >>> transform(a)
+    """
+INDENTED = """Shows a tree.
+
+    Parameters
+    ----------
+        path: Root path
+        limit (int): Maximum depth
+
+    Returns
+    -------
+        str: the tree
+    """
+
+
+def test_docstrings_of_numpy_have_no_underlines_and_all_parameters():
+    parsed = parse_docstring(LINSPACE)
+    assert parsed.summary == (
+        "Return evenly spaced numbers over a specified interval.\n\nReturns:\nsamples : ndarray\n    There are `num` "
+        "samples.\n\nRaises:\nValueError\n    If `num` is negative.\n\nSee Also:\narange : Similar.\n\n"
+        "Examples:\n>>> linspace(2.0)"
+    )
+    assert parsed.parameters == {
+        "start": "The starting value of the sequence.",
+        "num": "Number of samples to generate. Default is 50. Must be non-negative.\n\n.. versionadded:: 1.9.0",
+        "x1": "The arrays.",
+        "x2": "The arrays.",
+        "xn": "The arrays.",
+        "args": "Extra arguments.",
+        "kwargs": "Everything else:\n\n- one - two",
+        "axis": "The axis.",
+    }
+    indented = parse_docstring(INDENTED)
+    assert indented.parameters == {"path": "Root path", "limit": "Maximum depth"}
+    assert indented.summary == "Shows a tree.\n\nReturns:\n    str: the tree"
+    assert parse_docstring("A title\n=======\n\nText - more.\n---").summary == "A title\n\nText - more.\n---"
+
+
+def test_docstrings_of_sphinx_have_paragraphs_and_results():
+    parsed = parse_docstring(REQUEST)
+    assert parsed.parameters == {
+        "method": "method for the new :class:`Request` object: ``GET``, ``OPTIONS``.",
+        "timeout": "(optional) How many seconds to wait, as a float, or a :ref:`(connect timeout, read timeout) "
+        "<timeouts>` tuple.\n\nLonger is better.",
+        "kwargs": "the rest",
+    }
+    assert parsed.summary == (
+        "Constructs and sends a :class:`Request <Request>`.\n\nReturns: :class:`Response <Response>` object\n"
+        "Raises ValueError: if it is wrong\n\nUsage::\n\n  >>> import requests"
+    )
+
+
+def test_docstrings_of_google_have_nested_types_lists_and_keyword_sections():
+    parsed = parse_docstring(TRANSFORM)
+    both = "both (see f(x)): sizes. Default: ``1`` - nested: no parameter"
+    assert parsed.parameters == {
+        "input": "the input: one tensor.",
+        "size": both,
+        "stride": both,
+        "text": "The text.",
+        "flag": "in a list",
+        "args": "more",
+        "out": "the output without an indent.",
+    }
+    assert parsed.summary == (
+        "Transforms a batch.\n\nReturns:\n    Tensor: the result\n\nExample::\n\n    >>> transform(a)"
+    )
+    assert parse_docstring("It has these\narguments:\nnone.").summary == "It has these\narguments:\nnone."

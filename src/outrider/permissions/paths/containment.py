@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ from outrider.permissions.paths.protected import (
     list_link_targets,
     may_create_bare_repository,
 )
+from outrider.types.tool_declaration import FileOperation
 
 _NAMESPACE = lazy_pattern(r"^[\\/]{2}|^\\\?\?\\|^\\\\[.?]\\")
 _DEVICES = lazy_pattern(r"^(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(?:[.:].*)?$", re.IGNORECASE)
@@ -77,7 +78,7 @@ _PROC_MAGIC_LINKS = lazy_pattern(r"^/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)$")
 # These operations act on the directory entry itself and do not follow a symlink.
 _NO_FOLLOW_OPS = frozenset({"delete", "rename", "rename_source", "rename_dest"})
 _READ_OPS = frozenset({"read", "list", "search"})
-_OPS = _READ_OPS | _NO_FOLLOW_OPS | {"write", "create", "edit", "change"}
+_OPS = frozenset(get_args(FileOperation))
 
 
 class Containment(Struct, frozen=True):
@@ -102,12 +103,12 @@ def contain(
     *,
     root: str | os.PathLike[str],
     cwd: str | os.PathLike[str],
-    op: str = "read",
+    op: FileOperation = "read",
     extra_roots: Sequence[str | os.PathLike[str]] = (),
 ) -> Containment:
     """Resolves `path` relative to `cwd` and classifies it.
 
-    `op` is read, list, search, write, create, edit, delete or rename_dest. The result is a snapshot: open the file with
+    `op` is what the caller is going to do with it. The result is a snapshot: open the file with
     `open_to_read` or `open_to_write`, which fail if a link is swapped in afterwards.
     """
     try:
@@ -120,12 +121,12 @@ def contain(
         return Containment("reject", None, str(error))
 
 
-def _on_windows(text: str, root: str, cwd: str, op: str) -> Containment:
+def _on_windows(text: str, root: str, cwd: str, op: FileOperation) -> Containment:
     kind, real = contain_on_windows(text, root=root, cwd=cwd, access="read" if op in _READ_OPS else "write")
     return Containment(kind, real, "classified by its text, as a Windows path")
 
 
-def _validate_path(path: object, op: str) -> str:
+def _validate_path(path: object, op: FileOperation) -> str:
     if op not in _OPS:
         raise _PathRejected(f"unknown operation {op!r}")
     if isinstance(path, os.PathLike | bytes):
@@ -143,7 +144,7 @@ def _validate_path(path: object, op: str) -> str:
     return path
 
 
-def _classify_path(text: str, roots: list[str], cwd: str, op: str) -> Containment:
+def _classify_path(text: str, roots: list[str], cwd: str, op: FileOperation) -> Containment:
     real_roots = [_real_root(root) for root in roots]
     full = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)  # noqa: PTH111, PTH118
     if not full.startswith("/"):
@@ -226,7 +227,7 @@ class _PathResolver:
         return "/" if target.startswith("/") else current
 
 
-def _find_protected(paths: set[str], roots: list[str], op: str) -> str | None:
+def _find_protected(paths: set[str], roots: list[str], op: FileOperation) -> str | None:
     access = "read" if op in _READ_OPS else "write"
     for path in paths:
         for root in roots:
@@ -247,7 +248,7 @@ def _in_git_folder(path: str, root: str) -> bool:
     return folder is not None and _is_below(path, str(folder))
 
 
-def _reject_unfit_file(full: str, real: str, home: str, op: str) -> None:
+def _reject_unfit_file(full: str, real: str, home: str, op: FileOperation) -> None:
     """Rejects everything that is not a regular file, because a pipe blocks and a device has side effects."""
     if op not in {"read", "write", "create", "edit", "search"}:
         return
@@ -339,7 +340,7 @@ class PathRefused(PermissionError):
 
 def open_to_read(path: str, *, root: str, cwd: str, allow_protected: bool = False) -> int:
     """Opens a regular file inside the workspace for reading and returns its descriptor. Raises PathRefused."""
-    root_path, parts = _locate_target(path, root, cwd, "read", allow_protected)
+    root_path, parts = _locate_target(path, root, cwd, "read", allow_protected=allow_protected)
     descriptor = _open_beneath(root_path, parts, os.O_RDONLY)
     return _require_regular_file(descriptor)
 
@@ -355,7 +356,7 @@ def open_to_write(path: str, *, root: str, cwd: str, allow_protected: bool = Fal
 
     Raises PathRefused, also for a file with several hard links: another link may be outside the workspace.
     """
-    root_path, parts = _locate_target(path, root, cwd, "write", allow_protected)
+    root_path, parts = _locate_target(path, root, cwd, "write", allow_protected=allow_protected)
     with _open_parent(root_path, parts[:-1], make=True) as folder:
         descriptor = os.open(parts[-1], os.O_RDWR | os.O_CREAT | _OPEN_FLAGS | _NO_FOLLOW, 0o666, dir_fd=folder)
     return _require_regular_file(descriptor, links=1)
@@ -363,7 +364,7 @@ def open_to_write(path: str, *, root: str, cwd: str, allow_protected: bool = Fal
 
 def write_atomically(path: str, content: bytes, *, root: str, cwd: str, allow_protected: bool = False) -> None:
     """Replaces a file by rename, so that a crash leaves either the old or the new content. Preserves the file mode."""
-    root_path, parts = _locate_target(path, root, cwd, "write", allow_protected)
+    root_path, parts = _locate_target(path, root, cwd, "write", allow_protected=allow_protected)
     with _open_parent(root_path, parts[:-1], make=True) as folder:
         temporary = f".{parts[-1][:100]}.{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | _NO_FOLLOW
@@ -388,7 +389,9 @@ def _write_content(descriptor: int, content: bytes, folder: int, name: str) -> N
         os.fsync(descriptor)
 
 
-def _locate_target(path: str, root: str, cwd: str, op: str, allow_protected: bool) -> tuple[str, list[str]]:  # noqa: FBT001
+def _locate_target(
+    path: str, root: str, cwd: str, op: FileOperation, *, allow_protected: bool
+) -> tuple[str, list[str]]:
     found = contain(path, root=root, cwd=cwd, op=op)
     if found.real_path is None or not (found.ok or (found.kind == "protected" and allow_protected)):
         raise PathRefused(found)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from outrider.permissions.paths.containment import contain
 from outrider.permissions.redaction.secret_patterns import split_names
-from outrider.permissions.rules import PermissionRule, match_words
+from outrider.permissions.rules import match_words
 from outrider.permissions.shell.command import TRANSPARENT_WRAPPERS, AnalysedCommand
 from outrider.permissions.shell.expansion import ExpandedArg
 from outrider.permissions.shell.programs.registry import program_name, rule_covers_arguments
@@ -29,6 +29,7 @@ from outrider.permissions.shell.wrappers import (
     runs_any_program,
     runs_its_arguments,
 )
+from outrider.types.tool_declaration import PermissionRule
 
 # The effect of a shell builtin depends on the rest of the script, so an allow rule cannot cover it alone.
 SHELL_BUILTINS = split_names(

@@ -10,11 +10,11 @@ from typing import Literal
 from msgspec import Struct
 
 from outrider.permissions.redaction.secret_patterns import split_names
-from outrider.permissions.rules import PermissionRule
 from outrider.permissions.shell.command import check_exported_variable
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
 from outrider.permissions.shell.programs.table import ProgramSpec, is_number, parse_args, program_spec
+from outrider.types.tool_declaration import PermissionRule
 
 _DURATION = re.compile(r"^[0-9]+(?:\.[0-9]+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.DOTALL)

@@ -8,9 +8,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.permissions.paths.containment import Containment, contain, find_escaping_link, find_unsafe_name
+from outrider.permissions.paths.containment import (
+    Containment,
+    contain,
+    find_escaping_link,
+    find_unsafe_name,
+)
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
+from outrider.types.tool_declaration import FileOperation
 
 _HARMLESS_DEVICES = re.compile(r"^/dev/(?:null|zero|full|u?random|stdin|fd/[0-9]+)$")
 
@@ -32,7 +38,7 @@ class PathChecker:
     def cwd(self) -> str:
         return self.cwds[0]
 
-    def contain(self, path: str, cwd: str, op: str = "list") -> Containment:
+    def contain(self, path: str, cwd: str, op: FileOperation = "list") -> Containment:
         """Returns the cached containment of a path; `op` is the operation on it."""
         key = (path, cwd, op)
         if key not in self._containments:

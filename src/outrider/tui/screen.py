@@ -68,6 +68,8 @@ class ScreenRenderer:
         self._was_busy = False
         self._next_frame: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
+        self._shown_activity: tuple[object, ...] = ()
+        self._activity_drawn = 0.0
         self.draw: Callable[[], None] = lambda: None  # set by the application
         self.dirty = True
         self.side_panel_choice: bool | None = None  # the user's choice; None: shown while it has content
@@ -86,7 +88,10 @@ class ScreenRenderer:
         if self.dirty:
             self._draw_conversation(controller)
         away = controller.connection_text
-        if self.dirty or activity.busy or away:
+        # Not with every piece of an answer: the time and the number of tokens change all the time.
+        shown = (activity.busy, activity.waits_for_person, activity.label, activity.retry_text, away)
+        if shown != self._shown_activity or (activity.busy and monotonic() - self._activity_drawn >= SPINNER_SECONDS):
+            self._shown_activity, self._activity_drawn = shown, monotonic()
             self._find_widget(ActivityLine).show_activity(activity, away, cost_before=self._cost_before_turn)
         self._draw_side_panel(controller)
         self.dirty = False

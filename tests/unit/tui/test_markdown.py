@@ -108,6 +108,42 @@ def test_a_very_long_block_of_code_is_not_made_anew_for_every_piece():
     assert len(flow.render(text)) >= 3000
 
 
+FUNCTION = '''def first(a):
+    """Does it.
+
+Text without indentation,
+
+and more of it.
+    """
+    return [b for b in a if b != 'x']
+
+
+def second(c: int) -> str:
+    # a comment
+    return str(c)
+
+'''
+
+
+def test_code_that_arrives_in_pieces_is_highlighted_as_a_whole():
+    text = "Look:\n\n```python\n" + FUNCTION * 4
+    whole = MarkdownStream(60, DARK, 2).render(text)
+    flow = MarkdownStream(60, DARK, 2)
+    for end in range(0, len(text), 9):
+        flow.render(text[:end])
+    pieces = flow.render(text)
+    assert [strip.text for strip in pieces] == [strip.text for strip in whole]
+    assert [list(strip) for strip in pieces] == [list(strip) for strip in whole]
+
+
+def test_a_piece_of_a_code_block_costs_as_much_as_a_few_rows():
+    text = "```python\n" + "def f(a):\n    x = compute(a, 'two')\n    return [y for y in x]\n\n" * 30
+    flow = MarkdownStream(80, DARK)
+    whole = count_calls(lambda: flow.render(text))
+    flow.render(text + "m")
+    assert count_calls(lambda: flow.render(text + "mo")) < whole / 8
+
+
 def test_control_sequences_never_become_lines():
     text = "red \x1b[31mwords\x1b[0m and \x1b]0;title\x07 a bell\x07, `\x1b[2J`\n\n```\n\x1b[H\n```\n"
     for strip in MarkdownStream(60, DARK).render(text):

@@ -11,12 +11,16 @@ const POLL = 2000; // milliseconds
 const ENDED = ["done", "failed", "canceled"];
 const DELAYS: [string, string][] = [["0", "at once"], ["3600", "in an hour"], ["28800", "in eight hours"], ["86400", "tomorrow"], ["schedule", "on a schedule"]];
 
-function usePolling(load: () => Promise<void>, onError: (error: unknown) => void, key: string): void {
+// `load` requests the state and returns a function that shows it. The returned function is called after the user has changed
+// something: a response to an earlier request may have the state before the change, and is not shown.
+function usePolling(load: () => Promise<() => void>, onError: (error: unknown) => void, key: string): () => void {
+  const changes = useRef(0);
   useEffect(() => {
     let isClosed = false;
     let timer: ReturnType<typeof setTimeout>;
     const poll = async (): Promise<void> => {
-      if (!document.hidden) await load().catch((error) => isClosed || onError(error));
+      const before = changes.current;
+      if (!document.hidden) await load().then((show) => isClosed || changes.current !== before || show(), (error) => isClosed || onError(error));
       if (!isClosed) timer = setTimeout(poll, POLL);
     };
     void poll();
@@ -25,6 +29,7 @@ function usePolling(load: () => Promise<void>, onError: (error: unknown) => void
       clearTimeout(timer);
     };
   }, [key]);
+  return () => void changes.current++;
 }
 
 export function Badge({ state }: { state: string }) {
@@ -34,16 +39,16 @@ export function Badge({ state }: { state: string }) {
 export function JobList({ onError }: { onError: (error: unknown) => void }) {
   const [jobs, setJobs] = useState<Job[] | null>(null);
   const [schedules, setSchedules] = useState<Schedule[]>([]);
-  usePolling(async () => {
+  const discardResponse = usePolling(async () => {
     const [runs, scheduled] = await Promise.all([get<Job[]>("/jobs", { limit: 100 }), get<Schedule[]>("/schedules")]);
-    setJobs(runs);
-    setSchedules(scheduled);
+    return () => (setJobs(runs), setSchedules(scheduled));
   }, onError, "list");
+  const showSchedules = (changed: Schedule[]): void => (discardResponse(), setSchedules(changed));
   return (
     <section id="conversation" aria-label="Background jobs" tabIndex={0}>
       <div class="board">
-        <JobForm onError={onError} onScheduled={() => void get<Schedule[]>("/schedules").then(setSchedules, onError)} />
-        <ScheduleTable schedules={schedules} onChange={setSchedules} onError={onError} />
+        <JobForm onError={onError} onScheduled={() => void get<Schedule[]>("/schedules").then(showSchedules, onError)} />
+        <ScheduleTable schedules={schedules} onChange={showSchedules} onError={onError} />
         {jobs && !jobs.length ? <p class="note">No runs yet. A submitted run continues when this page is closed.</p> : null}
         {jobs?.length ? (
           <table class="jobs">
@@ -167,8 +172,7 @@ export function JobView({ id, onError, onTitle }: { id: string; onError: (error:
     setDetails(null);
     return () => setModel((known) => (known?.close(), null));
   }, [id]);
-  usePolling(async () => {
-    const found = await get<JobDetails>(path);
+  const show = (found: JobDetails): void => {
     setDetails(found);
     onTitle(found.run.prompt, found.run.state);
     setModel((known) => {
@@ -177,8 +181,12 @@ export function JobView({ id, onError, onTitle }: { id: string; onError: (error:
       current.approvals.value = new Map(found.approvals.map((approval: Approval) => [approval.id, approval]));
       return current;
     });
-  }, onError, id);
-  const act = (action: string): void => void post<Job>(`${path}/${action}`).then((run) => setDetails((known) => (known ? { ...known, run } : known)), onError);
+  };
+  const discardResponse = usePolling(() => get<JobDetails>(path).then((found) => () => show(found)), onError, id);
+  const act = (action: string): void => void post<Job>(`${path}/${action}`).then((run) => {
+    discardResponse();
+    setDetails((known) => (known ? { ...known, run } : known));
+  }, onError);
   return (
     <>
       <section id="conversation" aria-label="Background run" tabIndex={0}>

@@ -43,7 +43,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
 from outrider.types.request import ServerOverview, ToolSpec
-from outrider.types.tool_state import ToolPending
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
 
 if TYPE_CHECKING:
     from outrider.models.context_ledger import ContextReport
@@ -88,6 +88,7 @@ __all__ = [
     "preview_call",
     "read_conversation",
     "read_process_output",
+    "run_embedded_command",
     "run_manual_call",
     "run_user_command",
     "send_input",
@@ -97,6 +98,9 @@ __all__ = [
     "was_cut_off",
     "workspace_files",
 ]
+
+
+MAX_FAILURE_CHARS = 2000  # of the output of a command that failed
 
 
 class CallPreview(msgspec.Struct, frozen=True):
@@ -195,9 +199,16 @@ async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: d
     return CallPreview(prepared, await gate.decide(_pending_call(tool, prepared), found, context))
 
 
-async def run_manual_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> ToolPart:
+async def run_manual_call(
+    engine: Engine,
+    session_id: str,
+    tool: str,
+    tool_input: dict[str, Any],
+    on_child: Callable[[str], object] = lambda _: None,
+) -> ToolPart:
     """Run a tool call of the user in a new child session, so that a running turn is not disturbed. Rules and approvals
-    apply as for an agent. Returns the ended call; its `session_id` names the child session."""
+    apply as for an agent. `on_child` gets the id of the child session, whose approvals a front end shows, before the
+    call starts. Returns the ended call; its `session_id` names the child session."""
     context, live = await _open_context(engine, session_id)
     _find_tool(context, tool)
     parent = live.journal.session
@@ -208,13 +219,42 @@ async def run_manual_call(engine: Engine, session_id: str, tool: str, tool_input
         agent=parent.agent,
         parent_id=parent.id,
         owner=parent.owner,
+        approval=parent.approval,
     )
     async with await context.run.open_journal(child) as journal:
+        on_child(journal.session.id)
         call_context = open_agent_context(context.agent, journal, context.run)
         await journal.add_message(Message("user", [TextPart(f"{tool}, called by hand", synthetic=True)]))
         message = Message("assistant", [_pending_call(tool, tool_input)], agent=context.agent.name)
         await journal.add_message(message)
         (ended,) = await ToolCallRunner(call_context, HookRunner(call_context), message).run()
+    return ended
+
+
+async def run_embedded_command(
+    engine: Engine,
+    session_id: str,
+    command: str,
+    allowed: Sequence[str] | None,
+    on_child: Callable[[str], object],
+) -> ToolPart:
+    """Run a shell command of a command file as a call of the agent: in its sandbox, with its rules and approvals.
+    `allowed` are the rules of the file, which only limit; None is no limit. Returns the completed call. Raises
+    ToolFailure if the command was refused, failed or continues in the background."""
+    from outrider.permissions.call_assessment import ShellCall  # lazy: the shell grammar is slow to load
+    from outrider.permissions.rules import parse_rule
+
+    workspace = engine.live[session_id].session.workspace_directory or "."
+    if allowed is not None:
+        call = await asyncio.to_thread(ShellCall, "shell", {"command": command}, workspace, ())
+        if not call.is_limited_to([parse_rule(text) for text in allowed]):
+            raise ToolFailure(f"allowed-tools of the file does not include it ({', '.join(allowed) or 'empty'})")
+    ended = await run_manual_call(engine, session_id, "shell", {"command": command}, on_child)
+    state = ended.state
+    if not isinstance(state, ToolCompleted):
+        raise ToolFailure(state.error if isinstance(state, ToolError) else "it has not ended")
+    if state.metadata.get("running") or state.metadata.get("exit_code") != 0:
+        raise ToolFailure(state.output[-MAX_FAILURE_CHARS:])
     return ended
 
 

@@ -20,6 +20,7 @@ from outrider.engine.frontend import (
     list_offers,
     list_servers,
     read_process_output,
+    run_embedded_command,
     run_user_command,
     send_to_background,
 )
@@ -34,7 +35,7 @@ from outrider.sessions.snapshots.restore import Direction
 from outrider.types.agents import Agent, Mode
 from outrider.types.modes import ApprovalLevel, ReasoningEffort
 from outrider.types.outcomes import OutcomeChoice
-from outrider.types.parts import ModelRef, PartBase
+from outrider.types.parts import ModelRef, PartBase, ToolPart
 from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
@@ -151,6 +152,21 @@ class EngineClient(Protocol):
     def file_changes(self, session_id: str) -> FileRestorer: ...
 
 
+class RemoteConnection(Protocol):
+    """Whether the server of a remote engine answers. `next_attempt` is the time (monotonic) of the next request while
+    it is away; a front end sets `on_change`."""
+
+    on_change: Callable[[], object]
+
+    @property
+    def is_away(self) -> bool: ...
+
+    @property
+    def next_attempt(self) -> float: ...
+
+    async def wait_until_reachable(self) -> None: ...
+
+
 class SessionClient(Protocol):
     """`settings` are those of the process in which the engine runs. `folder` is the workspace of new sessions, whose
     sessions are listed first; None lets the server choose."""
@@ -170,6 +186,11 @@ class SessionClient(Protocol):
     @property
     def is_remote(self) -> bool:
         """Whether the engine, and so the workspace, is on a server."""
+        ...
+
+    @property
+    def connection(self) -> RemoteConnection | None:
+        """The connection to the server; None if the engine is in this process."""
         ...
 
     async def list_models(self) -> Sequence[str]:
@@ -215,6 +236,12 @@ class SessionClient(Protocol):
         """Run a shell command of the user; return a description of how it ended."""
         ...
 
+    async def run_embedded_command(
+        self, session_id: str, command: str, allowed: Sequence[str] | None, on_child: Callable[[str], object]
+    ) -> ToolPart:
+        """Run a shell command of a command file as a call of the agent; raises ToolFailure if it does not succeed."""
+        ...
+
     async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
         """Return the model's open questions. The bus publishes new and settled ones."""
         ...
@@ -230,6 +257,7 @@ class LocalSessionClient:
     """The session client for an engine in this process."""
 
     is_remote = False
+    connection = None
 
     def __init__(self, engine: Engine, settings: Settings, questions: QuestionQueue) -> None:
         self.engine = engine
@@ -277,6 +305,11 @@ class LocalSessionClient:
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         return await run_user_command(self.engine, session_id, command, on_output)
+
+    async def run_embedded_command(
+        self, session_id: str, command: str, allowed: Sequence[str] | None, on_child: Callable[[str], object]
+    ) -> ToolPart:
+        return await run_embedded_command(self.engine, session_id, command, allowed, on_child)
 
     async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
         return self._questions.open_questions(session_id)

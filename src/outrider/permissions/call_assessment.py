@@ -343,6 +343,21 @@ class ShellCall:
             for folder in folders
         )
 
+    def is_limited_to(self, rules: Sequence[PermissionRule]) -> bool:
+        """Returns whether the rules name every command. One that is proven read-only may be a shell builtin, which
+        no allow rule covers."""
+        rules = [rule for rule in rules if rule.matches_tool(self.tool) and not rule.parse_error]
+        if any(rule.pattern is None for rule in rules):
+            return True
+        return bool(self.script.commands and not self.script.problems) and all(
+            any(
+                self.rule_matcher.find_coverage_gap(rule, command) is None
+                or (command.unproven_reason is None and self.rule_matcher.names_command(rule, command))
+                for rule in rules
+            )
+            for command in self.script.commands
+        )
+
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
         """Requires that every command is proven read-only or covered by a rule. Only a rule for all commands covers one
         that cannot be parsed."""

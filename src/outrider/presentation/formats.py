@@ -182,3 +182,9 @@ def _match_score(typed: str, name: str) -> tuple[int, int] | None:
 def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
     letters = iter(name)
     return all(letter in letters for letter in typed)
+
+
+def away_text(seconds: int) -> str:
+    """Returns a sentence about a server that cannot be reached; `seconds` remain until the next attempt."""
+    attempt = f"next attempt in {seconds} s" if seconds > 0 else "trying again"
+    return f"the server cannot be reached · {attempt}"

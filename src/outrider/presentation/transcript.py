@@ -87,6 +87,7 @@ class TranscriptView:
         self.activity = SessionActivity(clock)
         self.side = SideActivity(clock)
         self.children: dict[str, TranscriptView] = {}
+        self.related_sessions: set[str] = set()  # child sessions that are no agents, whose approvals are shown here
         self._follow_children = follow_children
         self._by_id: dict[str, TranscriptItem] = {}
         self._calls: dict[str, ToolCallItem] = {}
@@ -146,7 +147,11 @@ class TranscriptView:
 
     def concerns(self, event: Event) -> bool:
         """Whether the event belongs to this session or to an agent that was called in it."""
-        return event.session_id == self.session_id or self.side.has_agent(event.session_id)
+        return (
+            event.session_id == self.session_id
+            or self.side.has_agent(event.session_id)
+            or event.session_id in self.related_sessions
+        )
 
     def apply(self, event: Event) -> list[TranscriptItem]:
         """Folds an event and returns the items that are new or changed, those of called agents included."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider._lazy import lazy_pattern
-from outrider.errors import ProcessError
+from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.launch import child_environment
 from outrider.project.trust import (
     INSTRUCTIONS_FILE,
@@ -40,7 +40,7 @@ MAX_DESCRIPTION = 500  # characters; all descriptions are part of every model re
 FRONT_MATTER_BYTES = 8_000
 USER_SKILL_FOLDERS = (Path(".agents/skills"), Path(".claude/skills"))
 _SKILL_NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-_FRONT_MATTER_KEY = lazy_pattern(r"^(name|description|argument-hint):[ \t]*(.*)$")
+_FRONT_MATTER_KEY = lazy_pattern(r"^(name|description|argument-hint|allowed-tools):[ \t]*(.*)$")
 
 
 def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
@@ -96,7 +96,7 @@ def parse_front_matter(text: str) -> dict[str, str]:
         if found := _FRONT_MATTER_KEY.match(line):
             key, first = found[1], found[2].strip()
             fields[key] = "" if first in {">", "|", ">-", "|-", ">+", "|+"} else first
-        elif line[:1] in (" ", "\t") and key:
+        elif (line[:1] in (" ", "\t") or line.startswith("- ")) and key:
             fields[key] += f"\n{line.strip()}"
         elif line.strip():
             key = ""
@@ -115,37 +115,68 @@ def _unquote(value: str) -> str:
 MAX_COMMAND_BYTES = 100_000
 USER_COMMAND_FOLDER = Path(".claude/commands")
 _PLACEHOLDER = lazy_pattern(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
+_EMBEDDED_COMMAND = lazy_pattern(r"(?<!\S)!`([^`\n]+)`")
+_ALLOWED_TOOL = lazy_pattern(r"[A-Za-z][A-Za-z0-9_:*-]*(?:\([^()\n]*(?:\([^()\n]*\)[^()\n]*)*\))?")
 _FRONT_MATTER = lazy_pattern(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 USER_ORIGIN = "user"  # of the commands in the user's folders
 
 
+class EmbeddedCommand(msgspec.Struct, frozen=True):
+    """A shell command in the text of a command file, written as !`command`: its output takes its place."""
+
+    command: str
+
+
 class CustomCommand(msgspec.Struct, frozen=True):
-    """A command from a Markdown file: its text is a prompt. `origin` is the file's location for people."""
+    """A command from a Markdown file: its text is a prompt. `origin` is the file's location for people.
+
+    `runs_commands`: the text comes from a trusted file, so that the shell commands in it are executed.
+    `allowed_commands` are rules from `allowed-tools` of the file: it may execute no other commands; None is no limit.
+    """
 
     name: str
     description: str
     text: str
     origin: str
     hint: str = ""
+    runs_commands: bool = False
+    allowed_commands: tuple[str, ...] | None = None
 
     def expand(self, argument: str) -> str:
-        """Return the prompt. `$ARGUMENTS` is the whole argument and `$1` its first word; an argument that the text does
-        not mention is appended."""
+        """Return the prompt. Raises ToolFailure if it needs the output of shell commands."""
+        pieces = self.expand_pieces(argument)
+        if found := next((piece for piece in pieces if isinstance(piece, EmbeddedCommand)), None):
+            raise ToolFailure(
+                f"/{self.name} needs the output of `{found.command}`. Only the terminal application runs the commands "
+                "of a command file; nothing was run and nothing was sent"
+            )
+        return "".join(piece for piece in pieces if isinstance(piece, str))
+
+    def expand_pieces(self, argument: str) -> list[str | EmbeddedCommand]:
+        """Return the pieces of the prompt. `$ARGUMENTS` is the whole argument and `$1` its first word; an argument that
+        the text does not mention is appended. Shell commands are searched in the text of the file only, so an argument
+        adds none."""
         try:
             words = shlex.split(argument)
         except ValueError:
             words = argument.split()
+        count = 0
 
         def replace(found: re.Match[str]) -> str:
+            nonlocal count
+            count += 1
             if found[1] == "ARGUMENTS":
                 return argument
             position = int(found[1]) - 1
             return words[position] if position < len(words) else ""
 
-        text, count = _PLACEHOLDER.subn(replace, self.text)
-        return f"{text}\n\n{argument}" if argument and not count else text
+        pieces: list[str | EmbeddedCommand] = []
+        for number, piece in enumerate(_EMBEDDED_COMMAND.split(self.text) if self.runs_commands else [self.text]):
+            text = _PLACEHOLDER.sub(replace, piece)
+            pieces.append(EmbeddedCommand(text.strip()) if number % 2 else text)
+        return [*pieces, f"\n\n{argument}"] if argument and not count else pieces
 
 
 def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> tuple[CustomCommand, ...]:
@@ -171,7 +202,16 @@ def _parse_command(name: str, content: bytes, origin: str) -> CustomCommand:
     body = _FRONT_MATTER.sub("", text, count=1).strip()
     first = next((line.strip("# ") for line in body.splitlines() if line.strip("# ")), "")
     description = " ".join((fields.get("description") or first).split())[:MAX_DESCRIPTION]
-    return CustomCommand(name, description, body, origin, fields.get("argument-hint", ""))
+    allowed = _ALLOWED_TOOL.findall(fields["allowed-tools"]) if fields.get("allowed-tools") else None
+    return CustomCommand(
+        name,
+        description,
+        body,
+        origin,
+        fields.get("argument-hint", ""),
+        runs_commands=True,
+        allowed_commands=None if allowed is None else tuple(allowed),
+    )
 
 
 MAX_INSTRUCTION_BYTES = 32 * 1024  # for all instruction files together

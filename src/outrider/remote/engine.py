@@ -15,7 +15,7 @@ from outrider.engine.frontend import ContextShare, last_shares
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
-from outrider.errors import ConfigurationError, OutriderError, ServerAwayError, StoreError
+from outrider.errors import ConfigurationError, OutriderError, ServerAwayError, StoreError, ToolFailure
 from outrider.event_bus import EventBus, EventStream
 from outrider.http.transport import ServerEvent, ServerEventReader
 from outrider.processes.output import OutputSlice
@@ -31,6 +31,7 @@ from outrider.remote.followed_session import (
     RemoteSession,
     RemoteSessionStatus,
     RemoteTurns,
+    ServerConnection,
     SessionFollower,
     fetch_messages,
     fetch_recent,
@@ -59,7 +60,7 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
-from outrider.types.parts import ModelRef, PartBase, TextPart
+from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
@@ -148,14 +149,16 @@ class RemoteEngine:
         self.agents = agents
         self.bus = EventBus()
         self.live: dict[str, RemoteSession] = {}
-        self._follower = SessionFollower(client, self.bus)
-        self._turns = RemoteTurns(client, reconnect_seconds)
+        self.connection = ServerConnection(client)
+        self._follower = SessionFollower(client, self.bus, self.connection)
+        self._turns = RemoteTurns(client, self.connection, reconnect_seconds)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._follower.close()
+        await self.connection.close()
         await self.bus.settled()
         self.live.clear()
 
@@ -309,7 +312,7 @@ class RemoteEngine:
             await self.close(session_id)
 
     async def _ensure_open(self, session_id: str) -> RemoteSession:
-        if session_id not in self.live:
+        if session_id not in self.live or self.live[session_id].is_closed:
             await self.open(session_id)
         return self.live[session_id]
 
@@ -424,6 +427,7 @@ class RemoteBridge:
         first = engine.agents[0]
         overrides = {"agents": tuple(engine.agents), "mode": first.mode, "model": f"{first.provider}/{first.model}"}
         self.engine = engine
+        self.connection = engine.connection
         self.settings = msgspec.structs.replace(settings, **overrides, providers=())
         self.archive = RemoteArchive(engine.client)
         self.folder = folder
@@ -479,6 +483,11 @@ class RemoteBridge:
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         return await run_remote_command(self.engine.client, session_id, command, on_output)
+
+    async def run_embedded_command(
+        self, session_id: str, command: str, allowed: Sequence[str] | None, on_child: Callable[[str], object]
+    ) -> ToolPart:
+        raise ToolFailure("commands of command files do not run on a server")
 
     async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
         return await self.engine.client.get("/api/questions", list[AskedQuestion], session_id=session_id)

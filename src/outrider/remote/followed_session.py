@@ -1,8 +1,9 @@
 """Follows open remote sessions and their child sessions, and publishes their events on the local bus."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
+from itertools import chain, repeat
 from time import monotonic
 from typing import Any
 
@@ -185,6 +186,52 @@ class RemoteQuestions:
             self._bus.publish(event)
 
 
+POLL_SECONDS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0)  # between the attempts to reach a server; the last one repeats
+
+
+class ServerConnection:
+    """Whether the server answers. After a failed request the server is polled until it does. `next_attempt` is the time
+    (monotonic) of the next request while it is away; `on_change` is called when one of them changes."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._polling: asyncio.Task[None] | None = None
+        self.is_away = False
+        self.next_attempt = 0.0
+        self.on_change: Callable[[], object] = lambda: None
+
+    async def wait_until_reachable(self) -> None:
+        """Returns as soon as the server answers. All callers share one task, which polls. Raises the error if the
+        server answers with one, e.g. because it has another token now."""
+        if self._polling is None:
+            self._polling = asyncio.create_task(self._poll_server())
+        await asyncio.shield(self._polling)
+
+    async def close(self) -> None:
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
+
+    async def _poll_server(self) -> None:
+        delays: Iterator[float] = chain(POLL_SECONDS, repeat(POLL_SECONDS[-1]))
+        try:
+            while not await self._answers():
+                delay = next(delays)
+                self.is_away, self.next_attempt = True, monotonic() + delay
+                self.on_change()
+                await asyncio.sleep(delay)
+        finally:
+            self.is_away, self._polling = False, None
+            self.on_change()
+
+    async def _answers(self) -> bool:
+        try:
+            await self._client.get("/api/health")
+        except ServerAwayError:
+            return False
+        return True
+
+
 MAX_CHILD_ATTEMPTS = 50  # attempts to find the session of a call that just started
 RETRY_SECONDS = 0.1  # seconds between attempts
 DISCONNECTED = "Disconnected"
@@ -193,9 +240,10 @@ DISCONNECTED = "Disconnected"
 class SessionFollower:
     """Runs one task per followed session; `close` cancels all of them."""
 
-    def __init__(self, client: ServerClient, bus: EventBus) -> None:
+    def __init__(self, client: ServerClient, bus: EventBus, connection: ServerConnection) -> None:
         self._client = client
         self._bus = bus
+        self._connection = connection
         self._questions = RemoteQuestions(client, bus)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -270,6 +318,7 @@ class SessionFollower:
             case FeedDisconnected():
                 message = f"{self._client.server.url} closed the connection; reconnecting"
                 self._publish_error(remote.session.id, DISCONNECTED, message)
+                await self._connection.wait_until_reachable()
             case StoredChange() | TransientEvents():
                 await self._publish_item(remote, item)
 
@@ -317,7 +366,6 @@ class SessionFollower:
         self._bus.publish(ErrorEvent(session_id=session_id, error_type=name, message=message))
 
 
-HEALTH_POLL_SECONDS = 0.25  # seconds between health requests to an unreachable server
 FEED_CATCH_UP_SECONDS = 10.0  # timeout for the feed to deliver the changes before a turn's end
 
 
@@ -343,8 +391,9 @@ class RemoteTurns:
     """Starts turns on the server and waits for their ends. `reconnect_seconds` is how long the server may be
     unreachable before the waiting caller gets the error; None is forever."""
 
-    def __init__(self, client: ServerClient, reconnect_seconds: float | None) -> None:
+    def __init__(self, client: ServerClient, connection: ServerConnection, reconnect_seconds: float | None) -> None:
         self._client = client
+        self._connection = connection
         self._reconnect_seconds = reconnect_seconds
 
     async def prompt_session(self, remote: RemoteSession, prompt: dict[str, Any]) -> TurnEnd:
@@ -390,11 +439,10 @@ class RemoteTurns:
         return input_id in remote.mirror.taken_inputs and (status.busy or status.broke_off)
 
     async def _wait_for_server(self, error: ServerAwayError) -> None:
-        """Polls until the server answers. Raises the error after `reconnect_seconds`."""
-        since = monotonic()
-        while self._reconnect_seconds is None or monotonic() - since < self._reconnect_seconds:
-            with suppress(ServerAwayError):
-                await self._client.get("/api/health")
-                return
-            await asyncio.sleep(HEALTH_POLL_SECONDS)
-        raise error
+        """Waits until the server answers. Raises the error after `reconnect_seconds`."""
+        try:
+            async with asyncio.timeout(self._reconnect_seconds):
+                await self._connection.wait_until_reachable()
+                await asyncio.sleep(RETRY_SECONDS)  # a server that is being stopped still answers some requests
+        except TimeoutError:
+            raise error from None

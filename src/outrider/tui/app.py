@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from time import monotonic
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import constants, events
 from textual.app import App, ComposeResult
@@ -18,8 +18,8 @@ from textual.widgets import Static
 
 from outrider.config.providers import has_hidden_colors
 from outrider.config.settings import Settings
-from outrider.errors import OutriderError
-from outrider.presentation.formats import clean_line
+from outrider.errors import OutriderError, ServerAwayError
+from outrider.presentation.formats import away_text, clean_line
 from outrider.tui.completion import CompletionChoice, CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, DraftFile, InputHistory, register_alt_enter
 from outrider.tui.desktop import edit_in_editor, editor_command, paste_image, paste_text
@@ -43,8 +43,12 @@ from outrider.tui.widgets.modals import PickerItem
 from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, SidePanel, StatusLine
 from outrider.tui.widgets.transcript import TranscriptWidget, WelcomeView
 
+if TYPE_CHECKING:
+    from outrider.engine.session_client import SessionClient
+
 _log = logging.getLogger("outrider.tui")
 
+CONNECT_SECONDS = 3  # between two attempts to open the engine of a server
 QUIT_CONFIRM_SECONDS = 2.0  # seconds between the two Ctrl+C
 
 
@@ -79,6 +83,8 @@ async def _run_app(options: StartOptions) -> int:
         for name in (signal.SIGHUP, signal.SIGTERM):  # also sent when the terminal closes
             loop.add_signal_handler(name, app.ui.quit_app)
         code = await app.run_async() or app.return_code or 0  # return_code is set if the app crashed
+        if app.ui.open_controller is not None:
+            await app.ui.open_controller.close()
         if app.ui.open_controller is not None and app.ui.preferences.stored.print_on_exit:
             from outrider.tui.rendering.items import print_items
 
@@ -137,6 +143,7 @@ class OutriderApp(App[int]):
         self._expanded = False
         self._last_quit_request = 0.0
         self._opening_failed = False
+        self._was_away = False  # the server of `--attach`
         self._early_actions: list[Callable[[], None]] = []  # inputs and keys before the engine was open
 
     def get_default_screen(self) -> Screen[None]:
@@ -235,8 +242,10 @@ class OutriderApp(App[int]):
         from outrider.tui.controller import SessionController
         from outrider.tui.event_listener import ScreenEventListener
 
-        controller = SessionController(await self._open_client(self._settings), self._memory)
+        controller = SessionController(await self._connect(), self._memory)
         self.ui.open_controller = controller
+        if controller.client.connection is not None:
+            controller.client.connection.on_change = self._show_connection
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
         self.ui.ask_pending = listener.ask_pending
         self.run_worker(listener.run(), group="listener")
@@ -259,6 +268,29 @@ class OutriderApp(App[int]):
         for act in early:
             act()
 
+    async def _connect(self) -> "SessionClient":
+        """Open the engine; try again while the server of `--attach` cannot be reached."""
+        while True:
+            try:
+                return await self._open_client(self._settings)
+            except ServerAwayError:
+                if not self._options.attach:
+                    raise
+            self._was_away = True
+            for seconds in range(CONNECT_SECONDS, 0, -1):
+                self.ui.find_widget(ActivityLine).show_away(away_text(seconds))
+                await asyncio.sleep(1)
+            self._was_away = False
+            self.ui.find_widget(ActivityLine).show_away("")
+
+    def _show_connection(self) -> None:
+        """Draw the countdown to the next attempt to reach the server, or say that it answers again."""
+        is_away = bool(self.ui.controller.connection_text)
+        if self._was_away and not is_away and self.is_running:
+            self.ui.show_notice("the server answers again", "success")
+        self._was_away = is_away
+        self.ui.redraw()
+
     def _when_open(self, act: Callable[[], None]) -> None:
         """Do something that needs the engine: now, or as soon as it is open."""
         if self.ui.open_controller is not None:
@@ -277,12 +309,13 @@ class OutriderApp(App[int]):
             self.ui.show_title(f"{state}{controller.title or controller.workspace.name} · outrider")
             composer.busy, composer.has_queued_input = (
                 controller.conversation.activity.busy,
-                bool(controller.queued_inputs),
+                bool(controller.waiting_inputs),
             )
 
     def on_composer_submitted(self, event: Composer.Submitted) -> None:
-        if self.ui.open_controller is None and (self._settings.missing or self._opening_failed):
+        if self.ui.open_controller is None and (self._settings.missing or self._opening_failed or self._was_away):
             closed = "The engine could not be opened; the error is shown above."
+            closed = "The server cannot be reached yet." if self._was_away else closed
             self.notify("No model is configured yet." if self._settings.missing else closed)
             self.ui.find_widget(Composer).set_text(event.text)
         else:
@@ -322,12 +355,9 @@ class OutriderApp(App[int]):
 
     async def _send_prompt(self, text: str, *, queue: bool) -> None:
         self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
-        await self.ui.controller.send_prompt(text, queue=queue, changed=self.ui.redraw, undelivered=self._return_input)
-
-    def _return_input(self, text: str) -> None:
-        """Put an input that could not be sent back into the composer, before what was typed since."""
-        composer = self.ui.find_widget(Composer)
-        composer.set_text("\n\n".join([text, *([composer.text] if composer.text.strip() else [])]))
+        await self.ui.controller.send_prompt(
+            text, queue=queue, changed=self.ui.redraw, undelivered=self.ui.return_input
+        )
 
     def on_dialog_queue_changed(self, event: DialogQueue.Changed) -> None:
         self.ui.find_widget(ComposerFrame).display = not event.open
@@ -402,7 +432,7 @@ class OutriderApp(App[int]):
         """Cancel the turn; inputs that wait for it return to the composer."""
         waiting = await self.ui.controller.interrupt_turn()
         if waiting:
-            self._return_input("\n\n".join(waiting))
+            self.ui.return_input("\n\n".join(waiting))
 
     def action_next_mode(self) -> None:
         from outrider.tui.commands import next_mode

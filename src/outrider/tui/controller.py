@@ -2,24 +2,29 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from outrider.config.providers import expand_model_name
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, ServerAwayError, ToolFailure
+from outrider.presentation.formats import away_text
 from outrider.presentation.items import CommandItem, Notice, UserItem
 from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
 from outrider.tui.theme import FolderChoices, FolderMemory
-from outrider.types.events import Event
+from outrider.types.events import Event, SessionUpdatedEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import UNATTENDED_MODES, ApprovalLevel, Mode, ReasoningEffort
-from outrider.types.parts import FilePart, ModelRef, TextPart
+from outrider.types.origins import Origin
+from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
+from outrider.types.tool_state import ToolCompleted
 
 if TYPE_CHECKING:
     from outrider.engine.session_client import SessionClient
@@ -33,7 +38,7 @@ class UserCommandRunner:
 
     def __init__(self) -> None:
         self._parts: list[TextPart] = []
-        self._running: asyncio.Future[str] | None = None
+        self._running: asyncio.Future[Any] | None = None
 
     async def run(
         self, client: "SessionClient", session_id: str, item: CommandItem, changed: Callable[[], None]
@@ -58,6 +63,27 @@ class UserCommandRunner:
         metadata = {"command": item.command, "output": item.output}
         self._parts.append(TextPart(note, synthetic=True, id=item.id, metadata=metadata))
 
+    async def run_embedded(
+        self, run: "Callable[[], Awaitable[ToolPart]]", item: CommandItem, changed: Callable[[], None]
+    ) -> "ToolPart":
+        """Run a command of a command file and show its output; raises ToolFailure if it does not succeed."""
+        self._running = running = asyncio.ensure_future(run())
+        try:
+            call = await running
+        except ToolFailure as error:
+            item.finish(f"failed: {error.message}")
+            raise
+        except asyncio.CancelledError:
+            item.finish("interrupted")
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            raise ToolFailure("interrupted") from None
+        finally:
+            changed()
+        item.append_output(call.state.output if isinstance(call.state, ToolCompleted) else "")
+        item.finish("exit code 0")
+        return call
+
     @property
     def is_running(self) -> bool:
         return self._running is not None and not self._running.done()
@@ -65,6 +91,12 @@ class UserCommandRunner:
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
+
+    async def close(self) -> None:
+        """Cancel a running command and wait for its end, because it uses the engine."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
 
     def take_parts(self) -> list[TextPart]:
         """Return and clear the notes about user commands that are sent with the next message."""
@@ -90,6 +122,16 @@ class PendingInput(msgspec.Struct, frozen=True):
     text: str
 
 
+class UnsentInput(msgspec.Struct, frozen=True):
+    """An input that the engine has not stored yet, with the task that delivers it. `is_shown` shows it as queued even
+    if the server can be reached, because a turn runs."""
+
+    item: PendingInput
+    conversation: TranscriptView
+    task: asyncio.Future[None]
+    is_shown: bool
+
+
 class SessionController:
     """The session on the screen and the user's actions on it. A session is created with the first input, so that no
     empty sessions are stored. New sessions start with the choices of `memory`."""
@@ -102,6 +144,7 @@ class SessionController:
         self.custom_commands: tuple[CustomCommand, ...] = ()
         self.conversation = TranscriptView("")
         self.queued_inputs: list[PendingInput] = []
+        self._unsent: dict[str, UnsentInput] = {}  # by the id of the input
         self.at_session_start = True  # whether the oldest loaded item is the session's first
         self._memory = memory
         choices = memory.choices if memory else FolderChoices()
@@ -169,12 +212,39 @@ class SessionController:
     def context_limit(self) -> int | None:
         return self.client.context_limit(self.session_id, self.model)
 
+    @property
+    def connection_text(self) -> str:
+        """A sentence about a server that cannot be reached, with a countdown; "" if it answers."""
+        connection = self.client.connection
+        if connection is None or not connection.is_away:
+            return ""
+        return away_text(ceil(connection.next_attempt - monotonic()))
+
+    @property
+    def waiting_inputs(self) -> list[PendingInput]:
+        """The inputs that are queued, and those that the engine has not stored yet, if they have to wait."""
+        return [*self.queued_inputs, *self._waiting_unsent()]
+
+    def _waiting_unsent(self) -> list[PendingInput]:
+        away = bool(self.connection_text)
+        return [
+            msgspec.structs.replace(unsent.item, delivery="away") if away else unsent.item
+            for unsent in self._unsent.values()
+            if (away or unsent.is_shown) and unsent.conversation.session_id == self.session_id
+        ]
+
     def apply_event(self, event: Event) -> None:
+        if isinstance(event, SessionUpdatedEvent) and self._unsent:
+            self._mark_delivered(event)
         self.conversation.apply(event)
         surplus = len(self.conversation.items) - MAX_ITEMS
         if surplus > PAGE_MESSAGES:
             self.conversation.forget_first(surplus)
             self.at_session_start = False
+
+    async def close(self) -> None:
+        """Cancel what the user has started here and wait for its end; turns belong to the engine."""
+        await self._user_commands.close()
 
     def start_new_session(self) -> None:
         """Show an empty conversation; the previous session is unchanged."""
@@ -214,32 +284,66 @@ class SessionController:
         text: str,
         *,
         queue: bool = False,
+        origins: Sequence[Origin] = (),
         changed: Callable[[], None],
         undelivered: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Send an input to the session; returns when the turn that consumes it ends. If it fails before the session has
-        the input, e.g. on a full disk, `undelivered` gets the text back."""
+        """Send an input to the session; returns when the turn that consumes it ends. `origins` are those of text in it
+        that the user did not write. If it fails before the session has the input, e.g. on a full disk, `undelivered`
+        gets the text back."""
         files, complaints = find_attachments(text, self.workspace, self.settings.rules.deny)
         for complaint in complaints:
             self.conversation.add_notice(Notice("warning", "command", complaint))
         notes, conversation, count = self._user_commands.take_parts(), self.conversation, self._count_inputs()
-        delivery = "queue" if queue else "steer"
-        input_id = new_id()
+        item = PendingInput(new_id(), "queue" if queue else "steer", text)
+        content = TextPart(text, origins=tuple(origins)) if origins else TextPart(text)
+        sending = asyncio.ensure_future(self._deliver_input(item, [*notes, content, *files]))
+        self._unsent[item.id] = UnsentInput(item, conversation, sending, conversation.activity.busy)
+        changed()
         try:
-            session_id = await self.ensure_session()
-            if conversation.activity.busy:
-                self.queued_inputs = [*self.queued_inputs, PendingInput(input_id, delivery, text)]
-                changed()
-            parts: list[str | FilePart | TextPart] = [*notes, text, *files]
-            await self.engine.prompt(session_id, parts, delivery=delivery, input_id=input_id, sender="terminal")
+            await sending
         except OutriderError:
             with suppress(OutriderError):
                 await self.refresh_queued_inputs()
-            is_queued = any(item.id == input_id for item in self.queued_inputs)
+            is_queued = any(queued.id == item.id for queued in self.queued_inputs)
             if conversation is self.conversation and self._count_inputs() == count and not is_queued:
                 self._user_commands.return_parts(notes)
                 undelivered(text)
             raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                sending.cancel()
+                raise
+            self._user_commands.return_parts(notes)  # the user has withdrawn the input
+        finally:
+            self._unsent.pop(item.id, None)
+
+    async def _deliver_input(self, item: PendingInput, parts: "list[FilePart | TextPart]") -> None:
+        """Send an input; wait for a server that cannot be reached. Returns when the turn that consumes it ends."""
+        delivery: Literal["queue", "steer"] = "queue" if item.delivery == "queue" else "steer"
+        while True:
+            try:
+                session_id = await self.ensure_session()
+                break
+            except ServerAwayError:
+                if self.client.connection is None:
+                    raise
+                await self.client.connection.wait_until_reachable()
+        await self.engine.prompt(session_id, parts, delivery=delivery, input_id=item.id, sender="terminal")
+
+    def _mark_delivered(self, event: SessionUpdatedEvent) -> None:
+        """Note that the engine has stored an input: it is in the queue, or a turn has taken it."""
+        for input_id in [event.changes.get("queued"), event.changes.get("taken")]:
+            unsent = self._unsent.pop(input_id, None) if isinstance(input_id, str) else None
+            if unsent is not None and unsent.is_shown and "queued" in event.changes:
+                self.queued_inputs = [*self.queued_inputs, unsent.item]
+
+    def take_unsent(self) -> list[str]:
+        """Withdraw the inputs that a server did not receive because it cannot be reached, and return their texts."""
+        items = self._waiting_unsent() if self.connection_text else []
+        for item in items:
+            self._unsent.pop(item.id).task.cancel()
+        return [item.text for item in items]
 
     def _count_inputs(self) -> int:
         """Return how many inputs of the user the conversation shows."""
@@ -252,14 +356,33 @@ class SessionController:
         self.conversation.add(ran)
         await self._user_commands.run(self.client, session_id, ran, changed)
 
+    async def run_embedded_command(
+        self, command: str, allowed: Sequence[str] | None, changed: Callable[[], None]
+    ) -> ToolPart:
+        """Run a shell command of a command file as a call of the agent, and show it. Raises ToolFailure if it was
+        refused, failed or was interrupted."""
+        session_id = await self.ensure_session()
+        conversation, item = self.conversation, CommandItem(new_id(), command)
+        conversation.add(item)
+        changed()
+
+        async def run() -> ToolPart:
+            return await self.client.run_embedded_command(
+                session_id, command, allowed, conversation.related_sessions.add
+            )
+
+        return await self._user_commands.run_embedded(run, item, changed)
+
     @property
     def is_working(self) -> bool:
-        """Whether a turn or a command of the user runs."""
-        return self.conversation.activity.busy or self._user_commands.is_running
+        """Whether a turn or a command of the user runs, or an input waits for the server."""
+        return self.conversation.activity.busy or self._user_commands.is_running or bool(self._waiting_unsent())
 
     async def interrupt_turn(self) -> list[str]:
         """Cancel the current turn and a running user command. Returns the queued inputs, which are withdrawn."""
         self._user_commands.cancel()
+        if unsent := self.take_unsent():
+            return unsent
         waiting = [item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)]
         await self.engine.abort(self.session_id)
         await self.refresh_queued_inputs()
@@ -285,7 +408,10 @@ class SessionController:
 
     async def withdraw_last_input(self) -> str | None:
         """Withdraw the last queued input and return its text for editing; None if all were delivered already."""
-        for item in reversed(self.queued_inputs):
+        for item in reversed(self.waiting_inputs):
+            if item.delivery == "away":
+                self._unsent.pop(item.id).task.cancel()
+                return item.text
             if await self.engine.withdraw(self.session_id, item.id):
                 await self.refresh_queued_inputs()
                 return item.text

@@ -130,7 +130,11 @@ class DialogPanel(Vertical, can_focus=True):
         for widget in (self, self.parent):
             if isinstance(widget, Vertical):
                 widget.styles.max_height = room if small else None
-        self.call_after_refresh(self._show_rest)
+        self.call_after_refresh(self._laid_out)
+
+    def _laid_out(self) -> None:
+        """Called after the layout of what `draw_panel` has drawn."""
+        self._show_rest()
 
     def _show_rest(self) -> None:
         """Show how many rows of the body are below the visible ones."""
@@ -478,9 +482,17 @@ class QuestionPanel(DialogPanel):
         before = self._selected if self._selected is not None else -1 if step > 0 else 0
         self._selected = (before + step) % count
         self.draw_panel()
-        scroll = self.query_one(VerticalScroll)
-        scroll.scroll_to(y=self._selected_row - scroll.size.height // 2, animate=False, immediate=True)
+        self._scroll_to_selected()
         return True
+
+    def _laid_out(self) -> None:
+        self._scroll_to_selected()  # again: a key may arrive before the size of the body is known
+        super()._laid_out()
+
+    def _scroll_to_selected(self) -> None:
+        if self._selected is not None and self.query(VerticalScroll):
+            scroll = self.query_one(VerticalScroll)
+            scroll.scroll_to(y=self._selected_row - scroll.size.height // 2, animate=False, immediate=True)
 
     def choose_key(self, key: AnswerKey) -> None:
         if self.request.multiple and key.key in (*_DIGITS, "space"):

@@ -68,6 +68,8 @@ class ScreenRenderer:
         self._was_busy = False
         self._next_frame: asyncio.TimerHandle | None = None
         self._last_frame = 0.0
+        self._shown_activity: tuple[object, ...] = ()
+        self._activity_drawn = 0.0
         self.draw: Callable[[], None] = lambda: None  # set by the application
         self.dirty = True
         self.side_panel_choice: bool | None = None  # the user's choice; None: shown while it has content
@@ -85,14 +87,18 @@ class ScreenRenderer:
             self._cost_before_turn = activity.cost
         if self.dirty:
             self._draw_conversation(controller)
-        if self.dirty or activity.busy:
-            self._find_widget(ActivityLine).show_activity(activity, cost_before=self._cost_before_turn)
+        away = controller.connection_text
+        # Not with every piece of an answer: the time and the number of tokens change all the time.
+        shown = (activity.busy, activity.waits_for_person, activity.label, activity.retry_text, away)
+        if shown != self._shown_activity or (activity.busy and monotonic() - self._activity_drawn >= SPINNER_SECONDS):
+            self._shown_activity, self._activity_drawn = shown, monotonic()
+            self._find_widget(ActivityLine).show_activity(activity, away, cost_before=self._cost_before_turn)
         self._draw_side_panel(controller)
         self.dirty = False
         self._was_busy = activity.busy
         if activity.busy:
             self._schedule(SPINNER_SECONDS)
-        elif self._find_widget(SidePanel).display and controller.conversation.side.is_running:
+        elif away or (self._find_widget(SidePanel).display and controller.conversation.side.is_running):
             self._schedule(SIDE_PANEL_SECONDS)
 
     def _schedule(self, delay: float) -> None:
@@ -116,7 +122,7 @@ class ScreenRenderer:
         transcript.palette = find_palette(self._app.theme)
         transcript.show_items(items)
         self._find_widget(QueuedInputLines).show_inputs(
-            [(item.delivery, item.text) for item in controller.queued_inputs]
+            [(item.delivery, item.text) for item in controller.waiting_inputs]
         )
         self._find_widget(StatusLine).show_status(build_status(controller))
         self._find_widget(ComposerFrame).show_mode(controller.mode)
@@ -269,7 +275,14 @@ class TuiScreen:
         if driver is not None and sequence and not driver.is_headless:
             driver.write(sequence)
 
+    def return_input(self, text: str) -> None:
+        """Put an input that was not delivered back into the composer, before what was typed since."""
+        composer = self.find_widget(Composer)
+        composer.set_text("\n\n".join([text, *([composer.text] if composer.text.strip() else [])]))
+
     def quit_app(self) -> None:
+        if self.open_controller is not None and (unsent := self.open_controller.take_unsent()):
+            self.return_input("\n\n".join(unsent))
         self.find_widget(Composer).store_draft()
         self._app.exit(0)
 
@@ -310,6 +323,10 @@ class ScreenApi(Protocol):
 
     def fill_composer(self, text: str) -> None:
         """Put a text into the composer for editing."""
+        ...
+
+    def return_input(self, text: str) -> None:
+        """Put an input that was not sent back into the composer, before what was typed since."""
         ...
 
     def switch_theme(self, look: ThemeChoice | None) -> None:

@@ -7,15 +7,19 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from outrider.config.settings import Settings
-from outrider.errors import OutriderError, ProcessError
+from outrider.errors import OutriderError, ProcessError, ToolFailure
 from outrider.presentation.formats import clean_line, clean_text, format_cost, format_count, format_tokens
 from outrider.project.extensions import CustomCommand, find_custom_commands, read_git_diff
 from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTrust, find_project
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.widgets.modals import PickerItem
+from outrider.types.origins import Origin, Origins, merge_origins
 from outrider.types.request import ServerOverview
+from outrider.types.tool_state import ToolCompleted
 
 if TYPE_CHECKING:
     from outrider.engine.engine import Engine
@@ -37,6 +41,7 @@ _UNCOMMITTED = "the uncommitted changes of this repository (`git status`, `git d
 _NOT_HERE = "this needs the workspace, which is on the server; start outrider there"
 _MAX_DIFF_CHARS = 400_000
 _BAR_WIDTH = 24
+MAX_EMBEDDED_CHARS = 20_000  # of the output of one command in a command file
 _MAX_POLLS = 30  # seconds in which commands of servers that are connecting are added
 
 
@@ -293,7 +298,29 @@ def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple
         return None
 
     async def send_command(ui: ScreenApi, given: str) -> None:
-        await ui.controller.send_prompt(found.expand(given).rstrip(), changed=ui.redraw)
+        line = f"/{found.name} {given}".rstrip()
+        origins: Origins = ()
+        pieces: list[str] = []
+        for piece in found.expand_pieces(given):
+            if isinstance(piece, str):
+                pieces.append(piece)
+                continue
+            try:
+                call = await ui.controller.run_embedded_command(piece.command, found.allowed_commands, ui.redraw)
+            except ToolFailure as error:
+                ui.return_input(line)
+                ui.show_notice(f"/{found.name} was not sent, because `{piece.command}` failed", "error", error.message)
+                return
+            unknown = Origin("tool", piece.command[:200], untrusted=True, private=True)
+            origins = merge_origins(origins, (unknown,) if call.origins is UNSET else call.origins)
+            output = call.state.output.rstrip("\n") if isinstance(call.state, ToolCompleted) else ""
+            pieces.append(output[:MAX_EMBEDDED_CHARS])
+        await ui.controller.send_prompt(
+            "".join(pieces).rstrip(),
+            origins=origins,
+            changed=ui.redraw,
+            undelivered=lambda _: ui.return_input(line),
+        )
 
     return SlashCommand(found.name, _command_note(found), send_command, found.hint), argument.strip()
 

@@ -1,6 +1,8 @@
 """The jobs view of the web page in a real browser: what a person sees and does."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,28 @@ async def test_a_person_schedules_a_run_sees_when_it_is_due_pauses_and_ends_the_
         await page.keyboard.press("Enter")
         await page.locator(".schedules").wait_for(state="hidden")
         assert (await runs.client.ask("GET", "/api/schedules"))[1] == []
+
+
+async def test_a_response_that_is_older_than_a_change_does_not_show_the_state_before_it(tmp_path):
+    held: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def hold(route: Any) -> None:
+        await held.put((route, await route.fetch()))
+
+    async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
+        await runs.client.ask("POST", "/api/schedules", {"cron": "0 7 * * *", "prompt": "1 steps of mornings"})
+        await page.goto(f"{runs.client.address.url}/#/jobs")
+        row = page.locator(".schedules tbody tr")
+        await row.locator("time").wait_for()
+        await page.route("**/api/schedules", hold)
+        route, before = await held.get()
+        await page.get_by_role("button", name="Pause the schedule").click()
+        await row.locator(".badge", has_text="paused").wait_for()
+        await route.fulfill(response=before)
+        later, now = await held.get()  # the page has handled the response before: it polls again
+        assert await row.locator(".badge", has_text="paused").count() == 1
+        await later.fulfill(response=now)
+        await page.unroute_all(behavior="ignoreErrors")
 
 
 LOOKS = {

@@ -26,7 +26,7 @@ from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
 from outrider.tui.widgets.transcript import TranscriptWidget
-from outrider.types.parts import CompactionPart
+from outrider.types.parts import CompactionPart, TextPart
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
@@ -442,3 +442,62 @@ async def test_arguments_of_mcp_prompts_and_addresses_of_resources_are_completed
         await typed(*"/friendly:greet", "space", *"A", offers="'Ada Lovelace'")
         await pilot.press("enter")  # sends what is typed
         await until(lambda: "/friendly:greet A" in shown_texts(app))
+
+
+def write_command(home: Path, name: str, text: str) -> None:
+    (home / "commands").mkdir(exist_ok=True)
+    (home / "commands" / f"{name}.md").write_text(text)
+
+
+async def test_the_output_of_commands_in_a_command_file_is_part_of_the_prompt(home, workspace):
+    write_script(home, ["Seen."])
+    write_command(home, "state", "Notes: !`cat notes.txt`\nRead @notes.txt with $1. Asked: $ARGUMENTS")
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/state care !`touch made`")
+        await until(lambda: "Seen." in shown_texts(app) and idle(app))
+        expected = "Notes: remember the milk\nRead @notes.txt with care. Asked: care !`touch made`"
+        assert shown_texts(app) == [expected, "Seen."]
+        messages = await app.ui.controller.load_transcript()
+        (sent,) = [part for part in messages[0].parts if isinstance(part, TextPart) and not part.synthetic]
+        assert [origin.kind for origin in sent.origins or ()] == ["workspace"], "the user has not written the output"
+    assert not (workspace / "made").exists()
+
+
+async def test_a_command_of_a_command_file_is_refused_or_fails_with_a_reason_and_nothing_is_sent(home, workspace):
+    write_script(home, ["Never sent."])
+    write_command(home, "limited", "---\nallowed-tools: Bash(git status:*)\n---\n!`cat notes.txt`")
+    write_command(home, "failing", "!`cat missing.txt`")
+    async with application(home, workspace) as (app, pilot):
+        composer = app.ui.find_widget(Composer)
+        for line, reason in (
+            ("/limited now", "allowed-tools of the file does not include it (Bash(git status:*))"),
+            ("/failing", "No such file"),
+        ):
+            await say(app, pilot, line)
+            await until(lambda line=line: composer.text == line)
+            notice = app.ui.controller.conversation.items[-1]
+            assert isinstance(notice, NoticeItem)
+            assert "was not sent" in notice.text
+            assert reason in notice.body
+            composer.set_text("")
+        assert shown_texts(app) == []
+
+
+async def test_a_command_of_a_command_file_needs_the_approval_that_the_agent_would_need(home, workspace, monkeypatch):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    write_script(home, ["Seen."])
+    write_command(home, "change", "Changed: !`sh -c 'echo new > notes.txt; echo done'`")
+    async with application(home, workspace) as (app, pilot):
+        queue = app.ui.find_widget(panels.DialogQueue)
+        for key, sent in (("n", False), ("y", True)):
+            await say(app, pilot, "/change")
+            await until(lambda: queue.shown is not None and queue.shown.has_focus_within)
+            assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+            await pilot.press(key)
+            if not sent:
+                await until(lambda: app.ui.find_widget(Composer).text == "/change")
+                assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+                app.ui.find_widget(Composer).set_text("")
+        await until(lambda: "Seen." in shown_texts(app) and idle(app))
+        assert shown_texts(app)[0].startswith("Changed: done")
+    assert (workspace / "notes.txt").read_text() == "new\n"

@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-from outrider.project.extensions import CustomCommand, find_custom_commands
+import pytest
+
+from outrider.errors import ToolFailure
+from outrider.permissions.call_assessment import ShellCall
+from outrider.permissions.rules import parse_rule
+from outrider.project.extensions import CustomCommand, EmbeddedCommand, find_custom_commands
 from outrider.project.trust import WorkspaceTrust, command_files, find_project
 from tests.fixtures.cases import for_each
 
@@ -74,3 +79,69 @@ def test_trusting_a_folder_shows_its_commands_first(tmp_path):
 )
 def test_arguments_replace_their_marks_once(text, argument, expanded):
     assert CustomCommand("x", "", text, "user").expand(argument) == expanded
+
+
+def test_commands_are_taken_from_the_text_of_a_file_and_never_from_an_argument(tmp_path):
+    write(tmp_path / "config/state.md", "State: !`git log $1`\nNot `!x`, not a!`b`.\n!`pwd`")
+    command = found(tmp_path, trusted=False)["state"]
+    pieces = command.expand_pieces("main !`rm -rf .`")
+    assert pieces == [
+        "State: ",
+        EmbeddedCommand("git log main"),
+        "\nNot `!x`, not a!`b`.\n",
+        EmbeddedCommand("pwd"),
+        "",
+    ]
+    write(tmp_path / "config/state.md", "Say $ARGUMENTS")
+    assert found(tmp_path, trusted=False)["state"].expand("!`rm -rf .`") == "Say !`rm -rf .`"
+
+
+def test_the_prompt_of_a_server_runs_no_command():
+    command = CustomCommand("x", "", "Say !`rm -rf .`", "MCP server x")
+    assert command.expand("") == "Say !`rm -rf .`"
+
+
+def test_a_front_end_that_runs_no_commands_refuses_a_file_that_needs_them(tmp_path):
+    write(tmp_path / "config/state.md", "State: !`git status`")
+    with pytest.raises(ToolFailure, match=r"needs the output of `git status`.*nothing was sent"):
+        found(tmp_path, trusted=False)["state"].expand("")
+
+
+@for_each(
+    "front_matter, allowed",
+    [
+        ("allowed-tools: Bash(git status:*), Bash(git diff *)", ("Bash(git status:*)", "Bash(git diff *)")),
+        ("allowed-tools: [Read, 'Bash(echo:*)']", ("Read", "Bash(echo:*)")),
+        ("allowed-tools:\n  - Bash(ls)\n  - Read", ("Bash(ls)", "Read")),
+        ("allowed-tools:\n- Bash(ls)\n- Read", ("Bash(ls)", "Read")),
+        ("allowed-tools: Bash", ("Bash",)),
+        ("allowed-tools: []", ()),
+        ("description: x", None),
+    ],
+)
+def test_allowed_tools_are_read_as_a_list_or_a_line(tmp_path, front_matter, allowed):
+    write(tmp_path / "config/x.md", f"---\n{front_matter}\n---\nText")
+    assert found(tmp_path, trusted=False)["x"].allowed_commands == allowed
+
+
+@for_each(
+    "command, allowed, is_limited",
+    [
+        ("git status", ["Bash(git status:*)"], True),
+        ("git status --short", ["Bash(git status:*)"], True),
+        ("git status && pwd", ["Bash(git status:*)", "Bash(pwd)"], True),
+        ("echo hello", ["Bash(echo:*)"], True),
+        ("npm test", ["Bash(npm test)"], True),
+        ("rm -rf .", ["Bash"], True),
+        ("git status && pwd", ["Bash(git status:*)"], False),
+        ("git status; rm -rf .", ["Bash(git status:*)"], False),
+        ("git status $(rm x)", ["Bash(git status:*)"], False),
+        ("git push", ["Bash(git status:*)"], False),
+        ("cat notes.txt", ["Read", "Bash(git:*)"], False),
+        ("git status", [], False),
+        ("echo 'not closed", ["Bash(echo:*)"], False),
+    ],
+)
+def test_allowed_tools_name_every_command_of_a_line(tmp_path, command, allowed, is_limited):
+    call = ShellCall("shell", {"command": command}, str(tmp_path), ())
+    assert call.is_limited_to([parse_rule(text) for text in allowed]) is is_limited

@@ -9,9 +9,10 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.events import Key, Paste
-from textual.geometry import Offset
+from textual.geometry import Offset, Region
 from textual.pilot import Pilot
 from textual.selection import Selection
+from textual.strip import Strip
 from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
@@ -96,6 +97,35 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
         await pilot.pause()
         assert shown(transcript)[:-1] == before[:-1]
         assert "↓ 2 new lines · ctrl+end" in shown(transcript)[-1]
+
+
+class CountingTranscript(TranscriptWidget):
+    """Counts the lines that are drawn."""
+
+    drawn = 0
+
+    def render_line(self, y: int) -> Strip:
+        self.drawn += 1
+        return super().render_line(y)
+
+
+async def test_a_growing_answer_draws_only_the_lines_that_changed():
+    transcript = CountingTranscript()
+    async with Stage(transcript).run_test(size=(60, 30)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        answer = TextItem("answer", "m", "An answer begins")
+        items = [*items_of(100), answer]
+        transcript.show_items(items)
+        await laid_out(pilot, lambda: transcript.drawn >= 30)
+        for delta, lines in ((" with", 1), ("\n\nanother", 3), ("\n\n- one\n- two", 4)):
+            transcript.drawn = 0
+            answer.append(delta)
+            transcript.show_items(items)
+            await laid_out(pilot, lambda: transcript.drawn > 0)
+            assert transcript.drawn <= lines, f"{transcript.drawn} lines for {delta!r}"
+            strips = transcript.render_lines(Region(0, 0, 60, 30))
+            assert [strip.text[:58].strip() for strip in strips] == [line.strip() for line in shown(transcript)]
 
 
 async def test_the_end_stays_in_view_when_a_question_takes_room_below():

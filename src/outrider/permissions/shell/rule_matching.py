@@ -75,6 +75,11 @@ class ShellRuleMatcher:
             name, words, command, reads_only=False
         )
 
+    def names_command(self, rule: PermissionRule, command: AnalysedCommand) -> bool:
+        """Returns whether the rule has the words of the command. Without a pattern it names every command."""
+        words = certain_words(command)
+        return words is not None and match_words(rule, (program_name(words[0]), *words[1:])) is not None
+
     def _rule_folder(self, rule: PermissionRule) -> str:
         return os.path.realpath(Path(self.root, os.path.expanduser(rule.folder or ".")))  # noqa: PTH111
 

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.style import Style
-from rich.text import Text
+from rich.text import Span, Text
 from textual.strip import Strip
 
 from outrider.presentation.formats import clean_text
@@ -240,7 +240,8 @@ def _token_style(token: Any, palette: Palette) -> Style:
 
 
 _MAX_DEPTH = 12
-_UNSETTLED_ROWS = 40  # last rows of a streaming code block that are rendered again with every chunk
+_MIN_UNSETTLED_ROWS = 10  # last rows of a streaming code block that are rendered again with every chunk, at least
+_UNSETTLED_ROWS = 40  # and at most twice as many
 
 
 def markdown_lines(text: str, width: int, palette: Palette) -> list[Text]:
@@ -266,6 +267,7 @@ class MarkdownStream:
         self._settled = 0
         self._fence = ""  # opening line of a code block whose first rows have settled
         self._strips: list[Strip] = []
+        self._code_strips: dict[tuple[str, tuple[Span, ...]], list[Strip]] = {}  # of the rows of an open code block
 
     def render(self, text: str) -> list[Strip]:
         """Return the strips of the text; settled blocks come from the cache."""
@@ -278,9 +280,24 @@ class MarkdownStream:
         if len(blocks) > still_open and (start := _first_row(blocks[-still_open])):
             self._settle_rows(_block_lines(blocks[:-still_open], self._width, self._palette), start - bool(self._fence))
             self._fence, blocks, rows = "", blocks[-still_open:], rows[start:]
-        if len(blocks) == 1 and blocks[0].type == "fence" and len(rows) > 2 * _UNSETTLED_ROWS:
-            blocks = self._settle_code(blocks[-1], rows)
-        return self._strips + render_strips(self._add_spacing(_block_lines(blocks, self._width, self._palette)))
+        if len(blocks) != 1 or blocks[0].type != "fence":
+            return self._strips + render_strips(self._add_spacing(_block_lines(blocks, self._width, self._palette)))
+        blocks = self._settle_code(blocks[0], rows)
+        return self._strips + self._render_code(blocks[0])
+
+    def _render_code(self, block: "SyntaxTreeNode") -> list[Strip]:
+        """Return the strips of the open code block at the end; rows that have not changed come from the cache."""
+        code, language = block.content.rstrip("\n"), block.info.split(" ")[0]
+        cached, self._code_strips = self._code_strips, {}
+        strips: list[Strip] = []
+        for row in highlight_code(code, language, self._palette):
+            key = (row.plain, tuple(row.spans))
+            if (found := self._code_strips.get(key) or cached.get(key)) is None:
+                found = render_strips(indent_lines(_code_row_lines(row, self._width, self._palette), self._margin))
+            self._code_strips[key] = found
+            strips += found
+        has_gap = bool(self._strips and not self._fence)
+        return [*render_strips(indent_lines([text_line()], self._margin) if has_gap else []), *strips]
 
     def _pending_rows(self) -> list[str]:
         """Return the rows that have not settled. Rows are cleaned one by one, so that row numbers match the text."""
@@ -288,10 +305,12 @@ class MarkdownStream:
         return [self._fence, *rows] if self._fence else rows
 
     def _settle_code(self, block: "SyntaxTreeNode", rows: list[str]) -> Sequence["SyntaxTreeNode"]:
-        """Settle the first rows of a long code block that is still streaming; return the remaining blocks."""
+        """Settle the first rows of a code block that is still streaming; return the remaining block."""
         if any(found.strip().startswith(block.markup) for found in rows[1:]):
             return [block]  # the block is closed and settles as a whole
-        done = rows[1:-_UNSETTLED_ROWS]
+        done = rows[1 : 1 + _settled_code_rows(rows[1:])]
+        if not done:
+            return [block]
         self._settle_rows(
             _code_lines("\n".join(done), block.info, self._width, self._palette), len(done) + (not self._fence)
         )
@@ -309,6 +328,20 @@ class MarkdownStream:
     def _add_spacing(self, lines: list[Text]) -> list[Text]:
         spaced = [text_line(), *lines] if self._strips and lines and not self._fence else lines
         return indent_lines(spaced, self._margin) if self._margin else spaced
+
+
+def _settled_code_rows(rows: Sequence[str]) -> int:
+    """Return how many rows of an open code block settle. A cut changes no highlighting if an empty row is before it, a
+    row without indentation after it, and no string or comment is open. A very long block settles anywhere."""
+    for end in range(len(rows) - _MIN_UNSETTLED_ROWS, 0, -1):
+        if not rows[end - 1].strip() and rows[end][:1].strip() and _is_outside_strings("\n".join(rows[:end])):
+            return end
+    return len(rows) - _UNSETTLED_ROWS if len(rows) > 2 * _UNSETTLED_ROWS else 0
+
+
+def _is_outside_strings(code: str) -> bool:
+    quotes = ('"""', "'''", "`")
+    return not any(code.count(quote) % 2 for quote in quotes) and code.count("/*") == code.count("*/")
 
 
 def _unsettled_blocks(blocks: Sequence["SyntaxTreeNode"], rows: int) -> int:
@@ -373,12 +406,15 @@ def _render_block(node: "SyntaxTreeNode", width: int, palette: Palette, depth: i
 
 def _code_lines(code: str, language: str, width: int, palette: Palette) -> list[Text]:
     """Return highlighted code lines on their own background; long lines wrap."""
+    return [line for row in highlight_code(code, language, palette) for line in _code_row_lines(row, width, palette)]
+
+
+def _code_row_lines(row: Text, width: int, palette: Palette) -> list[Text]:
     background = Style(bgcolor=palette.surface)
     lines: list[Text] = []
-    for found in highlight_code(code, language, palette):
-        for number, piece in enumerate(wrap_text(found, max(width - 2, 8))):
-            line = pad_line(Text.assemble(" ", truncate_line(piece, width - 1), end=""), width, background)
-            lines.append(mark_code_line(line, 1, continued=number > 0))
+    for number, piece in enumerate(wrap_text(row, max(width - 2, 8))):
+        line = pad_line(Text.assemble(" ", truncate_line(piece, width - 1), end=""), width, background)
+        lines.append(mark_code_line(line, 1, continued=number > 0))
     return lines
 
 

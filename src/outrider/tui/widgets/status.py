@@ -67,10 +67,11 @@ class ActivityLine(Static):
         super().__init__("", id="activity", markup=False)
         self._spinner_index = 0
 
-    def show_activity(self, activity: "SessionActivity", *, cost_before: Decimal | None) -> None:
+    def show_activity(self, activity: "SessionActivity", away: str = "", *, cost_before: Decimal | None) -> None:
+        """Show the activity, or the sentence `away` about a server that cannot be reached."""
         palette = widget_palette(self)
-        if not activity.busy:
-            self.update("", layout=False)
+        if away or not activity.busy:
+            self.show_away(away)
             return
         self._spinner_index += 1
         left = Text(end="")
@@ -86,6 +87,13 @@ class ActivityLine(Static):
             left.append(f" · {format_cost(activity.cost - cost_before)}", palette.style("quiet"))
         right = text_line("esc: interrupt", palette.style("faint"))
         self.update(justify_ends(left, right, max(self.size.width, 10)), layout=False)
+
+    def show_away(self, text: str) -> None:
+        """Show a sentence about a server that cannot be reached; "" clears the line."""
+        self.update(text_line(f"! {text}" if text else "", widget_palette(self).style("warn")), layout=False)
+
+
+_DELIVERIES = {"steer": "next step", "away": "when the server answers"}
 
 
 class QueuedInputLines(Static):
@@ -107,7 +115,7 @@ class QueuedInputLines(Static):
         text = Text(no_wrap=True, overflow="ellipsis", end="")
         for number, (delivery, input_text) in enumerate(inputs):
             text.append("\n" if number else "")
-            text.append("↳ next step  " if delivery == "steer" else "↳ after this  ", palette.style("link"))
+            text.append(f"↳ {_DELIVERIES.get(delivery, 'after this')}  ", palette.style("link"))
             text.append(clean_line(input_text, 200), palette.style("quiet"))
             text.append("  ↑: edit again" if number == len(inputs) - 1 else "", palette.style("faint"))
         self.update(text)

@@ -7,7 +7,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import var
 from textual.scroll_view import ScrollView
@@ -31,6 +31,7 @@ from outrider.tui.rendering.text import (
 from outrider.tui.theme import DARK, Palette
 from outrider.tui.widgets.status import widget_palette
 
+_MAX_DRAWN_LINES = 1000  # rows whose drawn strips are cached
 LOAD_OLDER_WITHIN = 5  # lines from the top; scrolling this close requests older messages
 
 
@@ -63,6 +64,8 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._background = Style()
         self._read_until: tuple[ItemBlock, int] | None = None  # the last block and its lines when the user scrolled up
         self._found: int | None = None  # the line that a search has found
+        self._lines: dict[int, tuple[Strip | None, Strip]] = {}  # rows that were drawn: the strip, and how it was drawn
+        self._drawn_for: tuple[object, ...] = ()
 
     @property
     def text_width(self) -> int:
@@ -75,7 +78,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._width = width = self.text_width
         if width <= 0:
             return  # no layout yet; `on_resize` calls again
-        before = self._first_in_view()
+        before, offset = self._first_in_view(), self.scroll_offset.y
         first_changed = 0 if self._match_blocks(items) or self._rendered_for != (width, self.palette) else None
         self._rendered_for = (width, self.palette)
         for number, block in enumerate(self._blocks):
@@ -85,7 +88,23 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if first_changed is not None:
             self._measure_blocks(first_changed)
             self._restore_scroll(before)
-            self.refresh()
+            if self.scroll_offset.y == offset:
+                self._refresh_changed_lines()
+            else:
+                self.refresh()
+
+    def _refresh_changed_lines(self) -> None:
+        """Draw the visible lines that differ from what was drawn: text usually grows at its end."""
+        top, height = self.scroll_offset.y, self.size.height
+        changed = [
+            y
+            for y in range(height)
+            if (drawn := self._lines.get(top + y)) is None or not _is_same_strip(drawn[0], self._strip_at(top + y))
+        ]
+        if not self._at_end:
+            changed.append(height - 1)  # its marker counts the new lines
+        if changed:
+            self.refresh(Region(0, changed[0], self.region.width, changed[-1] - changed[0] + 1))
 
     def expand_all(self, *, expand: bool) -> None:
         for item in self._items:
@@ -123,6 +142,37 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if block is not None and not self.text_selection:
             block.item.toggle()
             self.show_items(self._items)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the visible lines of a region. Textual caches them by their position on the screen, so it would draw
+        all of them again when the text moves up by a line; here they are cached by their row."""
+        width, background, filters = self.region.width, self.background_colors[1], self.get_line_filters()
+        drawn_for = (width, self._background, background, *filters)
+        if drawn_for != self._drawn_for or len(self._lines) > _MAX_DRAWN_LINES:
+            self._drawn_for, self._lines = drawn_for, {}
+        marked = self.size.height - 1 if self._marker_text() else None
+        top, selection, margin = self.scroll_offset.y, self.text_selection, self.styles.padding.left
+
+        def draw_line(y: int) -> Strip:
+            """Return a line as the terminal shows it: with margin, full width and the filters of the application."""
+            line = Strip.join([Strip.blank(margin, self._background), self.render_line(y)])
+            line = line.extend_cell_length(width, self._background)
+            for line_filter in filters:
+                line = line.apply_filter(line_filter, background)
+            return line
+
+        strips: list[Strip] = []
+        for y in crop.line_range:
+            row = top + y
+            strip, drawn = self._strip_at(row), self._lines.pop(row, None)
+            if y == marked or row == self._found or (selection is not None and selection.get_span(row) is not None):
+                strips.append(draw_line(y))
+                continue
+            if drawn is None or not _is_same_strip(drawn[0], strip):
+                drawn = strip, draw_line(y)
+            self._lines[row] = drawn
+            strips.append(drawn[1])
+        return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
 
     def render_line(self, y: int) -> Strip:
         row = self.scroll_offset.y + y
@@ -285,6 +335,10 @@ class TranscriptWidget(ScrollView, can_focus=False):
             return None
         within = row - (self._bottoms[number - 1] if number else 0) - self._gaps[number]
         return self._blocks[number].strips[within] if within >= 0 else None
+
+
+def _is_same_strip(first: Strip | None, second: Strip | None) -> bool:
+    return first is second or (first is not None and second is not None and first == second)
 
 
 def _gap_between(before: ItemBlock | None, block: ItemBlock) -> int:

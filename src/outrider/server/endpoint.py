@@ -48,7 +48,7 @@ from outrider.server.auth import (
     Send,
 )
 from outrider.server.event_stream import SessionFeedRegistry, find_root_session
-from outrider.server.state import BackgroundJobs, TurnWebhooks
+from outrider.server.state import BackgroundJobs
 from outrider.server.turn_stream import ProtocolTurns
 from outrider.server.users import (
     SERVER_REQUESTER,
@@ -58,6 +58,7 @@ from outrider.server.users import (
     UserDirectory,
     UserLimits,
 )
+from outrider.server.webhooks import TurnWebhooks
 
 if TYPE_CHECKING:
     from outrider.engine.mcp_servers import ServerLogins

@@ -23,7 +23,7 @@ from outrider.config.paths import lock_file
 from outrider.config.stored_keys import KeyStore
 from outrider.engine.archive import SessionFilter, StoredSession
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import archive_of
+from outrider.engine.frontend import archive_of, write_private_file
 from outrider.errors import ConfigurationError, LimitReachedError
 
 if TYPE_CHECKING:
@@ -416,11 +416,7 @@ class UserDirectory:
 
     def _write(self, content: _UserFile) -> None:
         if self._path is not None:
-            temporary = self._path.with_suffix(".new")
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(content)))
-            temporary.replace(self._path)
+            write_private_file(self._path, msgspec.json.format(msgspec.json.encode(content)))
             self._stamp = None
         self._set(content)
 

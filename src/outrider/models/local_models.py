@@ -281,14 +281,14 @@ class LocalModels:
         MODEL_POOL.release(self._weights.pop(name), self._limits)
 
 
-def local_client(provider: Provider, data: Path | None = None) -> "LocalClient":
+def local_client(provider: Provider) -> "LocalClient":
     """Creates a client for local models; the provider's options are the fields of RuntimeLimits."""
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
     from outrider.providers.local.client import LocalClient
     from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, WorkspaceFileSource
 
-    models = LocalModels(data or find_app_folders(os.environ).data, runtime_limits(provider))
+    models = LocalModels(find_app_folders(os.environ).data, runtime_limits(provider))
     return LocalClient(provider.name, models, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
 
 

@@ -377,11 +377,6 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
             contents=chosen.contents if chosen else self.contents,
         )
 
-    def allows_call(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:
-        """True if the answer allows exactly this call with this input."""
-        same = self.call_id == call_id and self.fingerprint == fingerprint_call(tool, input)
-        return same and self.answer == "allowed"
-
 
 def fingerprint_call(tool: str, input: dict[str, Any]) -> str:
     """Returns a hash of a tool name and its input, independent of the key order."""

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
-from outrider._sync import is_interruption
+from outrider._sync import describe_value, is_interruption
 from outrider.errors import ConfigurationError, ListenerOverflow
 from outrider.types.events import DeltasDroppedEvent, Event
 
@@ -110,7 +110,8 @@ class EventBus:
         classes = event_class if isinstance(event_class, tuple) else (event_class,)
         if not all(isinstance(cls, type) and issubclass(cls, Event) for cls in classes) or not callable(handler):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"subscribe() takes a class of outrider.events and a function, got {event_class!r} and {handler!r}"
+                f"subscribe() takes a class of outrider.events and a function, got {describe_value(event_class)} "
+                f"and {describe_value(handler)}"
             )
         entry = (classes, _AsyncHandler(classes, handler) if _is_async(handler) else handler)
         with self._lock:
@@ -421,7 +422,9 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def check_bus(bus: object, where: str) -> None:
     """Raises ConfigurationError if a value is no bus; `where` names the function that it was passed to."""
     if not isinstance(bus, EventBus):
-        raise ConfigurationError(f"{where} takes an EventBus, such as engine.bus or EventBus(), got {bus!r}")
+        raise ConfigurationError(
+            f"{where} takes an EventBus, such as engine.bus or EventBus(), got {describe_value(bus)}"
+        )
 
 
 @cache

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from outrider._sync import describe_value
 from outrider.config.providers import search_path
 from outrider.engine.approval_gate import ApprovalRequest, Rules
 from outrider.engine.engine import Engine, PromptKeywords
@@ -71,7 +72,7 @@ class Workspace:
         **options: Unpack[EngineKeywords],
     ) -> None:
         if not isinstance(folder, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Workspace(): the folder is a path, got {folder!r}")
+            raise ConfigurationError(f"Workspace(): the folder is a path, got {describe_value(folder)}")
         listed = [agents] if isinstance(agents, Agent) else agents
         check_parts("Workspace()", listed, tools, providers)
         check_level(options.get("approval"), "the workspace")
@@ -79,7 +80,7 @@ class Workspace:
         if not self.folder.is_dir():
             raise ConfigurationError(f"Workspace({str(folder)!r}): this is not a folder; create it first")
         if sandbox not in ("auto", "none"):
-            raise ConfigurationError(f"Workspace(sandbox={sandbox!r}): it is 'auto' or 'none'")
+            raise ConfigurationError(f"Workspace(sandbox={describe_value(sandbox)}): it is 'auto' or 'none'")
         if session is not None and data is None and store is None:
             raise ConfigurationError("Workspace(session=…) needs the `data` folder or the `store` that has the session")
         self._agents = list(listed)

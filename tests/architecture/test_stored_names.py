@@ -196,8 +196,8 @@ STRUCTS: dict[str, str] = {
     "config, bounds": "config.file:BoundsTable app.config.tables:BoundsTable",
     "config, background": "config.file:BackgroundTable app.config.tables:BackgroundTable",
     "config, webhook": "config.file:WebhookTable",
-    "webhook of the server": "server.state:ServerWebhook",
-    "turn notice": "server.state:TurnNotice",
+    "webhook of the server": "server.webhooks:ServerWebhook",
+    "turn notice": "server.webhooks:TurnNotice",
     "config, model facts": "providers.models_dev:ModelFacts providers.catalog:ModelFacts "
     "providers.catalog.facts:ModelFacts",
     # evaluations

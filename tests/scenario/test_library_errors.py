@@ -43,6 +43,7 @@ from outrider.stores import SqliteStore
 from outrider.testing import Simulator, check_store
 from outrider.types.modes import MODES
 from outrider.workspace import Workspace
+from tests.fixtures.cases import for_each
 
 MODEL = Provider("demo", kind="scripted", options={"script": ["ok"] * 5})
 AGENT = Agent("helper", "You help.", model="m", provider="demo")
@@ -490,3 +491,29 @@ def test_a_wrong_use_is_explained(name: str):
         use()
     assert where in caught.value.message
     assert remedy in caught.value.message
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no representation")
+
+
+@for_each(
+    "use",
+    [
+        lambda: Rules(allow=ANY or Unprintable()),
+        lambda: SessionFilter(owner=ANY or Unprintable()),
+        lambda: EventLogger().attach(ANY or Unprintable()),
+        lambda: EventBus().subscribe(ANY or Unprintable(), print),
+        lambda: compare(*ANY or (Unprintable(), 2)),
+        lambda: Workspace(ANY or Unprintable(), AGENT, [MODEL]),
+        lambda: judge(Unprintable(), {}),
+        lambda: judge("read", Unprintable()),
+        lambda: go(AGENT, "hi", limits=Unprintable()),
+        lambda: Tool(search, timeout=ANY or Unprintable()),
+    ],
+)
+def test_a_value_without_a_representation_is_named_by_its_type(use: Callable[[], object]):
+    with pytest.raises(OutriderError) as caught:
+        use()
+    assert "Unprintable" in caught.value.message

@@ -13,7 +13,7 @@ from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
 from msgspec.structs import replace
 
 from outrider.background.database import WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
-from outrider.background.executor import compute_run_usage, iterate_session_tree
+from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerInfo, WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
 from outrider.background.records import (
@@ -235,22 +235,27 @@ class JobClient:
     async def reserved_cost(self, users: Collection[str], *, without: str | None = None) -> Decimal:
         """Returns what the runs of these users that are not over, except one, may still cost: their limits of cost less
         what they have used."""
-        statuses = ["DELAYED", "ENQUEUED", "PENDING"]
-        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, status=statuses, load_output=False)
-        released = await asyncio.to_thread(lambda: [*self.waiting_runs.list_runs(), *self._retries.list_runs()])
-        if released:  # runs that wait for an approval or for their next attempt: their workflow has ended
-            ended = await self._client.list_workflows_async(workflow_ids=released)
-            found = [*found, *(status for status in ended if not _decode_run(status, None).is_over)]
-        jobs = {status.workflow_id: _decode_job(status) for status in found if status.workflow_id != without}
-        costs = [await self.remaining_cost(run_id, job) for run_id, job in jobs.items() if job.user in users]
+        run_ids = [run_id for run_id in await asyncio.to_thread(self._list_open, users) if run_id != without]
+        found = await self._client.list_workflows_async(workflow_ids=run_ids) if run_ids else []
+        open_runs = [status for status in found if not _decode_run(status, None).is_over]
+        costs = [await self.remaining_cost(status.workflow_id, _decode_job(status)) for status in open_runs]
         return sum((cost for cost in costs if cost is not None), Decimal(0))
+
+    def _list_open(self, users: Collection[str]) -> Sequence[str]:
+        """Returns the runs of the users that may not be over. Those that wait for an approval or for their next attempt
+        are released, and their workflow has ended."""
+        released = [*self.waiting_runs.list_runs(), *self._retries.list_runs()]
+        return self._queue.list_owned(users, released)
 
     async def remaining_cost(self, run_id: str, job: JobSpec) -> Decimal | None:
         """Returns what a run may still cost, None without a limit."""
         if job.limits is None or job.limits.cost is None:
             return None
-        used = (await compute_run_usage(self.store, run_id)).usage.total_cost
-        return max(job.limits.cost - (used or 0), Decimal(0))
+        used = Decimal(0)
+        async for session_id in iterate_session_tree(self.store, run_id):
+            rows = await self.store.statistics("model", session_id=session_id)
+            used += sum((row.cost for row in rows), Decimal(0))
+        return max(job.limits.cost - used, Decimal(0))
 
     async def needs_cleanup(self, run_id: str) -> bool:
         """Returns whether a run is over but a worker still has to end its open calls and store its report."""

@@ -184,6 +184,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 _STABLE_SECONDS = 60.0  # a worker that ran for longer starts the count of failures anew
 _MAX_FAILURES = 8
 _POLL_SECONDS = 0.1
+_STOP_SECONDS = 30.0
 _EXIT_SECONDS = 10.0  # for a supervisor whose worker has released its lock
 
 
@@ -242,7 +243,7 @@ def _acquire_from_predecessor(lock: WorkerLock, worker: WorkerLock) -> bool:
     return True
 
 
-def stop_worker(folders: AppFolders, *, seconds: float = 30.0) -> ProcessIdentity | None:
+def stop_worker(folders: AppFolders) -> ProcessIdentity | None:
     """Sends SIGTERM to the supervisor of the resident worker, which passes it on, or to a worker without one. Waits for
     their exit; the worker puts its runs back into the queue. Returns None if there was neither. Raises ProcessError if
     they do not exit in time."""
@@ -252,7 +253,7 @@ def stop_worker(folders: AppFolders, *, seconds: float = 30.0) -> ProcessIdentit
         return None
     with suppress(ProcessLookupError):
         os.kill(found[0].pid, signal.SIGTERM)
-    deadline = monotonic() + seconds
+    deadline = monotonic() + _STOP_SECONDS
     while running := [holder for holder in found if holder in (lock.holder() for lock in locks)]:
         if monotonic() > deadline:
             raise ProcessError(f"the worker (process {running[-1].pid}) has received SIGTERM but has not exited yet")

@@ -192,6 +192,16 @@ class RunQueue:
         with self._statements.connect() as db:
             return [row.id for row in db.execute(statement, values)]
 
+    def list_owned(self, users: Collection[str], released: Collection[str]) -> Sequence[str]:
+        """Returns the runs of the users that are queued or assigned, and those of the `released` ones that are
+        theirs."""
+        statement = sql_text(
+            f"SELECT id FROM {self._entries} WHERE state IN ('queued', 'assigned') AND owner IN :users"
+            f" UNION SELECT id FROM {self._entries} WHERE id IN :released AND owner IN :users"
+        ).bindparams(sa.bindparam("users", expanding=True), sa.bindparam("released", expanding=True))
+        with self._statements.connect() as db:
+            return [row.id for row in db.execute(statement, {"users": list(users), "released": list(released)})]
+
     def count_states(self) -> dict[str, float]:
         """Returns how many runs are queued and how many are assigned to workers."""
         statement = f"SELECT state, count(*) AS runs FROM {self._entries} WHERE state <> 'released' GROUP BY state"

@@ -114,13 +114,11 @@ def search_path(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("PATH", "")
 
 
-def redactor_for(
-    providers: Iterable[Provider], more: Iterable[str] = (), environ: Mapping[str, str] = os.environ
-) -> Redactor:
+def redactor_for(providers: Iterable[Provider], more: Iterable[str] = ()) -> Redactor:
     """Build a redactor for the keys of these providers, the values in `more` and everything that matches a key
     format."""
     return Redactor.from_environment(
-        environ, [*more, *(secret for provider in providers for secret in _provider_secrets(provider))]
+        os.environ, [*more, *(secret for provider in providers for secret in _provider_secrets(provider))]
     )
 
 

@@ -110,7 +110,8 @@ class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
             if not isinstance(given, list | tuple) or not all(
                 isinstance(one, str) for one in cast("tuple[Any]", given)
             ):
-                raise ConfigurationError(f"Rules({name}={given!r}): it is a tuple of texts, such as {name}=('shell',)")
+                shown = describe_value(cast("object", given))
+                raise ConfigurationError(f"Rules({name}={shown}): it is a tuple of texts, such as {name}=('shell',)")
         check_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny}, "Rules")
 
 

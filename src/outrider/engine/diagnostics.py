@@ -1,12 +1,11 @@
 """Checks for `outrider doctor`, and explanations of settings and models."""
 
-import asyncio
 import os
 import shutil
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import aclosing, closing
+from contextlib import closing
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -245,12 +244,10 @@ def _test_request(provider: Provider) -> "HttpRequest | None":
 
 
 async def _get_status(request: "HttpRequest") -> int:
-    from outrider.http.client import HttpClient
+    from outrider.http.client import exchange
 
-    async with asyncio.timeout(NETWORK_TIMEOUT_SECONDS), aclosing(HttpClient(proxy=proxy_for)) as client:
-        response = await client.send(request)
-        response.close()
-        return response.status
+    status, _ = await exchange(request, seconds=NETWORK_TIMEOUT_SECONDS, max_bytes=0, proxy=proxy_for)
+    return status
 
 
 def _http_error_finding(name: str, address: str, status: int) -> DiagnosticFinding:

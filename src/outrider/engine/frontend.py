@@ -27,6 +27,7 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
+from outrider.permissions.paths.containment import write_private_file
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes, format_tokens
 from outrider.processes.launch import keep_launch_unchanged
@@ -97,6 +98,7 @@ __all__ = [
     "session_tool_specs",
     "was_cut_off",
     "workspace_files",
+    "write_private_file",
 ]
 
 

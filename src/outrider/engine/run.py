@@ -38,7 +38,6 @@ from outrider.engine.runtime import (
     check_attachments,
     check_level,
     check_mode,
-    check_names,
     check_parts,
     create_memory_store,
 )
@@ -61,6 +60,7 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ModelRef, TextPart
 from outrider.types.tool_state import Attachment
+from outrider.types.validate import check_names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

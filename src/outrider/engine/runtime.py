@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, cas
 import msgspec
 
 from outrider._lazy import lazy_pattern
-from outrider._sync import CALLBACK_SECONDS, Callbacks, call_user_function
+from outrider._sync import CALLBACK_SECONDS, Callbacks, call_user_function, describe_value
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
@@ -48,6 +48,7 @@ from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, Reasonin
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
+from outrider.types.validate import is_positive_number
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import OwnerLimits, SessionTools, ToolEnvironment
@@ -665,10 +666,6 @@ def create_memory_store() -> Store:
     return MemoryStore()
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
 def _is_store(value: Any) -> bool:
     return not isinstance(value, type) and hasattr(value, "append") and hasattr(value, "create")
 
@@ -681,10 +678,6 @@ def _is_delivery(value: Any) -> bool:
     return value in ("queue", "steer")
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _is_whole(value: Any) -> bool:
     return type(value) is int and value >= 0
 
@@ -693,21 +686,13 @@ def _is_environment(value: Any) -> bool:
     return hasattr(value, "sandbox") and hasattr(value, "data")
 
 
-def _is_title_setting(value: Any) -> bool:
-    return isinstance(value, bool | Agent)
-
-
-def _is_secrets(value: Any) -> bool:
-    return isinstance(value, list | tuple | set | frozenset)
-
-
-_FLAG = (_is_flag, "True or False")
+_FLAG = (_is_one_of(bool), "True or False")
 _TEXT = (_is_one_of(str), "a text")
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "attended": _FLAG,
     "compacts": _FLAG,
-    "titles": (_is_title_setting, "True, False, or the agent that writes titles"),
-    "secrets": (_is_secrets, "a tuple of texts, such as (password,)"),
+    "titles": (_is_one_of(bool, Agent), "True, False, or the agent that writes titles"),
+    "secrets": (_is_one_of(list, tuple, set, frozenset), "a tuple of texts, such as (password,)"),
     "rules": (_is_one_of(Rules), 'Rules(allow=("shell(git status *)",))'),
     "catalog": (_is_one_of(ModelCatalog), "a ModelCatalog of outrider.providers"),
     "cassettes": (_is_one_of(str, Path), "the path of a folder"),
@@ -736,7 +721,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "content": (_is_one_of(str, list, tuple), "a text, or a list of texts, Attachment values and parts"),
     "delivery": (_is_delivery, '"queue" or "steer"'),
     "flow": (_is_one_of(FlowSettings), "FlowSettings(…)"),
-    "callback_seconds": (_is_number, "a number of seconds, or None for no limit"),
+    "callback_seconds": (is_positive_number, "a number of seconds, or None for no limit"),
 }
 
 
@@ -746,18 +731,6 @@ def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
         expected = _ARGUMENTS.get(name)
         if value is not None and expected is not None and not expected[0](value):
             raise ConfigurationError(f"{where}: {name} is {_describe(value)}; pass {expected[1]}")
-
-
-def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ConfigurationError for a keyword argument that does not exist, with the nearest one that does."""
-    names = list(known)
-    for name in given:
-        if name not in names:
-            from difflib import get_close_matches  # lazy: only for mistakes
-
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
-            raise ConfigurationError(f"{where} has no argument {name!r}; {hint}")
 
 
 def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
@@ -784,5 +757,5 @@ _EXAMPLES: dict[type, str] = {
 def _describe(value: object) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    shown = repr(value)
+    shown = describe_value(value)
     return f"a value of type {type(value).__name__}" + (f" ({shown})" if len(shown) <= 40 else "")

@@ -24,7 +24,6 @@ from outrider.engine.approval_gate import Rules
 from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
 from outrider.engine.results import RunResult
-from outrider.engine.runtime import check_names
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import ConfigurationError, ContentFilterError, ContextOverflowError, OutriderError, ProviderError
@@ -61,6 +60,7 @@ from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import new_id, now_ms
 from outrider.types.parts import ToolPart, Usage
+from outrider.types.validate import check_names
 
 if TYPE_CHECKING:
     from outrider.background.api import Background

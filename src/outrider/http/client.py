@@ -3,10 +3,11 @@ redirects, bounded bodies, and the check for public IP addresses."""
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from time import monotonic
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
@@ -374,6 +375,29 @@ async def read_body(response: HttpResponse, max_bytes: int) -> tuple[bytes, bool
     finally:
         response.close()
     return bytes(body[:max_bytes]), len(body) > max_bytes
+
+
+async def exchange(
+    request: HttpRequest, *, seconds: float, max_bytes: int, proxy: ProxySelector | None = None
+) -> tuple[int, bytes]:
+    """Sends one request on a separate connection, and returns the status and at most `max_bytes` of the body.
+    `proxy` is not used for a server on this machine. Redirects are not followed. Raises NetworkError, or TimeoutError
+    after `seconds`."""
+    selector = None if is_loopback(urlsplit(request.url).hostname or "") else proxy
+    async with asyncio.timeout(seconds), aclosing(HttpClient(proxy=selector)) as client:
+        response = await client.send(request)
+        body, _ = await read_body(response, max_bytes)
+    return response.status, body
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is `localhost` or a loopback address. Other names are not resolved."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))

@@ -16,7 +16,7 @@ from outrider.types.agents import Provider
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import Tokens
 from outrider.types.request import Answer, ModelSettings, Request, ToolSpec
-from outrider.types.validate import is_object
+from outrider.types.validate import check_names, is_object
 
 
 async def async_complete(
@@ -39,9 +39,7 @@ async def async_complete(
         raise ConfigurationError(
             f"complete() needs a provider, got the text {provider!r}; write Provider({provider!r}, kind=…)"
         )
-    if unknown:
-        known = "system, tools, stream, settings"
-        raise ConfigurationError(f"complete() has no argument {next(iter(unknown))!r}; it has {known}")
+    check_names("complete()", unknown, ("system", "tools", "stream", "settings"))
     _check_request(model, messages, system, tools)
     provider = with_environment_defaults(as_provider(provider))
     async with shared_client(provider, shared_catalog()) as client:

@@ -1,19 +1,16 @@
 """Reads the list of models from a provider's server, and decides which of its models can hold a conversation."""
 
-import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import aclosing
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 import msgspec
 
 from outrider.config.providers import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.http.client import HttpClient, read_body
+from outrider.http.client import exchange
 from outrider.http.transport import HttpRequest
 from outrider.models.clients import with_current_key
 from outrider.providers.catalog import ModelFacts, ModelPrices, without_dated_names
@@ -58,12 +55,9 @@ async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> lis
     request = model_list_request(await with_current_key(with_environment_defaults(provider)))
     if request is None:
         return None
-    proxy = None if _is_local(request.url) else proxy_for
     try:
-        async with asyncio.timeout(seconds), aclosing(HttpClient(proxy=proxy)) as client:
-            response = await client.send(request)
-            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
-        listed = msgspec.json.decode(body) if response.status == _OK else None
+        status, body = await exchange(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for)
+        listed = msgspec.json.decode(body) if status == _OK else None
     except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError, RecursionError):
         return None  # OSError includes TimeoutError
     found = {model.name: model for model in _read_entries(listed) if is_chat_model(model.name)}
@@ -84,17 +78,14 @@ async def check_key(provider: Provider, seconds: float = 15.0) -> KeyProblem:
     if request is None:
         return KeyProblem(f"{provider.kind} has no list of models")
     try:
-        async with asyncio.timeout(seconds), aclosing(HttpClient(proxy=proxy_for)) as client:
-            response = await client.send(request)
-            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
+        status, body = await exchange(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for)
     except TimeoutError:
         return KeyProblem(f"the server did not answer within {seconds:g} s")
     except (OSError, NetworkError, ConfigurationError, ValueError) as error:
         return KeyProblem(str(error))
-    if response.status == _OK:
+    if status == _OK:
         return KeyProblem()
-    reason = f"status {response.status}{_error_text(body)}"
-    return KeyProblem(reason, refused=response.status in _REFUSED)
+    return KeyProblem(f"status {status}{_error_text(body)}", refused=status in _REFUSED)
 
 
 def _error_text(body: bytes) -> str:
@@ -206,7 +197,3 @@ def _iso_time(created: Any) -> str:
         return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return ""
-
-
-def _is_local(url: str) -> bool:
-    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")

@@ -4,7 +4,6 @@ location on disk, and the client that loads them)."""
 import asyncio
 import os
 from collections.abc import Sequence
-from contextlib import aclosing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -79,15 +78,14 @@ class _ServerModelList(msgspec.Struct):
 
 
 async def _probe_server(server: Provider, seconds: float) -> FoundServer | None:
-    from outrider.http.client import HttpClient, read_body
+    from outrider.http.client import exchange
     from outrider.http.transport import HttpRequest
 
     url = f"{(server.base_url or '').rstrip('/')}/models"
     try:
-        async with asyncio.timeout(seconds), aclosing(HttpClient()) as client:
-            response = await client.send(HttpRequest(url, {"accept": "application/json"}, method="GET"))
-            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
-        listed = msgspec.json.decode(body, type=_ServerModelList) if response.status == _OK else None
+        request = HttpRequest(url, {"accept": "application/json"}, method="GET")
+        status, body = await exchange(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES)
+        listed = msgspec.json.decode(body, type=_ServerModelList) if status == _OK else None
     except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError):  # includes TimeoutError
         return None
     if listed is None or not listed.data:
@@ -283,14 +281,14 @@ class LocalModels:
         MODEL_POOL.release(self._weights.pop(name), self._limits)
 
 
-def local_client(provider: Provider, data: Path | None = None) -> "LocalClient":
+def local_client(provider: Provider) -> "LocalClient":
     """Creates a client for local models; the provider's options are the fields of RuntimeLimits."""
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
     from outrider.providers.local.client import LocalClient
     from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, WorkspaceFileSource
 
-    models = LocalModels(data or find_app_folders(os.environ).data, runtime_limits(provider))
+    models = LocalModels(find_app_folders(os.environ).data, runtime_limits(provider))
     return LocalClient(provider.name, models, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
 
 

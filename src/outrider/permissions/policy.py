@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import Struct
 
+from outrider._sync import describe_value
 from outrider.errors import ConfigurationError
 from outrider.permissions import reasons
 from outrider.permissions.call_assessment import CallAssessment, NameOnlyCall, ProcessCall, ShellCall, assess_call
@@ -18,6 +19,7 @@ from outrider.permissions.modes import MODE_TABLE, Decision, Mode, mode_asks, mo
 from outrider.types.modes import APPROVAL_LEVELS, ApprovalLevel
 from outrider.types.outcomes import Confinement
 from outrider.types.tool_declaration import DeclaredTool, Effect, PermissionRule, declaration_of, parse_rule, tool_name
+from outrider.types.validate import check_names
 
 NAME_ONLY_KINDS = ("talk", "delegate", "unknown")  # decided by tool name only
 RuleTexts = Sequence[str]
@@ -72,18 +74,19 @@ def decide(
         if isinstance(rules, str):
             raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
     if not isinstance(tool, str) and not hasattr(tool, "declaration"):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {tool!r}")
+        raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {describe_value(tool)}")
     if level not in APPROVAL_LEVELS:
-        raise ConfigurationError(f"decide(): there is no approval level {level!r}; use {', '.join(APPROVAL_LEVELS)}")
-    if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"decide(): workspace is the path of a folder, got {workspace!r}")
-    if odd := more.keys() - DecideKeywords.__annotations__.keys():
-        known = ", ".join(
-            ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow", *DecideKeywords.__annotations__)
+        raise ConfigurationError(
+            f"decide(): there is no approval level {describe_value(level)}; use {', '.join(APPROVAL_LEVELS)}"
         )
-        raise ConfigurationError(f"decide() has no argument {min(odd)!r}; it has {known}")
+    if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"decide(): workspace is the path of a folder, got {describe_value(workspace)}")
+    own = ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow")
+    check_names("decide()", more, (*own, *DecideKeywords.__annotations__))
     if not isinstance(arguments, dict | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"decide(): arguments is a dict of the call's arguments, got {arguments!r}")
+        raise ConfigurationError(
+            f"decide(): arguments is a dict of the call's arguments, got {describe_value(arguments)}"
+        )
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(
         policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more

@@ -7,7 +7,6 @@ are in `permissions/shell/programs/`, those about command lines in `permissions/
 """
 
 from outrider.permissions.modes import Action
-from outrider.types.outcomes import Confinement
 
 ACTION_REASONS: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
@@ -29,7 +28,6 @@ RULE_ALLOWS = "a rule allows it: {rule}"
 MODE_LACKS_TOOL = "{mode} mode does not offer this tool: {reason}"
 MODE_CANNOT_ASK = "{reason}; {mode} mode cannot ask for approval"
 NO_SANDBOX = "{reason}; there is no sandbox to run it in"
-RUNS_ON = "{reason}; it runs on in the background, and what it writes reaches the workspace at once"
 UNCONFINED = "{reason}; the user runs commands without a sandbox"
 STAYS_RUNNING = "{reason}; it stays running and changes the workspace directly"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
@@ -37,13 +35,6 @@ OWNER_STAYS = "sessions of this user stay in their workspace and in the sandbox;
 OWNER_LEFT = "the workspace of this session is not in the folder of its user any more: a link points to another one"
 OWNER_NEEDS_SANDBOX = "commands of this user run only in a sandbox, and there is none here; an administrator can run it"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
-
-# How an allowed command runs.
-CONFINEMENTS: dict[Confinement, str] = {
-    "none": "it runs outside the sandbox, as a rule allows",
-    "read-only": "it runs inside the sandbox, with a read-only workspace",
-    "workspace": "it runs inside the sandbox, on a copy of the workspace; the mode decides about its changes",
-}
 
 # What the call itself decides.
 UNKNOWN_EFFECTS = "the effects of {tool} are not known"

@@ -110,12 +110,12 @@ def call_title(tool: str, arguments: Mapping[str, Any], *, limit: int = 200) -> 
     return shorten(f"{clean_line(tool, 60)} {call_subject(tool, arguments, limit=limit * 2)}".strip(), limit)
 
 
-def call_changes(part: ToolPart, raw_input: str = "") -> list[FileDiff]:
+def call_changes(part: ToolPart) -> list[FileDiff]:
     """The files that a call changes: what it did if it has ended, else what it is about to do."""
     if isinstance(part.state, ToolCompleted):
         diff = part.state.metadata.get("diff")
         return parse_unified_diff(diff) if isinstance(diff, str) else []
-    return planned_changes(part.tool, call_input(part, raw_input))
+    return planned_changes(part.tool, call_input(part))
 
 
 def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:

@@ -49,10 +49,6 @@ class TrustList:
         found = self._read().get(_workspace_key(workspace))
         return found is not None and found.items.get(item) == content_hash(content)
 
-    def approved_hashes(self, workspace: str | os.PathLike[str]) -> frozenset[str]:
-        found = self._read().get(_workspace_key(workspace))
-        return frozenset() if found is None else frozenset(found.items.values())
-
     def trust(self, workspace: str | os.PathLike[str], *, time: int) -> None:
         with self._exclusive_lock():
             workspaces = self._read()

@@ -415,8 +415,11 @@ class PriceFile:
             del stored[next(iter(stored))]
         temporary = self._path.with_name(f".{self._path.name}.{os.urandom(8).hex()}")
         with suppress(OSError):
-            temporary.write_bytes(msgspec.json.encode(self._stored))
-            temporary.replace(self._path)
+            try:  # without fsync: a file that a crash damages is ignored
+                temporary.write_bytes(msgspec.json.encode(self._stored))
+                temporary.replace(self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
 
 
 def _data_version() -> str:

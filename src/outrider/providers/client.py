@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.errors import AuthenticationError, InvalidRequestError, ProviderError, RateLimitError, StalledStreamError
-from outrider.http.client import HttpClient
+from outrider.http.client import HttpClient, is_loopback
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.http_exchange import HttpExchange
 from outrider.providers.provider import AdaptiveWireFormat, ModelClient, WireFormat
@@ -190,7 +190,6 @@ _MAX_ADAPTATIONS = 8  # stops a wire format that adapts without end
 _UNSTREAMED_PATIENCE = 5.0
 _LOCAL_PATIENCE = 2.5
 _MAX_PATIENCE = 10.0
-_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @runtime_checkable
@@ -228,7 +227,7 @@ class ProviderRoute(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def _is_local(url: str) -> bool:
-    return urlsplit(url).hostname in _LOCAL_HOSTS
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 class RequestAttempts:

@@ -2,9 +2,8 @@
 
 import asyncio
 import inspect
-import ipaddress
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -15,7 +14,7 @@ from outrider import errors
 from outrider.config.paths import find_app_folders
 from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
-from outrider.http.client import HttpClient, read_body
+from outrider.http.client import exchange, is_loopback
 from outrider.http.connection import (
     HttpConnection,
     close_connections,
@@ -100,15 +99,6 @@ def _read_token_file(path: Path) -> str:
         return ""
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class _ErrorBody(msgspec.Struct, frozen=True):
     type: str = ""
     message: str = ""
@@ -126,11 +116,7 @@ async def fetch_url(
     `max_bytes` of the body. It is a POST if there is a body. Redirects are not followed. Raises NetworkError, or
     TimeoutError after `seconds`."""
     request = HttpRequest(url, headers, body, method="POST" if body else "GET")
-    proxy = None if is_loopback(urlsplit(url).hostname or "") else proxy_for
-    async with asyncio.timeout(seconds), aclosing(HttpClient(proxy=proxy)) as client:
-        response = await client.send(request)
-        content, _ = await read_body(response, max_bytes)
-    return response.status, content
+    return await exchange(request, seconds=seconds, max_bytes=max_bytes, proxy=proxy_for)
 
 
 def error_from_response(server: ServerAddress, status: int, raw: bytes) -> OutriderError:

@@ -92,10 +92,10 @@ class RemoteSession:
             f"{session_path(self.session.id)}/effort", {"effort": effort}, RemoteSessionStatus
         )
 
-    async def refresh_status(self, *, take_over: bool = False) -> RemoteSessionStatus:
+    async def refresh_status(self) -> RemoteSessionStatus:
         """Opens the session on the server if needed, and returns its current status."""
-        wanted = {"take_over": take_over}
-        self.status = await self._client.post(f"{session_path(self.session.id)}/open", wanted, RemoteSessionStatus)
+        path = f"{session_path(self.session.id)}/open"
+        self.status = await self._client.post(path, {"take_over": False}, RemoteSessionStatus)
         return self.status
 
     def notify_waiters(self) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from outrider.background.health import answer_health
+from outrider.engine.frontend import write_private_file
 from outrider.errors import ConfigurationError
 from outrider.remote.client import is_loopback
 from outrider.server.oidc import OidcLogins
@@ -150,13 +151,8 @@ class BrowserLogins:
         return [login for login in found if login.expires > self._clock()]
 
     def _save(self) -> None:
-        if self._path is None:
-            return
-        temporary = self._path.with_suffix(".new")
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(list(self._logins.values())))
-        temporary.replace(self._path)
+        if self._path is not None:
+            write_private_file(self._path, msgspec.json.encode(list(self._logins.values())))
 
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -572,7 +568,7 @@ class RequestGuard:
             return None
         scope[TOKEN_ID] = token
         user = self._users.get(name)
-        return Requester(user.name, user.role, user.team) if user is not None else None
+        return Requester.of(user) if user is not None else None
 
     def _check_body(self, method: str, headers: dict[str, str]) -> RejectedRequest | None:
         length = headers.get("content-length", "0")

@@ -48,7 +48,7 @@ from outrider.server.auth import (
     Send,
 )
 from outrider.server.event_stream import SessionFeedRegistry, find_root_session
-from outrider.server.state import BackgroundJobs, TurnWebhooks
+from outrider.server.state import BackgroundJobs
 from outrider.server.turn_stream import ProtocolTurns
 from outrider.server.users import (
     SERVER_REQUESTER,
@@ -58,6 +58,7 @@ from outrider.server.users import (
     UserDirectory,
     UserLimits,
 )
+from outrider.server.webhooks import TurnWebhooks
 
 if TYPE_CHECKING:
     from outrider.engine.mcp_servers import ServerLogins
@@ -153,7 +154,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
             return False
         if self.requester.name != SERVER_REQUESTER.name:
             user = self.users.get(self.requester.name)
-            if user is None or Requester(user.name, user.role, user.team) != self.requester:
+            if user is None or Requester.of(user) != self.requester:
                 return False
         return not any([await self._is_hidden(one) for one in session_ids])
 
@@ -183,7 +184,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
         root = await self.engine.store.get(await find_root_session(self.engine, session_id))
         owner = self.users.get(root.owner)
         if owner is not None and owner.name != self.requester.name:
-            await self.limits.check_budget(Requester(owner.name, owner.role, owner.team))
+            await self.limits.check_budget(Requester.of(owner))
 
 
 def _has_left(workspace: Path, root: Path) -> bool:

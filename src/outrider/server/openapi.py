@@ -9,7 +9,7 @@ import msgspec
 
 from outrider.engine.archive import Change, PartChange
 from outrider.server.endpoint import ERROR_STATUS, ApiEndpoint, NoPayload, encode_response
-from outrider.server.state import TurnNotice, WebhookApproval, WebhookSession
+from outrider.server.webhooks import TurnNotice, WebhookApproval, WebhookSession
 from outrider.types.events import EVENT_TYPES
 from outrider.types.parts import STORED_KINDS
 

@@ -48,10 +48,10 @@ from outrider.server.state import (
     IdleSessionCloser,
     ServerMonitor,
     ServerState,
-    TurnWebhooks,
     create_background_jobs,
 )
 from outrider.server.users import AuditLog, UserDirectory, UserLimits
+from outrider.server.webhooks import TurnWebhooks
 from outrider.types.events import ToolApprovalResultEvent
 
 if TYPE_CHECKING:

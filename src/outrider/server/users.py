@@ -21,10 +21,11 @@ import msgspec
 
 from outrider.config.paths import lock_file
 from outrider.config.stored_keys import KeyStore
-from outrider.engine.archive import SessionFilter, StoredSession
+from outrider.engine.archive import SessionFilter
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import archive_of
+from outrider.engine.frontend import archive_of, write_private_file
 from outrider.errors import ConfigurationError, LimitReachedError
+from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import OwnerLimits
@@ -108,6 +109,10 @@ class Requester(msgspec.Struct, frozen=True):
     name: str = SERVER_USER
     role: Role = "admin"
     team: str = ""
+
+    @classmethod
+    def of(cls, user: ServerUser) -> "Requester":
+        return cls(user.name, user.role, user.team)
 
     @property
     def is_admin(self) -> bool:
@@ -416,11 +421,7 @@ class UserDirectory:
 
     def _write(self, content: _UserFile) -> None:
         if self._path is not None:
-            temporary = self._path.with_suffix(".new")
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(content)))
-            temporary.replace(self._path)
+            write_private_file(self._path, msgspec.json.format(msgspec.json.encode(content)))
             self._stamp = None
         self._set(content)
 
@@ -481,15 +482,35 @@ MIN_RUN_COST = Decimal("0.01")  # a run that may cost less is not submitted
 ReservedCost = Callable[[Collection[str]], Awaitable[Decimal]]  # what the runs of these users may still cost
 
 
+LISTING_MS = 600_000  # all sessions of a user are listed again after this
+CLOCK_DIFFERENCE_MS = 120_000  # by which the clocks of servers that share a store may differ
+
+
+class _OwnerCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sessions of a user cost since the start of a month: the sequence number and cost of each, and the cost
+    of deleted ones. `listed_at` is when all of them were listed, `read_at` when changed ones were."""
+
+    since: int = -1
+    deleted: Decimal = Decimal(0)
+    read_at: int = 0
+    listed_at: int = 0
+    sessions: dict[str, tuple[int, Decimal]] = {}
+
+
+_NO_COSTS = _OwnerCosts()
+
+
 class UserLimits:
     """The rate limits and budgets of users and teams. What was spent is read from the store: sessions that have not
-    changed are read once."""
+    changed are read once, and listed only if they were active since the last check, or before an input is rejected or a
+    run accepted."""
 
-    def __init__(self, directory: UserDirectory, engine: Engine) -> None:
+    def __init__(self, directory: UserDirectory, engine: Engine, clock: Callable[[], int] = now_ms) -> None:
         self._directory = directory
         self._engine = engine
         self._rates: dict[str, RequestRateLimiter] = {}
-        self._costs: dict[str, tuple[int, int, Decimal]] = {}  # (sequence number, start of the month, cost)
+        self._clock = clock
+        self._costs: dict[str, _OwnerCosts] = {}
         self.submission = asyncio.Lock()  # from the check until a run is stored
 
     def allow_request(self, requester: Requester) -> bool:
@@ -509,15 +530,13 @@ class UserLimits:
             self._rates[name] = RequestRateLimiter(per_second=rate, burst=max(1.0, rate * 4))
         return self._rates[name]
 
-    async def check_budget(
-        self, requester: Requester, now: datetime | None = None, *, reserved: ReservedCost | None = None
-    ) -> Decimal | None:
+    async def check_budget(self, requester: Requester, *, reserved: ReservedCost | None = None) -> Decimal | None:
         """Returns what is left of the budgets of the user and the team in this month, None without one; less what is
         reserved, if `reserved` is given. Raises LimitReachedError if the user, or the users of the team together, spent
         or reserved their budget."""
         user = self._directory.get(requester.name) or self._directory.find_former(name=requester.name)
         team = self._directory.get_team(requester.team)
-        since, left = _month_start(now), list[Decimal]()
+        since, left = self._month_start(), list[Decimal]()
         if user is not None and user.budget is not None:
             left.append(
                 await self._check(f"dollars per month for {user.name}", user.budget, [user.name], since, reserved)
@@ -533,9 +552,10 @@ class UserLimits:
         self, what: str, budget: Decimal, owners: Sequence[str], since: int, reserved: ReservedCost | None
     ) -> Decimal:
         held = Decimal(0) if reserved is None else await reserved(owners)  # first: a run may end meanwhile
-        spent = Decimal(0)
-        for owner in owners:
-            spent += await self.spent_since(owner, since)
+        is_complete = reserved is not None
+        spent = await self._sum_costs(owners, since, is_complete=is_complete)
+        if spent >= budget and not is_complete:  # sessions may have been deleted meanwhile
+            spent = await self._sum_costs(owners, since, is_complete=True)
         if spent >= budget:
             raise LimitReachedError(what, f"{budget:.2f}", f"{spent:.2f}")
         if held and budget - spent - held < MIN_RUN_COST:
@@ -546,33 +566,47 @@ class UserLimits:
     async def spent_since(self, owner: str, since: int) -> Decimal:
         """Returns the cost of the sessions of a user, with those of called agents and deleted ones, since a time in
         milliseconds."""
-        total = self._directory.deleted_cost(owner, since)
-        selected = SessionFilter(owner=owner, active_since=since)
-        async for session in archive_of(self._engine).iterate_sessions(selected):
-            total += await self._session_cost(session, since)
+        return await self._sum_costs([owner], since, is_complete=True)
+
+    async def _sum_costs(self, owners: Sequence[str], since: int, *, is_complete: bool) -> Decimal:
+        total = Decimal(0)
+        for owner in owners:
+            self._costs[owner] = costs = await self._read_costs(owner, since, is_complete=is_complete)
+            total += costs.deleted + sum((cost for _, cost in costs.sessions.values()), Decimal(0))
         return total
+
+    async def _read_costs(self, owner: str, since: int, *, is_complete: bool) -> "_OwnerCosts":
+        """Reads the costs of the sessions that were active since the last time, also in other processes, or lists all
+        sessions again."""
+        now, deleted = self._clock(), self._directory.deleted_cost(owner, since)
+        known = self._costs.get(owner, _NO_COSTS)
+        is_complete = (
+            is_complete or (known.since, known.deleted) != (since, deleted) or now - known.listed_at >= LISTING_MS
+        )
+        sessions = {} if is_complete else dict(known.sessions)
+        active_since = since if is_complete else max(since, known.read_at - CLOCK_DIFFERENCE_MS)
+        selected = SessionFilter(owner=owner, active_since=active_since)
+        async for session in archive_of(self._engine).iterate_sessions(selected):
+            seq, cost = known.sessions.get(session.id, (-1, Decimal(0)))
+            if (seq, known.since) != (session.seq, since):
+                rows = await self._engine.store.statistics("model", since=since, session_id=session.id)
+                cost = sum((row.cost for row in rows), Decimal(0))
+            sessions[session.id] = session.seq, cost
+        listed_at = now if is_complete else known.listed_at
+        return _OwnerCosts(since=since, deleted=deleted, read_at=now, listed_at=listed_at, sessions=sessions)
+
+    def _month_start(self) -> int:
+        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
+        return int(now.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
 
     @asynccontextmanager
     async def count_deleted(self, owner: str) -> AsyncGenerator[None]:
         """Preserves the cost of the sessions that the block deletes: deleting them does not restore a budget."""
-        since = _month_start()
+        since = self._month_start()
         before = await self.spent_since(owner, since) if owner else Decimal(0)
         yield
         if owner and (lost := before - await self.spent_since(owner, since)) > 0:
             self._directory.add_deleted_cost(owner, since, lost)
-
-    async def _session_cost(self, session: StoredSession, since: int) -> Decimal:
-        seq, known_since, cost = self._costs.get(session.id, (-1, -1, Decimal(0)))
-        if (seq, known_since) != (session.seq, since):
-            rows = await self._engine.store.statistics("model", since=since, session_id=session.id)
-            cost = sum((row.cost for row in rows), Decimal(0))
-            self._costs[session.id] = (session.seq, since, cost)
-        return cost
-
-
-def _month_start(now: datetime | None = None) -> int:
-    start = (now or datetime.now(UTC)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return int(start.timestamp() * 1000)
 
 
 MAX_AUDIT_BYTES = 20 * 1024 * 1024

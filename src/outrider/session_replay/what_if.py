@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 import msgspec
 from msgspec.structs import replace
 
+from outrider._sync import describe_value
 from outrider.agents.turn_state import TurnOutcome, is_cut_off
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
@@ -100,7 +101,9 @@ def compare(a: Session, b: Session) -> Comparison:
     """Compares two sessions after their last shared message; ignores inputs that only one of them received."""
     for given in (a, b):
         if not isinstance(given, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"compare() takes two sessions, as Engine.open() returns them, got {given!r}")
+            raise ConfigurationError(
+                f"compare() takes two sessions, as Engine.open() returns them, got {describe_value(given)}"
+            )
     first, second = _comparable_messages(a, b), _comparable_messages(b, a)
     common = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, zip(first, second, strict=False)))
     return Comparison(

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec.structs import force_setattr
 
+from outrider._sync import describe_value
 from outrider.errors import ConfigurationError
 from outrider.sessions.session import ForkPoint, Session, SessionTime
 from outrider.types.codec import AnyPart
@@ -74,8 +75,10 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns metadata as a JSON object. Raises ConfigurationError if it is none, or is too large."""
     if metadata is None:
         return {}
-    if isinstance(metadata, dict) and (odd := [name for name in metadata if not isinstance(name, str)]):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnknownVariableType]
-        raise ConfigurationError(f"the metadata of a session has the key {odd[0]!r}; the keys are texts")
+    if isinstance(metadata, dict) and (others := [name for name in metadata if not isinstance(name, str)]):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnknownVariableType]
+        raise ConfigurationError(
+            f"the metadata of a session has the key {describe_value(others[0])}; the keys are texts"
+        )
     try:
         encoded = msgspec.json.encode(metadata)
         value = msgspec.json.decode(encoded, type=dict[str, Any])
@@ -146,13 +149,13 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argumen
     def __post_init__(self) -> None:
         metadata: Any = self.metadata
         if not isinstance(self.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"SessionFilter(): owner is a text, got {self.owner!r}")
+            raise ConfigurationError(f"SessionFilter(): owner is a text, got {describe_value(self.owner)}")
         if not isinstance(metadata, dict) or any(
             not isinstance(value, str | int | float | None) for value in cast("dict[str, Any]", metadata).values()
         ):
             raise ConfigurationError(
                 "SessionFilter(): metadata is a dict of texts, numbers, booleans and None, such as "
-                f"{{'tenant': 'acme'}}, got {metadata!r}"
+                f"{{'tenant': 'acme'}}, got {describe_value(cast('object', metadata))}"
             )
 
 
@@ -373,11 +376,6 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
             offers=chosen.rules if chosen else self.offers,
             contents=chosen.contents if chosen else self.contents,
         )
-
-    def allows_call(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:
-        """True if the answer allows exactly this call with this input."""
-        same = self.call_id == call_id and self.fingerprint == fingerprint_call(tool, input)
-        return same and self.answer == "allowed"
 
 
 def fingerprint_call(tool: str, input: dict[str, Any]) -> str:

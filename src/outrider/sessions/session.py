@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self, cast
 
 import msgspec
 
-from outrider.errors import ConfigurationError, PartValidationError
+from outrider.errors import PartValidationError
 from outrider.event_bus import EventBus
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
@@ -14,7 +14,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import PartBase, TextPart, Tokens, ToolResultPart, Usage
-from outrider.types.validate import validation_error
+from outrider.types.validate import check_names, validation_error
 
 if TYPE_CHECKING:
     from outrider.sessions.message_formats import MessageFormat
@@ -78,8 +78,7 @@ class Session:
         **unknown: Never,
     ) -> None:
         if unknown:
-            known = ", ".join(sorted(vars(self.__class__)["__init__"].__kwdefaults__))
-            raise ConfigurationError(f"Session() has no argument {next(iter(unknown))!r}; it has {known}")
+            check_names("Session()", unknown, sorted(vars(self.__class__)["__init__"].__kwdefaults__))
         self.id = id or new_id()
         self.title = title
         self.workspace_directory = workspace_directory

@@ -1,6 +1,5 @@
 """Agents whose sessions are recorded once and replayed in later test runs."""
 
-import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.engine.engine import Engine
+from outrider.http.client import is_loopback
 from outrider.models.session_recorder import NON_HTTP_KINDS, cassette_path
 from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.session_replay.recorded_session import Replay, is_input, load_session, session_from_export
@@ -179,13 +179,7 @@ def _guard_connect(real: Any) -> Any:
 
 def _check_host(host: Any) -> None:
     name = host.decode() if isinstance(host, bytes) else host
-    if name in (None, "", "localhost"):
-        return
-    try:
-        local = ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        local = False
-    if not local:
+    if name not in (None, "") and not is_loopback(name):
         # Not an OSError, which clients would retry.
         raise RuntimeError(
             f"a test that plays a cassette tried to reach {name}; use the providers of the fixture outrider_cassette, "

@@ -34,8 +34,6 @@ from outrider.testing.model_rules import (
 )
 
 _STATE = re.compile(r"<workspace_state>.*?</workspace_state>", re.DOTALL)
-SKIPPED_SIGNATURE = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-"""The value with which Gemini accepts a call of another model."""
 SIGNATURES: Mapping[str, str] = {
     "anthropic": "c2lnbmVkIGJ5IGFudGhyb3BpYw==",
     "openai-responses": "c2lnbmVkIGJ5IG9wZW5haQ==",

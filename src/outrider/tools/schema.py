@@ -194,12 +194,6 @@ def _parameter_field(
         raise UnsupportedTypeError(f"tool {tool}, parameter `{parameter.name}`: {error.message}") from error
 
 
-def convert_value(hint: Any, value: Any) -> Any:
-    """Converts one value to its type hint. Strings that contain a number or boolean are accepted. Raises
-    ValueMismatch."""
-    return compile_type(hint).convert(value)
-
-
 def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
     plain = function
     while isinstance(plain, partial):

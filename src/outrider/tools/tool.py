@@ -50,7 +50,7 @@ from outrider.types.tool_declaration import (
     declaration_of,
 )
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import find_json_problem, is_object
+from outrider.types.validate import find_json_problem, is_object, is_positive_number
 
 Policy = Literal["allow", "ask", "deny"]
 EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
@@ -725,7 +725,7 @@ def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
     for option, value in options.items():
         expected = _OPTION_CHECKS.get(option)
         if expected is not None and not expected[0](value):
-            raise ConfigurationError(f"tool {name}: {option} is {expected[1]}, got {value!r}")
+            raise ConfigurationError(f"tool {name}: {option} is {expected[1]}, got {describe_value(value)}")
     try:
         return ToolOptions(**options)
     except TypeError as error:
@@ -735,10 +735,6 @@ def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
 
 def _is_function(value: Any) -> bool:
     return value is None or callable(value)
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -751,7 +747,7 @@ _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "declares": (lambda value: value is None or isinstance(value, ToolDeclaration), "a ToolDeclaration"),
     "path_operation": (lambda value: value in (None, *_OPERATIONS), f"one of {', '.join(_OPERATIONS)}"),
     "policy": (lambda value: value in _STRICTNESS, "allow, ask or deny"),
-    "timeout": (lambda value: value is None or _is_positive(value), "a number of seconds, or None"),
+    "timeout": (lambda value: value is None or is_positive_number(value), "a number of seconds, or None"),
     "repeats": (
         lambda value: value is None or value is msgspec.UNSET or (type(value) is int and value > 0),
         "a whole number of at least 1, or None for no limit",

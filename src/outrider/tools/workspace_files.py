@@ -186,6 +186,7 @@ MAX_LISTED_ENTRIES = 500
 _MAX_SCANNED_ENTRIES = 100_000
 _MAX_CHECKED_FILES = 2_000  # of one command; the editor is asked about each
 _READ_OPERATIONS = frozenset({"read", "list", "search"})
+_SHOWN_PATH = 300  # characters
 _CONTROL = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 _ERROR_TEXTS = {
     errno.EACCES: "the system does not allow it",
@@ -421,10 +422,10 @@ def _entry_suffix(entry: "os.DirEntry[str]") -> str:
     return f" ({found.st_size:,} bytes)" if stat.S_ISREG(found.st_mode) else " (not a file)"
 
 
-def printable_path(path: object, limit: int = 300) -> str:
+def printable_path(path: object) -> str:
     """Returns a path for a message: escaped to one line and truncated."""
     text = re.sub(_CONTROL, lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), str(path))
-    return (text if len(text) <= limit else f"{text[:limit]}…") or "(empty path)"
+    return (text if len(text) <= _SHOWN_PATH else f"{text[:_SHOWN_PATH]}…") or "(empty path)"
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 """Where the text of a part comes from, and where a call sends data: the values of the information flow policy."""
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
 OriginKind = Literal["user", "workspace", "outside", "secret", "web", "mcp", "tool"]
 """The user, a file of the workspace, a path outside it, a secret, a web page, an MCP server, another tool."""
-ORIGIN_KINDS: tuple[OriginKind, ...] = get_args(OriginKind)
 _UNTRUSTED = frozenset({"web", "mcp"})
 _PRIVATE = frozenset({"workspace", "outside", "secret"})
 _SHOWN_AS = {

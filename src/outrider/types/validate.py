@@ -1,6 +1,6 @@
 """Checked conversion of plain data into values, with errors that name the field."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
@@ -37,12 +37,28 @@ class ArgumentsMeta(type(msgspec.Struct)):
                 unknown = [name for name in named if name not in fields]
                 if not unknown and not str(error).startswith(_WRONG_ARGUMENTS):
                     raise  # of `__post_init__`
-                from difflib import get_close_matches  # lazy: only for mistakes
-
-                near = get_close_matches(unknown[0], fields, n=1) if unknown else []
-                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(fields)}"
                 what = f"there is no argument {unknown[0]!r}" if unknown else str(error)
+                hint = _suggest(unknown[0] if unknown else "", fields)
                 raise ConfigurationError(f"{cls.__name__}(): {what}; {hint}") from error
+
+
+def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ConfigurationError for a keyword argument that does not exist, with the nearest one that does."""
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            raise ConfigurationError(f"{where} has no argument {name!r}; {_suggest(name, names)}")
+
+
+def _suggest(name: str, names: Sequence[str]) -> str:
+    from difflib import get_close_matches  # lazy: only for mistakes
+
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
+
+
+def is_positive_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def replace_fields(value: S, changes: Mapping[str, Any]) -> S:

@@ -19,8 +19,9 @@ from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.mcp import mcp_routes
 from outrider.server.oidc import OidcSettings
 from outrider.server.server import OutriderServer, bind_socket
-from outrider.server.state import BackgroundJobs, ServerState, TurnWebhooks
+from outrider.server.state import BackgroundJobs, ServerState
 from outrider.server.users import AuditLog, UserDirectory
+from outrider.server.webhooks import TurnWebhooks
 from outrider.sessions.sqlite.store import SqliteStore
 
 TOKEN = "a-token-that-is-long-enough-for-a-server"
@@ -88,7 +89,7 @@ class Events:
                 return event
 
 
-def _settings(folder: Path) -> Settings:
+def server_settings(folder: Path) -> Settings:
     environ = {"HOME": str(folder), "OUTRIDER_HOME": str(folder / "home")}
     return read_settings(cwd=folder, environ=environ, flags=CommandFlags())
 
@@ -127,18 +128,18 @@ async def served(
                 rules=rules or Rules(),
             )
         )
-        routes = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
+        routes = await opened.enter_async_context(mcp_routes(engine, server_settings(tmp_path), "0")) if mcp else ()
         has_users, webhooks = users is not None, None
         users = users or UserDirectory()
         if webhook_config is not None:
             (tmp_path / "home").mkdir(exist_ok=True)
             (tmp_path / "home" / "config.toml").write_text(webhook_config)
-            webhooks = TurnWebhooks(engine, users, tmp_path / "home" / "server", _settings(tmp_path))
+            webhooks = TurnWebhooks(engine, users, tmp_path / "home" / "server", server_settings(tmp_path))
             await opened.enter_async_context(webhooks)
         listening, address = bind_socket(listen or ListenAddress())
         feeds = SessionFeedRegistry(engine)
         runs = await opened.enter_async_context(aclosing(background(engine))) if background else None
-        settings = _settings(tmp_path) if has_users else None
+        settings = server_settings(tmp_path) if has_users else None
         extras = ServerState(
             background=runs, routes=routes, users=users, settings=settings, oidc=oidc, webhooks=webhooks
         )

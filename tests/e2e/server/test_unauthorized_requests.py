@@ -8,6 +8,7 @@ import pytest
 
 from outrider.server.app import all_routes
 from outrider.server.auth import LINK_SECONDS, LOGIN_SECONDS, BrowserLogins
+from outrider.server.users import ServerUser, UserDirectory
 from tests.e2e.server.http_server import TOKEN, served
 
 # From what is really served, so that no route can be forgotten; each of the page's files is one.
@@ -173,6 +174,16 @@ def test_logins_and_links_expire_and_survive_a_restart(tmp_path):
     assert not logins.redeem_code(code)
     now[0] += LOGIN_SECONDS
     assert not logins.find_by_secret(secret)
+
+
+def test_files_with_hashes_are_private_whatever_an_interrupted_write_left(tmp_path):
+    for name in ("logins", "users"):
+        (tmp_path / f"{name}.new").touch(mode=0o644)
+        (tmp_path / f"{name}.new").chmod(0o644)
+    BrowserLogins(tmp_path / "logins.json").sign_in()
+    UserDirectory(tmp_path / "users.json").put(ServerUser(name="ana"))
+    for name in ("logins.json", "users.json"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
 
 
 async def test_others_cannot_use_up_the_requests_of_the_owner(tmp_path):

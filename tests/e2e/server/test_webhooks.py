@@ -12,16 +12,17 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="SKIPPED: no tests of webhooks, since sqlalchemy is not installed")
 
-from outrider import Tool
+from outrider import Agent, Engine, Provider, Tool
 from outrider.background.webhooks import sign_notice
 from outrider.engine.archive import StoredSession
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, StoreError
 from outrider.providers.scripted import call
-from outrider.server.state import TurnNotice
 from outrider.server.users import ServerUser, UserDirectory
-from outrider.types.events import LoopCompletedEvent, SessionUpdatedEvent
+from outrider.server.webhooks import TurnNotice, TurnWebhooks, WebhookSession
+from outrider.sessions.memory_store import MemoryStore
+from outrider.types.events import ErrorEvent, LoopCompletedEvent, SessionUpdatedEvent
 from outrider.types.ids import new_id
-from tests.e2e.server.http_server import Client, served
+from tests.e2e.server.http_server import Client, served, server_settings
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -119,6 +120,56 @@ async def test_failures_approvals_and_aborted_turns_have_their_events(tmp_path: 
             assert (await receiver.next())["event"] == "turn.aborted"
 
 
+async def test_a_notice_has_only_the_error_that_ended_its_own_turn(tmp_path: Path):
+    async with receiving() as receiver:
+        config = receiver.config(receiver.table("all"))
+        async with served(tmp_path, [], webhook_config=config) as client:
+            session = await client.create()
+            publish = client.engine.bus.publish
+            publish(ErrorEvent(session_id=session, error_type="HookFailed", message="the hook failed"))
+            publish(LoopCompletedEvent(session_id=session, termination_reason="completed"))
+            publish(LoopCompletedEvent(session_id=session, termination_reason="error"))
+            publish(ErrorEvent(session_id=session, error_type="ProviderError", message="no answer"))
+            publish(LoopCompletedEvent(session_id=session, termination_reason="error"))
+            notices = sorted([await receiver.next() for _ in range(3)], key=lambda notice: notice["notice"])
+    ends = [(notice["event"], notice.get("error", {}).get("type")) for notice in notices]
+    assert ends == [("turn.completed", None), ("turn.failed", None), ("turn.failed", "ProviderError")]
+
+
+class StoreWithUnreadableSession(MemoryStore):
+    unreadable = ""
+
+    async def get(self, session_id: str) -> StoredSession:
+        if session_id == self.unreadable:
+            raise StoreError("the disk cannot be read")
+        return await super().get(session_id)
+
+
+async def test_a_notice_whose_session_cannot_be_read_is_posted_later_and_does_not_disturb_others(tmp_path: Path):
+    store = StoreWithUnreadableSession()
+    sessions = [StoredSession(), StoredSession()]
+    for session in sessions:
+        await store.create(session)
+    store.unreadable = sessions[0].id
+    agent = Agent("writer", "You write.", "model-1", "scripted")
+    async with receiving() as receiver, Engine([agent], [Provider("scripted", "scripted")], store=store) as engine:
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "config.toml").write_text(receiver.config(receiver.table("ci")))
+        webhooks = TurnWebhooks(engine, UserDirectory(), tmp_path / "home" / "server", server_settings(tmp_path))
+        await webhooks.count_pending()  # creates the file
+        with sqlite3.connect(tmp_path / "home" / "server" / "webhooks.sqlite") as db:
+            for session in sessions:
+                notice = TurnNotice(
+                    notice=f"{new_id()}:ci", event="turn.completed", time=1, session=WebhookSession(id=session.id)
+                )
+                row = (notice.notice, "http://ignored", msgspec.json.encode(notice).decode())
+                db.execute("INSERT INTO notices VALUES (?, ?, ?, 0, 1)", row)
+        async with webhooks:
+            assert (await receiver.next())["session"]["id"] == sessions[1].id
+    ((_, tries),) = pending_rows(tmp_path)
+    assert tries == 1
+
+
 async def test_only_chosen_events_are_posted_and_called_agents_belong_to_the_turn_of_their_caller(tmp_path: Path):
     async with receiving() as receiver:
         config = receiver.config(receiver.table("asked", 'events = ["question.asked"]'), receiver.table("ended"))
@@ -213,7 +264,11 @@ async def test_administrators_add_and_remove_webhooks_of_a_running_server(tmp_pa
             seconds = int(notice["headers"]["webhook-timestamp"])
             signed = sign_notice(created["secret"], notice["notice"], notice["raw"], seconds)
             assert notice["headers"]["webhook-signature"] == signed["webhook-signature"]
+            with sqlite3.connect(file) as db:
+                row = (f"{new_id()}:{created['id']}", url, notice["raw"], 10**15)
+                db.execute("INSERT INTO notices VALUES (?, ?, ?, 1, ?)", row)
             assert (await client.ask("DELETE", f"/api/webhooks/{created['id']}"))[0] == 204
+            assert not pending_rows(tmp_path)
             assert (await client.ask("DELETE", f"/api/webhooks/{created['id']}"))[0] == 404
             assert (await client.ask("DELETE", "/api/webhooks/ci"))[0] == 400
             for wrong in ({"url": "ftp://x"}, {"url": url, "user": "zoe"}, {"url": url, "secret": "whsec_?"}):

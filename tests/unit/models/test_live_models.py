@@ -8,7 +8,7 @@ import pytest
 from outrider.engine.diagnostics import known_models
 from outrider.engine.frontend import describe_model, list_models, order_live_models
 from outrider.models.clients import CatalogPricing
-from outrider.models.live_models import LiveModel, fetch_models, is_chat_model
+from outrider.models.live_models import KeyProblem, LiveModel, check_key, fetch_models, is_chat_model
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Agent, Provider
 from outrider.types.parts import ModelRef, Tokens
@@ -113,6 +113,15 @@ async def test_a_server_s_own_list_is_read(kind, body, path, names):
 async def test_without_a_list_the_catalog_answers(body):
     async with serving(Reply([body])) as server:
         assert await fetch_models(Provider("here", "openai", "key", f"{server.url}/v1")) is None
+
+
+async def test_a_server_on_this_machine_is_asked_without_the_proxy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with serving(Reply([b'{"data": [{"id": "llama-3"}]}'])) as server:
+        provider = Provider("here", "openai", "key", f"{server.url}/v1")
+        assert await check_key(provider) == KeyProblem()
+        assert [model.name for model in await fetch_models(provider) or ()] == ["llama-3"]
 
 
 def test_other_models_are_left_out():

@@ -3,7 +3,10 @@
 `false_proofs.txt` has one command line per line, grouped by cause; ⏎ represents a line end.
 """
 
+import os
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -170,3 +173,28 @@ def test_a_login_shell_does_not_run_start_files_of_the_workspace(tmp_path: Path,
 def test_the_options_of_every_program_are_written_correctly(table: dict[str, ProgramSpec]):
     """They are parsed on first use."""
     assert sum(len(spec.options) for spec in table.values()) > 50
+
+
+GRAMMAR_PACKAGE = """
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+spec = PathFinder.find_spec("_binding", [{folder!r}])
+binding = module_from_spec(spec)
+spec.loader.exec_module(binding)
+language = binding.language
+"""
+
+
+def test_a_grammar_package_without_the_private_module_is_imported(tmp_path: Path):
+    installed = find_spec("tree_sitter_bash")
+    assert installed is not None and installed.submodule_search_locations
+    package = tmp_path / "tree_sitter_bash"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        GRAMMAR_PACKAGE.format(folder=next(iter(installed.submodule_search_locations)))
+    )
+    use = "decide('shell', {'command': 'ls'}, mode='plan', workspace='.')"
+    code = f"from outrider.permissions import decide; print({use}.effect)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout == "allow\n", ran.stderr

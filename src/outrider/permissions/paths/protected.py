@@ -181,10 +181,12 @@ class SecretFileFinder:
 
     MAX_FILES = 256
     MAX_AGE = 10.0
+    FIRST_SECONDS = 0.05
+    MORE_SECONDS = 0.005
 
-    def __init__(self, workspace: Path, *, first_seconds: float = 0.05, more_seconds: float = 0.005) -> None:
+    def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
-        self._budget, self._more_seconds = first_seconds, more_seconds
+        self._budget = self.FIRST_SECONDS
         self._known: set[str] = set()  # by the last complete walk
         self._found: set[str] = set()  # by the current one
         self._waiting: deque[str] = deque([str(workspace)])
@@ -196,7 +198,7 @@ class SecretFileFinder:
             self._waiting.append(str(self._workspace))
         if self._waiting:
             self._walk(monotonic() + self._budget)
-            self._budget = self._more_seconds
+            self._budget = self.MORE_SECONDS
         deep = sorted(self._known | self._found)[: self.MAX_FILES]
         return (*find_secret_files(self._workspace), *map(Path, deep))
 

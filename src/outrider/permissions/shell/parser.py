@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, Literal
@@ -84,12 +85,13 @@ def _load_parser() -> "Parser":
 
 def _load_grammar() -> object:
     """Returns the grammar of bash. It is read from the extension module of tree_sitter_bash without importing the
-    package, which imports importlib.resources and with it tempfile, shutil and lzma: half a megabyte."""
+    package, which imports importlib.resources and with it tempfile, shutil and lzma: half a megabyte. A version without
+    that module is imported."""
     package = find_spec("tree_sitter_bash")
     folders = package.submodule_search_locations if package else None
     spec = PathFinder.find_spec("_binding", folders)
     if spec is None or spec.loader is None:
-        raise ModuleNotFoundError("the package tree-sitter-bash is not installed", name="tree_sitter_bash")
+        return import_module("tree_sitter_bash").language()
     binding = module_from_spec(spec)
     spec.loader.exec_module(binding)
     return binding.language()

@@ -24,8 +24,8 @@ from outrider.project.mcp import ServerOffers
 from outrider.project.mcp_completion import InputCompletion
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
-from outrider.server.state import ServerWebhook, TurnWebhooks
 from outrider.server.users import UserDirectory
+from outrider.server.webhooks import ServerWebhook, TurnWebhooks
 from outrider.types.agents import Provider
 
 if TYPE_CHECKING:

@@ -114,7 +114,8 @@ class PostgresStore:
         synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
-        append = writes.prepare_append(AppendRequest(session_id, to_rows(session_id, values), token, draft, takes))
+        request = AppendRequest(session_id, to_rows(session_id, values), token, draft, takes)
+        append = writes.prepare_append(request, values)
         return await self._pool.run(
             lambda db, retried: writes.append_rows(db, append, self._clock(), retried=retried),
             is_statement=not append.needs_transaction,

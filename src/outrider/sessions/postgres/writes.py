@@ -4,7 +4,7 @@ Each function runs inside one transaction. With `retried`, an earlier attempt ma
 was lost before the response to COMMIT arrived.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 import msgspec
@@ -21,9 +21,10 @@ from outrider.sessions.records import (
     ProcessIdentity,
     SessionUpdate,
     StoredSession,
+    StoredValue,
 )
 from outrider.sessions.rows import search_terms
-from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs, read_part
+from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs
 from outrider.sessions.rows.session_rows import (
     check_token,
     decode_approval,
@@ -40,6 +41,8 @@ from outrider.sessions.rows.session_rows import (
     with_fingerprint,
 )
 from outrider.sessions.session import SessionTime
+from outrider.types.codec import AnyPart
+from outrider.types.messages import Message
 
 MAX_LEXEMES, MAX_LEXEME_CHARACTERS = 20_000, 200
 CHANNEL = "outrider_changes"
@@ -80,7 +83,7 @@ class AppendStatement(msgspec.Struct, frozen=True):
     With a token it also checks that, so that it needs no transaction unless there are `blobs` to store."""
 
     request: AppendRequest
-    sql: str
+    sql: bytes
     values: dict[str, object]
     blobs: Sequence[tuple[PartRow, dict[str, bytes]]]
 
@@ -89,8 +92,9 @@ class AppendStatement(msgspec.Struct, frozen=True):
         return self.request.token is None or bool(self.blobs)
 
 
-def prepare_append(request: AppendRequest) -> AppendStatement:
-    """Builds the statement. Of a row that occurs twice, it stores the last version at the place of the first."""
+def prepare_append(request: AppendRequest, stored_values: Sequence[StoredValue]) -> AppendStatement:
+    """Builds the statement that stores the values, whose rows are in the request. Of a row that occurs twice, it stores
+    the last version at the place of the first."""
     count = len(request.rows) + len(request.takes)
     messages, parts = dict[str, tuple[int, MessageRow]](), dict[tuple[str, str], tuple[int, PartRow]]()
     for back, row in zip(range(count - 1, -1, -1), request.rows, strict=False):
@@ -123,7 +127,7 @@ def prepare_append(request: AppendRequest) -> AppendStatement:
             "starts": [row.start for _, row in parts.values()],
             "ends": [row.end for _, row in parts.values()],
             "part_bodies": [body for body, _ in stored],
-            "words": ["" if request.draft else _part_lexemes(row) for _, row in parts.values()],
+            "words": [""] * len(parts) if request.draft else _list_lexemes(stored_values, parts),
         }
     sql = _append_sql(
         fenced=request.token is not None, messages=bool(messages), parts=bool(parts), takes=bool(request.takes)
@@ -142,7 +146,7 @@ async def append_rows(db: Connection, append: AppendStatement, now: int, *, retr
     if request.takes:
         values |= await _take_items(db, request, now, retried=retried)
     try:
-        found = await (await db.execute(append.sql.encode(), values)).fetchone()
+        found = await (await db.execute(append.sql, values)).fetchone()
     except errors.NotNullViolation as error:  # a part without a message has no key of one
         names = {row.message_id for row in request.rows if isinstance(row, PartRow)}
         names -= {row.id for row in request.rows if isinstance(row, MessageRow)}
@@ -196,12 +200,12 @@ _ALL_TAKEN = ", 1 / ((SELECT count(*) FROM taken) = %(items)s)::integer"
 
 
 @cache
-def _append_sql(*, fenced: bool, messages: bool, parts: bool, takes: bool) -> str:
+def _append_sql(*, fenced: bool, messages: bool, parts: bool, takes: bool) -> bytes:
     """Returns the statement without the steps that have nothing to do: each takes time to start."""
     message = f"coalesce({_NEW_MESSAGE}, {_OLD_MESSAGE})" if messages else _OLD_MESSAGE
     steps = [_PUT_MESSAGES] * messages + [_PUT_PARTS.format(message)] * parts + [_TAKE_ITEMS] * takes
     session = _FENCED_SESSION if fenced else _LOCKED_SESSION
-    return f"WITH session AS ({session}){''.join(steps)} SELECT session.seq{_ALL_TAKEN * takes} FROM session"
+    return f"WITH session AS ({session}){''.join(steps)} SELECT session.seq{_ALL_TAKEN * takes} FROM session".encode()
 
 
 async def _take_items(db: Connection, request: AppendRequest, now: int, *, retried: bool) -> dict[str, object]:
@@ -353,9 +357,13 @@ def _without_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     return body, {}
 
 
-def _part_lexemes(row: PartRow) -> str:
-    part, _ = read_part("", row)
-    return "" if part is None else " ".join(split_lexemes(search_terms.searchable_text(part)))
+def _list_lexemes(values: Sequence[StoredValue], names: Iterable[tuple[str, str]]) -> list[str]:
+    """Returns the words of the last version of each part, which is named by the ids of its message and its own."""
+    last = dict[tuple[str, str], AnyPart]()
+    for value in values:
+        for part in value.parts if isinstance(value, Message) else (value,):
+            last[part.message_id, part.id] = part
+    return [" ".join(split_lexemes(search_terms.searchable_text(last[name]))) for name in names]
 
 
 async def _put_blobs(db: Connection, session_id: str, row: PartRow, blobs: dict[str, bytes]) -> None:

@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode, urlsplit
 
@@ -12,7 +11,7 @@ import msgspec
 from outrider._lazy import lazy_pattern
 from outrider._sync import ThreadPool
 from outrider.errors import NetworkError, ToolFailure
-from outrider.http.client import HttpClient, is_public, read_body
+from outrider.http.client import HttpClient, is_loopback, is_public, read_body
 from outrider.http.connection import AddressFilter
 from outrider.http.transport import HttpRequest
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
@@ -63,8 +62,7 @@ def names_this_machine(url: str) -> bool:
     """Returns whether the host of a URL is `localhost`, ::1 or in 127.0.0.0/8; names that resolve to one do not
     count."""
     try:
-        host = urlsplit(url).hostname or ""
-        return host in ("localhost", "::1") or IPv4Address(host).is_loopback
+        return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
 

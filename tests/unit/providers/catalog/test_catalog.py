@@ -280,6 +280,9 @@ def test_prices_are_stored_so_that_later_starts_need_not_load_the_package(tmp_pa
     assert ask_for_prices(path, "2026-06-01") == changed
     assert ask_for_prices(path, "2026-06-01")[1] is False
     assert ask_for_prices(tmp_path / "no folder" / "prices.json", "2026-06-01") == changed
+    (tmp_path / "not a file" / "prices.json").mkdir(parents=True)
+    assert ask_for_prices(tmp_path / "not a file" / "prices.json", "2026-06-01") == changed
+    assert [path.name for path in (tmp_path / "not a file").iterdir()] == ["prices.json"]
 
 
 LISTED = """

@@ -12,7 +12,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local screens page screenshots docs package sbom lock clean
+.PHONY: help run test test-fast test-all check fix names soak cover mutate bench try-api mcp-conformance eval-local screens page screenshots docs package sbom lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -48,6 +48,11 @@ check: $(STAMP)  ## lint, format, types, import layers, dead code, language
 fix: $(STAMP)  ## let ruff fix and format what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+names: $(STAMP)  ## add new stored, sent and public names to the pinned lists in tests/architecture
+	@$(BIN)/python -m tests.architecture.test_stored_names write
+	@$(BIN)/python -m tests.architecture.test_public_surface
+	@git diff --stat -- tests/architecture/stored_names.json tests/architecture/public_names.txt tests/architecture/public_modules.json
 
 soak: $(STAMP)  ## run property-based tests with 40 times the examples, and fault tests, for a long time
 	@OUTRIDER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600

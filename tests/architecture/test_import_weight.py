@@ -1,9 +1,10 @@
 """Commands load only what they need: start-up cost grows with every module and library that is imported.
 
 The limits count modules of the package that are loaded when a command has finished, with the `__init__` files of its
-folders. They are near what is loaded today, so that a merge or an import at module level that slows a command down is
-noticed; raise one only together with a measurement. For `run`, two more counts are limited: modules without the
-`__init__` files, and files of which a function was called, so that more than their definitions ran."""
+folders and without the built-in tools, which every session has. They are near what is loaded today, so that a merge or
+an import at module level that slows a command down is noticed; raise one only together with a measurement. For `run`,
+two more counts are limited: modules without the `__init__` files, and files of which a function was called, so that
+more than their definitions ran."""
 
 import json
 import os
@@ -29,7 +30,7 @@ sys.stdout, out = sys.stderr, sys.stdout
 code = main()
 sys.setprofile(None)
 names = sorted(sys.modules)
-own = [name for name in names if name.partition(".")[0] == "outrider"]
+own = [name for name in names if name.partition(".")[0] == "outrider" and ".tools.builtin." not in name]
 files = [name for name in own if not hasattr(sys.modules[name], "__path__")]
 out.write(json.dumps({{"code": code, "own": own, "all": names, "files": files, "called": sorted(called & set(own))}}))
 """
@@ -93,9 +94,9 @@ def test_a_short_run_loads_no_front_end_and_few_modules(tmp_path: Path):
     with serving(ModelServer(0)) as model:
         environment = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": model.url, "OUTRIDER_MODEL": "openai/mock"}
         found = loaded(tmp_path, "run", "hi", **environment)
-    assert len(found["own"]) <= 153, f"{len(found['own'])} modules: {found['own']}"
-    assert len(found["files"]) <= 126, f"{len(found['files'])} files: {found['files']}"
-    assert len(found["called"]) <= 116, f"{len(found['called'])} called files: {found['called']}"
+    assert len(found["own"]) <= 144, f"{len(found['own'])} modules: {found['own']}"
+    assert len(found["files"]) <= 117, f"{len(found['files'])} files: {found['files']}"
+    assert len(found["called"]) <= 107, f"{len(found['called'])} called files: {found['called']}"
     assert not HEAVY & set(found["all"])
     assert not UNUSED & set(found["all"])
     assert not [
@@ -107,7 +108,7 @@ def test_a_command_loads_the_parser_and_the_sandbox_and_little_more(tmp_path: Pa
     with serving(ModelServer(1)) as model:
         environment = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": model.url, "OUTRIDER_MODEL": "openai/mock"}
         found = loaded(tmp_path, "run", "hi", **environment)
-    assert len(found["own"]) <= 196, f"{len(found['own'])} modules: {found['own']}"
+    assert len(found["own"]) <= 187, f"{len(found['own'])} modules: {found['own']}"
     assert not (ARCHIVES | {"dataclasses", "difflib", "importlib.resources"}) & set(found["all"])
 
 

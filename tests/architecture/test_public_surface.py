@@ -1,8 +1,9 @@
-"""What users can import is decided on purpose, resolves, and costs little to load."""
+"""What users can import is decided on purpose, resolves, and costs little to load.
+
+`python -m tests.architecture.test_public_surface` writes the pinned lists for the code as it is now."""
 
 import inspect
 import json
-import os
 import subprocess
 import sys
 from importlib import import_module
@@ -47,7 +48,7 @@ def test_the_public_names_are_the_pinned_ones():
     pinned, actual = set(pinned_names()), set(outrider.__all__)
     assert actual == pinned, (
         f"new: {sorted(actual - pinned)}, gone: {sorted(pinned - actual)}; "
-        f"if that is meant, change {PINNED.name} and CHANGELOG.md in the same commit"
+        "if that is meant, run `make names` and change CHANGELOG.md in the same commit"
     )
 
 
@@ -100,11 +101,13 @@ def parameters_of(value: object) -> str:
     )
 
 
-def test_the_public_modules_and_signatures_are_the_pinned_ones():
+def all_signatures() -> dict[str, dict[str, str]]:
     names = ["outrider", *(f"outrider.{name}" for name in MODULES)]
-    found = {name: signatures_of(import_module(name)) for name in names}
-    if os.environ.get("UPDATE_PUBLIC_MODULES"):
-        PINNED_MODULES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return {name: signatures_of(import_module(name)) for name in names}
+
+
+def test_the_public_modules_and_signatures_are_the_pinned_ones():
+    found = all_signatures()
     pinned = json.loads(PINNED_MODULES.read_text(encoding="utf-8"))
     changed = {
         f"{module}.{name}": (pinned.get(module, {}).get(name, "not there"), found.get(module, {}).get(name, "gone"))
@@ -113,11 +116,16 @@ def test_the_public_modules_and_signatures_are_the_pinned_ones():
         if pinned.get(module, {}).get(name) != found.get(module, {}).get(name)
     }
     assert not changed, (
-        "the public interface has changed; see docs/versioning.md. If that is meant, set UPDATE_PUBLIC_MODULES=1 once, "
-        f"and change CHANGELOG.md in the same commit: {changed}"
+        "the public interface has changed; see docs/versioning.md. If that is meant, run `make names` and change "
+        f"CHANGELOG.md in the same commit: {changed}"
     )
 
 
 def test_every_public_module_is_listed_in_the_policy():
     policy = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
     assert [name for name in MODULES if f"`outrider.{name}`" not in policy] == []
+
+
+if __name__ == "__main__":
+    PINNED.write_text("".join(f"{name}\n" for name in sorted(outrider.__all__)), encoding="utf-8")
+    PINNED_MODULES.write_text(json.dumps(all_signatures(), indent=1) + "\n", encoding="utf-8")

@@ -1,10 +1,10 @@
 """Names that are stored or sent do not change: tags, fields, errors, tables, workflows, routes.
 
 `stored_names.json` was computed from version 0.1. Entries are keyed by what they are about, not by the names of
-classes, so that classes can be renamed. A new field, event or route is added to the file manually; an existing one is
+classes, so that classes can be renamed. `make names` adds a new field, event or route to the file; an existing one is
 changed only together with a migration of what is stored.
 
-    python -m tests.architecture.test_stored_names         # prints the names of the code as it is now
+    python -m tests.architecture.test_stored_names write   # writes the names of the code as it is now
     python -m tests.architecture.test_stored_names find    # says where structs are now that were renamed or moved
 """
 
@@ -27,6 +27,7 @@ import pytest
 
 import outrider
 from outrider import errors, events
+from outrider.config import file
 
 # Where internal things are: adapt these after a rename. The first place that exists counts; the last one is where
 # version 0.1 had it.
@@ -301,6 +302,10 @@ OTHERS: dict[str, str] = {
 MAKES_TABLES = ("migrate", "prepare")  # a method of the background database
 
 FILE = Path(__file__).with_name("stored_names.json")
+for table in (name for name in vars(file) if name.endswith("Table")):  # of the configuration
+    if not any(places.startswith(f"config.file:{table}") for places in STRUCTS.values()):
+        topic = re.sub(r"(?<!^)([A-Z])", r" \1", table.removesuffix("Table")).lower()
+        STRUCTS[f"config, {topic}"] = f"config.file:{table}"
 
 
 def at(places: str) -> Any:
@@ -514,7 +519,7 @@ def lines(every: dict[str, Any]) -> str:
         rows = [("" if name is None else f"{json.dumps(name)}: ") + json.dumps(value) for name, value in pairs]
         start, end = "{}" if isinstance(entries, dict) else "[]"
         sections.append(f'"{about}": {start}\n ' + ",\n ".join(rows) + f"\n{end}")
-    return "{\n" + ",\n".join(sections) + "\n}"
+    return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
 IN_MEMORY: dict[str, Callable[[], Any]] = {
@@ -551,6 +556,14 @@ NEEDS = {
 }
 
 
+def all_lines() -> str:
+    """The content of the file for the code as it is now."""
+    with tempfile.TemporaryDirectory() as scratch:
+        every = {about: compute() for about, compute in IN_MEMORY.items()}
+        every |= {about: compute(Path(scratch)) for about, compute in ON_DISK.items()}
+    return lines(every)
+
+
 def pinned(about: str) -> Any:
     for package in [NEEDS[about]] if about in NEEDS else []:
         pytest.importorskip(package)
@@ -564,13 +577,20 @@ def test_names_that_are_stored_or_sent_are_those_of_version_0_1(about: str):
     if isinstance(expected, dict):
         changed = {name: (expected[name], found.get(name)) for name in expected if found.get(name) != expected[name]}
         assert not changed, f"{about}: what was stored, and what would be stored now"
-    assert found == expected, f"new names belong into {FILE.name}"
+    assert found == expected, "`make names` adds new names"
 
 
 @pytest.mark.parametrize("about", sorted(ON_DISK))
 def test_tables_and_columns_are_those_of_version_0_1(about: str, tmp_path: Path):
     expected = pinned(about)
     assert ON_DISK[about](tmp_path) == expected
+
+
+def test_the_file_is_what_make_names_writes():
+    """Otherwise the names of the next change would be among changes of the order."""
+    for package in set(NEEDS.values()):
+        pytest.importorskip(package)
+    assert FILE.read_text(encoding="utf-8") == all_lines()
 
 
 def test_every_tag_is_explicit_and_not_derived_from_the_name_of_a_class():
@@ -610,8 +630,5 @@ def find() -> None:
 
 if __name__ == "__main__" and sys.argv[1:] == ["find"]:
     find()
-elif __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as scratch:
-        every = {about: compute() for about, compute in IN_MEMORY.items()}
-        every |= {about: compute(Path(scratch)) for about, compute in ON_DISK.items()}
-    sys.stdout.write(lines(every) + "\n")
+elif __name__ == "__main__" and sys.argv[1:] == ["write"]:
+    FILE.write_text(all_lines(), encoding="utf-8")

@@ -58,7 +58,7 @@ from outrider.types.tool_state import ToolCompleted
 WIRE = "wire syntax"
 _BYTES_PER_TOKEN = 4
 _MAX_FILE_TOKENS = 1_500
-_KINDS = {"anthropic": "anthropic", "chat": "openai", "responses": "openai-responses", "google": "google"}
+_KINDS = {"chat": "openai", "responses": "openai-responses"}  # other forms have the name of their provider kind
 _PROMPT_FILES = ("agent", "local_agent", "agent_mode", "background_mode", "chat_mode", "plan_mode", "colleagues")
 _INSTRUCTIONS_HEADER = re.compile(r"^# Instructions from (.+)$", re.MULTILINE)
 
@@ -603,7 +603,7 @@ def _estimate_tokens(span: BodySpan) -> float:
 def _prompt_rates(request: SentRequestView) -> tuple[Decimal, Decimal] | None:
     """Returns the price of a token that was read from the cache, and of another one; scaled to the stored cost."""
     message, tokens = request.message, request.message.tokens
-    kind, model = _KINDS.get(request.form[0], ""), message.model.model if message.model else ""
+    kind, model = _KINDS.get(request.form[0], request.form[0]), message.model.model if message.model else ""
     catalog = shared_catalog()
     whole = catalog.cost_of(kind, model, tokens)
     if whole is None or not tokens.prompt:

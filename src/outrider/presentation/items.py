@@ -111,6 +111,20 @@ def event_notice(event: Event) -> Notice | None:
     return _standard_notice(cast("StandardEvent", event))
 
 
+def is_shown_elsewhere(event: Event) -> bool:
+    """Returns whether a message, a part, the activity or an approval shows what the notice of an event says."""
+    return isinstance(
+        event,
+        RetryScheduledEvent
+        | ModelSilentEvent
+        | ContextCompactionEvent
+        | FilesRestoredEvent
+        | AgentCalledEvent
+        | AgentReturnedEvent
+        | ToolApprovalRequestedEvent,
+    )
+
+
 def _standard_notice(event: StandardEvent) -> Notice | None:
     match event:
         case RetryScheduledEvent():

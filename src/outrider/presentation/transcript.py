@@ -6,7 +6,6 @@ change, so that a renderer can cache what it has drawn."""
 
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import assert_never, cast
 
 from outrider.presentation.activity import ChildAgent, SessionActivity, SideActivity
 from outrider.presentation.items import (
@@ -19,6 +18,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     event_notice,
+    is_shown_elsewhere,
     merge_retry,
     message_error_notice,
     message_items,
@@ -27,40 +27,13 @@ from outrider.presentation.items import (
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
-    AgentReturnedEvent,
-    BudgetExceededEvent,
-    CacheMissEvent,
-    ContextCompactionEvent,
-    DeltasDroppedEvent,
     ErrorEvent,
     Event,
-    FilesRestoredEvent,
-    LLMRequestEvent,
-    LLMResponseEvent,
-    LoopCompletedEvent,
-    LoopStartedEvent,
     MessageAddedEvent,
-    ModelProgressEvent,
-    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
-    ProcessExitedEvent,
-    ProcessOutputEvent,
-    ProcessStartedEvent,
-    RequestChangedEvent,
-    RetryScheduledEvent,
-    SessionUpdatedEvent,
-    StandardEvent,
-    StateChangedEvent,
-    ToolApprovalRequestedEvent,
-    ToolApprovalResultEvent,
-    ToolExecutionCompletedEvent,
-    ToolExecutionStartedEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
-    TurnCompletedEvent,
-    TurnStartedEvent,
-    is_standard_event,
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -214,11 +187,6 @@ class TranscriptView:
         return [item]
 
     def _apply_own(self, event: Event) -> list[TranscriptItem]:
-        if not is_standard_event(event):
-            return self._show_notice(event)
-        return self._apply_standard(cast("StandardEvent", event))
-
-    def _apply_standard(self, event: StandardEvent) -> list[TranscriptItem]:
         match event:
             case MessageAddedEvent():
                 message = self.find_message(event.message_id) if event.role == "user" else None
@@ -229,42 +197,12 @@ class TranscriptView:
                 return self._apply_call_delta(event)
             case PartUpdatedEvent():
                 return self.update_part(event.part)
-            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent() | SessionUpdatedEvent():
-                return self._show_notice(event)
             case AgentCalledEvent():
                 if self._follow_children:
                     self._child_view(event.child_session_id).agent = event.callee
                 return []
-            case (
-                LoopStartedEvent()
-                | TurnStartedEvent()
-                | TurnCompletedEvent()
-                | StateChangedEvent()
-                | LLMRequestEvent()
-                | RequestChangedEvent()
-                | CacheMissEvent()
-                | LLMResponseEvent()
-                | RetryScheduledEvent()
-                | ModelSilentEvent()
-                | ModelProgressEvent()
-                | AgentReturnedEvent()
-                | ProcessStartedEvent()
-                | ProcessOutputEvent()
-                | ProcessExitedEvent()
-            ):
-                return []  # shown by `activity` and `side`, or as title
-            case (
-                ToolExecutionStartedEvent()
-                | ToolExecutionCompletedEvent()
-                | ToolApprovalRequestedEvent()
-                | ToolApprovalResultEvent()
-                | ContextCompactionEvent()
-                | FilesRestoredEvent()
-                | DeltasDroppedEvent()
-            ):
-                return []  # a part or a message shows it too, or the front end asks for an answer
             case _:
-                assert_never(event)
+                return [] if is_shown_elsewhere(event) else self._show_notice(event)
 
     def _apply_delta(self, event: PartDeltaEvent) -> list[TranscriptItem]:
         item = self._by_id.get(event.part_id)

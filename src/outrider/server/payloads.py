@@ -17,17 +17,11 @@ from outrider.engine.archive import (
 )
 from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
-from outrider.presentation.items import Notice, damage_notice, event_notice, state_label
+from outrider.presentation.items import Notice, damage_notice, event_notice, is_shown_elsewhere, state_label
 from outrider.types.events import (
-    AgentCalledEvent,
-    AgentReturnedEvent,
-    ContextCompactionEvent,
     ErrorEvent,
     Event,
-    FilesRestoredEvent,
-    ModelSilentEvent,
     PartUpdatedEvent,
-    RetryScheduledEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
 )
@@ -97,7 +91,7 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
     added: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
         added["notice"] = notice
-        if _is_shown_elsewhere(event):
+        if is_shown_elsewhere(event) or isinstance(event, ErrorEvent):  # the message that ended has the error
             added["shown_elsewhere"] = True
     match event:
         case ToolApprovalRequestedEvent():
@@ -109,18 +103,3 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
         case _:
             pass  # the notice, if there is one, says it all
     return {**event.to_dict(), **added} if added else event
-
-
-def _is_shown_elsewhere(event: Event) -> bool:
-    """Returns whether stored messages or open approvals say the same. A new event class is shown by its notice."""
-    return isinstance(
-        event,
-        RetryScheduledEvent
-        | ModelSilentEvent
-        | ContextCompactionEvent
-        | ErrorEvent
-        | FilesRestoredEvent
-        | AgentCalledEvent
-        | AgentReturnedEvent
-        | ToolApprovalRequestedEvent,
-    )

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, Protocol, TextIO, assert_never, cast
+from typing import Any, Literal, Protocol, TextIO, assert_never
 
 import msgspec
 
@@ -27,13 +27,11 @@ from outrider.types.events import (
     DeltasDroppedEvent,
     ErrorEvent,
     Event,
-    FilesRestoredEvent,
     LLMRequestEvent,
     LLMResponseEvent,
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
-    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -43,7 +41,6 @@ from outrider.types.events import (
     RequestChangedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
-    StandardEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
@@ -53,7 +50,6 @@ from outrider.types.events import (
     ToolOutputEvent,
     TurnCompletedEvent,
     TurnStartedEvent,
-    is_standard_event,
 )
 
 Mark = Literal["begin", "end", "ask", "answer", "run", "good", "bad", "wait", "call", "back", "dots"]
@@ -113,11 +109,22 @@ class ConsoleLine(msgspec.Struct, frozen=True):
 
 def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
     """Returns the line for an event; None for events that are shown in verbose mode only."""
-    if is_standard_event(event):
-        line = _standard_line(cast("StandardEvent", event), verbose)
-    else:  # a class that a program has added
-        line = _unknown_line(event, verbose)
+    line = _event_line(event, verbose)
     return None if line is None else msgspec.structs.replace(line, agent=escape_line(event.agent_name, 24))
+
+
+def _event_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  private, and read with its caller
+    """Returns the line of an event. Of a class without one, such as a class that a program has added, verbose mode
+    shows the name."""
+    if isinstance(event, LoopEvent):
+        return _loop_line(event, verbose)
+    if isinstance(event, ToolEvent):
+        return _tool_line(event, verbose)
+    if isinstance(event, OtherEvent):
+        return _other_line(event)
+    if not verbose:
+        return None
+    return _verbose_line(event) if isinstance(event, VerboseEvent) else _name_line(event)
 
 
 def delta_text(event: DeltaEvent) -> tuple[str, str]:
@@ -132,60 +139,8 @@ def delta_text(event: DeltaEvent) -> tuple[str, str]:
     assert_never(event)
 
 
-def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  private, and read with its caller
-    match event:
-        case (
-            LoopStartedEvent()
-            | LoopCompletedEvent()
-            | LLMRequestEvent()
-            | RequestChangedEvent()
-            | CacheMissEvent()
-            | LLMResponseEvent()
-            | AgentCalledEvent()
-            | AgentReturnedEvent()
-        ):
-            return _loop_line(event, verbose)
-        case (
-            ToolExecutionStartedEvent()
-            | ToolExecutionCompletedEvent()
-            | ToolApprovalRequestedEvent()
-            | ToolApprovalResultEvent()
-        ):
-            return _tool_line(event, verbose)
-        case (
-            RetryScheduledEvent()
-            | ModelSilentEvent()
-            | BudgetExceededEvent()
-            | ContextCompactionEvent()
-            | ProcessStartedEvent()
-            | ProcessExitedEvent()
-            | ErrorEvent()
-        ):
-            return _other_line(event)
-        case (
-            TurnStartedEvent()
-            | TurnCompletedEvent()
-            | StateChangedEvent()
-            | MessageAddedEvent()
-            | PartUpdatedEvent()
-            | SessionUpdatedEvent()
-            | DeltasDroppedEvent()
-        ):
-            return _verbose_line(event) if verbose else None
-        case (
-            ModelProgressEvent()
-            | FilesRestoredEvent()
-            | PartDeltaEvent()
-            | ToolInputDeltaEvent()
-            | ToolOutputEvent()
-            | ProcessOutputEvent()
-        ):
-            return _unknown_line(event, verbose)
-    assert_never(event)
-
-
-def _unknown_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  as above
-    return ConsoleLine("dots", escape_line(event.event_type, 60)) if verbose else None
+def _name_line(event: Event) -> ConsoleLine:
+    return ConsoleLine("dots", escape_line(event.event_type, 60))
 
 
 def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001  as above

@@ -9,7 +9,15 @@ from outrider.presentation.formats import clean_line
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
-from outrider.types.events import Event, LLMResponseEvent, PartUpdatedEvent, ToolApprovalRequestedEvent
+from outrider.types.events import (
+    BudgetExceededEvent,
+    ErrorEvent,
+    Event,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    PartUpdatedEvent,
+    ToolApprovalRequestedEvent,
+)
 from outrider.types.parts import (
     STORED_KINDS,
     AgentPart,
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
     from outrider.presentation.activity import SessionActivity
 
 _STATUS_SECONDS = 0.25
-_TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
+_SUMMARIZED_EVENTS = (ErrorEvent, BudgetExceededEvent, LoopCompletedEvent)  # printed after the run, with its exit code
 
 
 class ProgressPrinter:
@@ -80,7 +88,7 @@ class ProgressPrinter:
                 self._text = ""
         elif isinstance(event, ToolApprovalRequestedEvent) and not event.server:
             return  # this process answers it
-        elif (notice := event_notice(event)) is not None and notice.topic not in _TOPICS_OF_SUMMARY:
+        elif not isinstance(event, _SUMMARIZED_EVENTS) and (notice := event_notice(event)) is not None:
             self._print_notice(notice)
 
     def _print_part(self, part: AnyPart) -> None:

@@ -43,7 +43,7 @@ class TextEncoding(msgspec.Struct, frozen=True):
 
 
 def detect_encoding(raw: bytes, *, complete: bool = True) -> TextEncoding | None:
-    """Returns the encoding, or None for binary data. `whole` is False if `raw` is only the start of a file."""
+    """Returns the encoding, or None for binary data. `complete` is False if `raw` is only the start of a file."""
     for bom, name in _BOMS:
         if raw.startswith(bom) and _is_decodable(raw[len(bom) :], name, complete):
             return TextEncoding(name, bom)

@@ -37,7 +37,7 @@ from outrider import (
     run_stream,
 )
 from outrider.mcp import StdioServer
-from outrider.permissions import decide
+from outrider.permissions import contain, decide
 from outrider.providers import Credential
 from outrider.stores import SqliteStore
 from outrider.testing import Simulator, check_store
@@ -446,6 +446,12 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "a text or",
     ),
     "results as a text": (lambda: Session().add_tool_results("x"), "got str", "a dict or an object"),
+    "tokens of an answer": (lambda: Session().add_assistant_message("a", tokens=ANY or 3), "tokens=3", "Tokens(input="),
+    "cost of an answer": (lambda: Session().add_assistant_message("a", cost=ANY or 0.1), "cost=0.1", "Decimal("),
+    "finish of an answer": (lambda: Session().add_assistant_message("a", finish=ANY or 3), "finish=3", '"stop"'),
+    "results that are none": (lambda: Session().add_tool_results(ANYTHING), "add_tool_results()", "a list of results"),
+    "root of contain": (lambda: contain("a", root=ANYTHING, cwd="/"), "contain(): root is a path", "root='/srv"),
+    "folder of contain": (lambda: contain("a", root="/", cwd=ANY or 3), "contain(): cwd is a path", "cwd='/srv"),
     "answer as a number": (lambda: Session().add_assistant_message(3), "got int", "a dict or an object"),
     "a misspelled title": (lambda: Session(**ANY or {"titel": "x"}), "Session() has no argument 'titel'", "title"),
     "a list as a session": (lambda: Session.from_dict(ANY or [1]), "got list", "to_dict()"),

@@ -122,6 +122,13 @@ class Session:
         finish: str | None = None,
     ) -> Message:
         """Adds a response: a string, parts, content blocks (SDK objects or dicts), or an SDK response object."""
+        for name, value, kinds, example in (
+            ("tokens", tokens, Tokens, "Tokens(input=42, output=9)"),
+            ("cost", cost, (Decimal, int), 'Decimal("0.01")'),
+            ("finish", finish, str, '"stop"'),
+        ):
+            if value is not None and not isinstance(value, kinds):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PartValidationError(f"add_assistant_message({name}={value!r}): write {example}", field=name)
         message = _assistant_message(getattr(content, "content", content))
         message.tokens, message.cost, message.finish = tokens or Tokens(), cost, finish
         now = self._clock()
@@ -133,6 +140,10 @@ class Session:
         content. Raises PartValidationError for a result without an open call."""
         from outrider.sessions.anthropic_format import apply_tool_result, result_parts  # lazy: also below
 
+        if not isinstance(results, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise PartValidationError(
+                f"add_tool_results() takes a list of results, such as [ToolResultPart(…)], got {type(results).__name__}"
+            )
         parts = result_parts(results)
         calls = [self._find_open_call(part.tool_use_id) for part in parts]
         now = self._clock()

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
 from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK
+from outrider.errors import ConfigurationError
 from outrider.permissions.paths.protected import (
     Access,
     find_linked_git_folder,
@@ -111,6 +112,9 @@ def contain(
     `op` is what the caller is going to do with it. The result is a snapshot: open the file with
     `open_to_read` or `open_to_write`, which fail if a link is swapped in afterwards.
     """
+    for name, folder in (("root", root), ("cwd", cwd)):
+        if not isinstance(folder, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"contain(): {name} is a path, such as {name}='/srv/project', got {folder!r}")
     try:
         text = _validate_path(path, op)
         if _WINDOWS_ROOT.match(os.fspath(root)) and os.sep == "/":

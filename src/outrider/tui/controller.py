@@ -71,7 +71,8 @@ class UserCommandRunner:
         try:
             call = await running
         except ToolFailure as error:
-            item.finish(f"failed: {error.message}")
+            item.append_output(error.message)
+            item.finish("failed")
             raise
         except asyncio.CancelledError:
             item.finish("interrupted")

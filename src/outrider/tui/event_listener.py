@@ -105,7 +105,9 @@ class ScreenEventListener:
             return
         match event:
             case ToolApprovalRequestedEvent():
-                agent = "" if event.session_id == self._controller.session_id else event.agent_name
+                conversation = self._controller.conversation
+                own = event.session_id in (conversation.session_id, *conversation.related_sessions)
+                agent = "" if own else event.agent_name
                 await self._ask_approval(requested_approval_view(event, agent=agent))
             case ToolApprovalResultEvent():
                 await self._dialogs.drop_approvals(event.approval_id)

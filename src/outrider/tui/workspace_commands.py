@@ -309,7 +309,8 @@ def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple
                 call = await ui.controller.run_embedded_command(piece.command, found.allowed_commands, ui.redraw)
             except ToolFailure as error:
                 ui.return_input(line)
-                ui.show_notice(f"/{found.name} was not sent, because `{piece.command}` failed", "error", error.message)
+                reason = clean_line(error.message, 300)
+                ui.show_notice(f"/{found.name} was not sent, because `{piece.command}` failed: {reason}", "error")
                 return
             unknown = Origin("tool", piece.command[:200], untrusted=True, private=True)
             origins = merge_origins(origins, (unknown,) if call.origins is UNSET else call.origins)

@@ -96,7 +96,8 @@ async def test_the_screen_continues_when_its_server_comes_back(serving: Serving,
     await screen.shows("▌ first words", "Before the crash.", "▌ more words", "After the crash.")
     await asyncio.to_thread(screen.terminal.press, "ctrl+d")
     assert await asyncio.to_thread(screen.terminal.wait, LIMIT) == 0
-    assert f"--attach {serving.url} --session" in bytes(screen.terminal.raw).decode()
+    # The thread that reads the terminal may be behind the end of the program.
+    await asyncio.to_thread(screen.terminal.wait_for_bytes, f"--attach {serving.url} --session".encode())
 
 
 async def test_a_message_that_is_typed_while_the_server_is_away_waits_on_the_screen_and_is_sent_once(

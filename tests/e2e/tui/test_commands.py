@@ -478,7 +478,7 @@ async def test_a_command_of_a_command_file_is_refused_or_fails_with_a_reason_and
             notice = app.ui.controller.conversation.items[-1]
             assert isinstance(notice, NoticeItem)
             assert "was not sent" in notice.text
-            assert reason in notice.body
+            assert reason in notice.text
             composer.set_text("")
         assert shown_texts(app) == []
 
@@ -489,9 +489,11 @@ async def test_a_command_of_a_command_file_needs_the_approval_that_the_agent_wou
     write_command(home, "change", "Changed: !`sh -c 'echo new > notes.txt; echo done'`")
     async with application(home, workspace) as (app, pilot):
         queue = app.ui.find_widget(panels.DialogQueue)
-        for key, sent in (("n", False), ("y", True)):
+        for key, sent in (("escape", False), ("n", False), ("y", True)):
             await say(app, pilot, "/change")
             await until(lambda: queue.shown is not None and queue.shown.has_focus_within)
+            assert queue.shown is not None
+            assert queue.shown.title == "Keep what this command changed?"
             assert (workspace / "notes.txt").read_text() == "remember the milk\n"
             await pilot.press(key)
             if not sent:

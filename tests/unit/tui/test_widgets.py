@@ -29,7 +29,7 @@ from outrider.tui.rendering.items import item_lines
 from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen, TextField
-from outrider.tui.widgets.status import side_lines
+from outrider.tui.widgets.status import QueuedInputLines, side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
@@ -97,6 +97,16 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
         await pilot.pause()
         assert shown(transcript)[:-1] == before[:-1]
         assert "↓ 2 new lines · ctrl+end" in shown(transcript)[-1]
+
+
+async def test_a_queued_input_takes_one_line_of_a_narrow_terminal_and_the_key_stays_visible():
+    queued = QueuedInputLines()
+    async with Stage(queued).run_test(size=(40, 15)) as pilot:
+        queued.show_inputs([("steer", "a text that is longer than the line")])
+        await laid_out(pilot, lambda: queued.size.height > 0)
+        assert [queued.render_line(y).text.strip() for y in range(queued.size.height)] == [
+            "↳ next step  a text …  ↑: edit again"
+        ]
 
 
 class CountingTranscript(TranscriptWidget):

@@ -103,22 +103,23 @@ class QueuedInputLines(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="waiting", markup=False)
-        self._shown: Sequence[tuple[str, str]] = []
+        self._shown: tuple[Sequence[tuple[str, str]], int] | None = None
 
     def show_inputs(self, inputs: Sequence[tuple[str, str]]) -> None:
         """Show pairs of delivery and text; the last input can be withdrawn with the up key."""
-        if inputs == self._shown:
+        width = max(self.screen.size.width - self.styles.gutter.width, 10)
+        if (inputs, width) == self._shown:
             return  # an update would lay out the screen
-        self._shown = inputs
+        self._shown = inputs, width
         palette = widget_palette(self)
         self.display = bool(inputs)
-        text = Text(no_wrap=True, overflow="ellipsis", end="")
+        lines: list[Text] = []
         for number, (delivery, input_text) in enumerate(inputs):
-            text.append("\n" if number else "")
-            text.append(f"↳ {_DELIVERIES.get(delivery, 'after this')}  ", palette.style("link"))
-            text.append(clean_line(input_text, 200), palette.style("quiet"))
-            text.append("  ↑: edit again" if number == len(inputs) - 1 else "", palette.style("faint"))
-        self.update(text)
+            label = (f"↳ {_DELIVERIES.get(delivery, 'after this')}  ", palette.style("link"))
+            line = Text.assemble(label, (clean_line(input_text, 200), palette.style("quiet")), end="")
+            hint = text_line("  ↑: edit again" if number == len(inputs) - 1 else "", palette.style("faint"))
+            lines.append(Text.assemble(truncate_line(line, width - hint.cell_len), hint, end=""))
+        self.update(Text("\n").join(lines))
 
 
 class StatusInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from tests.architecture.repository import ROOT
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
 
 
-LOADED_FROM_ELSEWHERE = re.compile(
+LOADED_FROM_OTHERS = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|icon))"""
     r"""[^>]*\bhref=["']?(?:https?:)?//""",
     re.IGNORECASE,
@@ -42,7 +42,7 @@ def test_every_public_name_is_in_the_reference_and_found_by_the_search(site: Pat
 def test_the_site_loads_nothing_from_other_machines(site: Path):
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        loaded = LOADED_FROM_ELSEWHERE.search(text)
+        loaded = LOADED_FROM_OTHERS.search(text)
         assert loaded is None, f"{page.name}: {loaded}"
 
 

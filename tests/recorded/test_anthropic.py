@@ -119,13 +119,17 @@ def test_a_prompt_that_is_too_long_is_reported_from_other_invalid_requests(share
 
 
 def test_signatures_citations_and_blocks_of_the_provider_are_all_preserved(shared_dir: Path) -> None:
+    signed = cited = 0
     for exchange in recorded(shared_dir):
         expected, found = exchange["expected"], read(WIRE, exchange)
         if isinstance(found, Answer):
             stored = stored_fields(found.message)
+            signed, cited = signed + bool(stored["signatures"]), cited + bool(stored["citations"])
             assert stored["signatures"] == expected.get("signatures", 0), exchange["id"]
             assert bool(stored["citations"]) == bool(expected.get("citations")), exchange["id"]
             assert stored["server_tools"] == expected.get("server_tools", []), exchange["id"]
+    assert signed > 80
+    assert cited > 25
 
 
 def stored_fields(message: Message) -> dict[str, Any]:

@@ -387,7 +387,7 @@ async def test_chat_mode_has_no_tools_and_plan_mode_only_those_that_read():
 @pytest.mark.parametrize(
     ("approve", "reason", "message"),
     [
-        (None, "denied", "nobody is there"),
+        (None, "denied", "no user is available"),
         (lambda request: False, "rejected", "The user said no."),
         (lambda request: "use another way", "rejected", "The user said no: use another way"),
     ],

@@ -143,8 +143,8 @@ def as_output_type(
     if type(attempts) is not int or attempts < 1:
         raise ConfigurationError(f"output_attempts is a number from 1, got {attempts!r}")
     functions = [validators] if callable(validators) else list(validators or ())
-    if odd := [one for one in functions if not callable(one)]:
-        raise ConfigurationError(f"output_validators are functions of the value, got {type(odd[0]).__name__}")
+    if wrong := [one for one in functions if not callable(one)]:
+        raise ConfigurationError(f"output_validators are functions of the value, got {type(wrong[0]).__name__}")
     if (output_type is None or output_type is str) and not functions:
         return None
     return OutputType(output_type, functions, attempts)

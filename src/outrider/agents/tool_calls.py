@@ -335,12 +335,12 @@ class ToolCallRunner:
         return prepared
 
     async def _execute_call(self, call: ToolPart) -> None:
-        tell = self._context.emit_event
-        tell(ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input)
+        emit = self._context.emit_event
+        emit(ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input)
         ended = await self._tool_runner().run(call, self._tool_context(call))
         state = ended.state
         assert isinstance(state, ToolCompleted | ToolError)
-        tell(
+        emit(
             ToolExecutionCompletedEvent,
             call_id=call.call_id,
             tool_name=call.tool,

@@ -396,9 +396,9 @@ class RunExecutor:
             run_id, job, lambda: repeat_during_outage(self._reports.owns_run, run_id)
         )
         report = self._engine.discreet(JobReport(outcome=outcome, changes=changes))
-        told = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
+        target = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
         ends = assignment.attempt if assignment is not None else None
-        is_stored = await repeat_during_outage(self._reports.store_report, run_id, report, told, ends_attempt=ends)
+        is_stored = await repeat_during_outage(self._reports.store_report, run_id, report, target, ends_attempt=ends)
         if assignment is not None:
             assignment.is_released = is_stored
 

@@ -281,9 +281,9 @@ class Engine:
         providers and the keys of users that this engine uses now."""
         providers = tuple(self.runtime.spec.providers.values())
         parts: dict[str, Any] = {**self._arguments, "providers": providers, "store": self.store, "bus": self.bus}
-        twin = Engine(**{**parts, **changes})
-        twin.runtime.keys_of_owner = self.runtime.keys_of_owner
-        return twin
+        similar = Engine(**{**parts, **changes})
+        similar.runtime.keys_of_owner = self.runtime.keys_of_owner
+        return similar
 
     @overload
     async def submit(

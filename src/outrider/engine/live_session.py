@@ -294,10 +294,10 @@ class LiveSession:
         if self._context is not None:
             self._context.closing = True
         tools = () if self.session_tools is None else (self.session_tools.aclose,)
-        await _call_all(self._abort_for_good, self._close_deps, *tools, self.journal.close)
+        await _call_all(self._abort_and_resolve, self._close_deps, *tools, self.journal.close)
         self._context = None  # it takes input from this session; without the cycle both are freed at once
 
-    async def _abort_for_good(self) -> None:
+    async def _abort_and_resolve(self) -> None:
         """Abort the turn, then resolve the futures of input that waits."""
         try:
             await self.abort()

@@ -424,7 +424,7 @@ def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
     return tuple(named)
 
 
-def ask_about_changes(outcome: CommandOutcome) -> str:
+def changes_question(outcome: CommandOutcome) -> str:
     """Returns the question about what a command changed."""
     count = len(outcome.files) + outcome.more_files
     files = "1 file" if count == 1 else f"{count} files"

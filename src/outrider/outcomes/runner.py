@@ -21,7 +21,7 @@ from outrider.errors import FailureReason, ToolFailure
 from outrider.outcomes.commit import CommitResult, commit_outcome
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
-    ask_about_changes,
+    changes_question,
     describe_outcome,
     fails_for_owner,
     find_blocked,
@@ -571,7 +571,7 @@ class SandboxedCommands:
         while True:
             outcome = await asyncio.to_thread(describe_outcome, pending, upper, recorded_upper, run)
             outcome = mark_unsaved(outcome, await self._unsaved_files(context, folder, pending.changes))
-            answer = await self._ask(context, outcome, ask_about_changes(outcome))
+            answer = await self._ask(context, outcome, changes_question(outcome))
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
                 raise _dropped(pending, answer)

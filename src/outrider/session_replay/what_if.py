@@ -234,8 +234,8 @@ async def what_if(
     rules = {} if change.rules is None else {"rules": change.rules}
     mode = replaced.mode if replaced and replaced.mode else original.mode
     await engine.store.update(fork, SessionUpdate(agent=agent.name, mode=mode))
-    async with engine.like(agents=agents, attended=engine.attended, **rules) as twin:
-        end = await twin.go_on(fork)
+    async with engine.like(agents=agents, attended=engine.attended, **rules) as other:
+        end = await other.go_on(fork)
     session = await load_session(engine.store, fork)
     return WhatIf(original, session, end, compare(original, session))
 

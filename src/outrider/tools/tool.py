@@ -621,9 +621,9 @@ def _check_result(result: ToolResult) -> ToolResult:
     problem = next((name for name, wanted in _RESULT_TYPES.items() if not isinstance(found[name], wanted)), "")
     if problem:
         raise ToolFailure(f"the tool returned a ToolResult with the {problem} {describe_value(found[problem])}")
-    if odd := [file for file in result.attachments if not isinstance(file, Attachment)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if bad := [file for file in result.attachments if not isinstance(file, Attachment)]:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ToolFailure(
-            f"the tool returned a ToolResult with the attachment {describe_value(odd[0])}; use Attachment.from_path() "
+            f"the tool returned a ToolResult with the attachment {describe_value(bad[0])}; use Attachment.from_path() "
             "or Attachment.from_bytes()"
         )
     check_metadata(result.metadata or {})

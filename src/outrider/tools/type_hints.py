@@ -329,8 +329,8 @@ def type_label(hint: Any) -> str:
 
 def _literal_adapter(hint: Any) -> TypeAdapter:
     choices = [(one.value if isinstance(one, Enum) else one, one) for one in get_args(hint)]
-    if odd := [value for value, _ in choices if not isinstance(value, str | int | bool | None)]:
-        raise UnsupportedTypeError(f"the value {odd[0]!r} of a Literal is not JSON")
+    if wrong := [value for value, _ in choices if not isinstance(value, str | int | bool | None)]:
+        raise UnsupportedTypeError(f"the value {wrong[0]!r} of a Literal is not JSON")
     return ChoiceAdapter("literal", choices)
 
 

@@ -241,6 +241,17 @@ def test_queued_input_returns_to_the_composer_after_an_interrupt(home, open_term
     terminal.wait_for("› first thought", "second thought", "draft", "canceled", without="↳")
 
 
+FRAME_ENDS = {"╭": "╮", "│": "│", "╰": "╯"}
+
+
+def assert_frames_are_whole(screen: str) -> None:
+    """Checks that no row of a frame is cut off at the right or continues in the next one."""
+    rows = [row.strip() for row in screen.split("\n")]
+    broken = [row for row in rows if row[:1] in FRAME_ENDS and row[-1] != FRAME_ENDS[row[0]]]
+    assert not broken, "\n".join(broken)
+    assert any(row.startswith("╰") for row in rows), screen
+
+
 SIZES = [(40, 15), (80, 16), (80, 24), (120, 40), (200, 50)]
 
 
@@ -258,7 +269,7 @@ def test_an_approval_shows_keys_reason_and_rule_at_every_size(
     terminal.wait_for("change it")
     terminal.send("Enter")
     terminal.wait_for("Allow edit?", "why", "rule", "edit(/app.py)", "yes, once", "no, because", "← →", "app.py")
-    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+    assert_frames_are_whole(terminal.text())
     for _ in range(20):
         if "+ new 29" in terminal.text():
             break
@@ -287,7 +298,7 @@ def test_start_screen_answer_and_picker_fit_at_every_size(home, open_tmux: Calla
     terminal.wait_for("type to filter", "chat")
     terminal.send("Escape")
     terminal.wait_for("The end.", without="type to filter")
-    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+    assert_frames_are_whole(terminal.text())
 
 
 def test_the_plan_question_comes_after_a_plan_only(home, open_terminal: Open):
@@ -579,7 +590,7 @@ def test_pages_and_commands_are_usable_at_every_size(
         terminal.wait_for(f"› {text}")
         terminal.send("Enter")
         terminal.wait_for(*expected)
-        assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+        assert_frames_are_whole(terminal.text())
 
     say("hi there", "▌ hi there", "Hello.")
     pages = {

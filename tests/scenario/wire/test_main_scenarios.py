@@ -121,7 +121,7 @@ async def test_a_declined_call_ends_in_error_and_the_turn_continues(kind, way, s
         ended = await harness.run_turn(tools=[risky, add], allow=allow)
         assert (ended.output, ran) == ("fine", [])
         declined, added = harness.server.requests[1].results
-        assert ("nobody is there" if allow is None else "The user said no") in declined
+        assert ("no user is available" if allow is None else "The user said no") in declined
         assert added == "2"
 
 

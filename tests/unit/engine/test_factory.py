@@ -42,7 +42,7 @@ async def test_rules_and_unattended_mode_decide_about_calls(place):
         await engine.prompt(session, "go")
         made, date = await calls_of(engine, session)
     assert (made.state.reason, date.state.reason) == ("denied", "denied")
-    assert "nobody is there" in made.state.error
+    assert "no user is available" in made.state.error
     assert not (place.workspace / "made.txt").exists()
 
 

@@ -2,6 +2,7 @@
 
 import signal
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -93,8 +94,14 @@ def test_plain_text_is_what_a_person_would_have_seen(written: str, seen: str):
 
 
 def test_plain_text_takes_time_in_proportion_to_its_length():
-    for hostile in ("\x1b[" * 200_000, "\x1b[" + "1;" * 400_000, "\x1b]" * 200_000, "a\x08" * 200_000, "\r" * 400_000):
-        plain_text(hostile)
+    def cpu_seconds(text: str) -> float:
+        started = process_time()
+        plain_text(text)
+        return process_time() - started
+
+    for start, repeated in (("", "\x1b["), ("\x1b[", "1;"), ("", "\x1b]"), ("", "a\x08"), ("", "\r")):
+        short, long = (min(cpu_seconds(start + repeated * count) for _ in range(3)) for count in (25_000, 400_000))
+        assert long < 80 * short + 0.02, repr(repeated)  # in proportion it is 16 times as long, squared 256 times
 
 
 def test_a_shell_command_reads_no_files_of_the_user():

@@ -21,7 +21,6 @@ from outrider.sessions.snapshots.changes import (
     enforce_total_quota,
     tracked_sessions,
 )
-from outrider.sessions.snapshots.restore import FileAction
 from outrider.sessions.snapshots.scanner import SnapshotLimits
 from outrider.sessions.snapshots.tracker import ChangeTracker
 
@@ -328,10 +327,6 @@ def is_ignored(rules: IgnoreRules, path: str) -> bool:
     parts = path.split("/")
     folders = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
     return any(rules.ignores(folder, is_folder=True) for folder in folders) or rules.ignores(path, is_folder=False)
-
-
-def test_an_action_is_a_value():
-    assert FileAction("a", "nothing") == FileAction("a", "nothing")
 
 
 def test_files_that_are_only_ignored_since_are_neither_deleted_nor_made_anew(workspace: Path, snapshots: ChangeTracker):

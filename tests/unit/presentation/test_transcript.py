@@ -18,6 +18,7 @@ from outrider.presentation.items import (
     event_notice,
     file_name,
     file_summary,
+    is_shown_elsewhere,
     message_items,
     part_item,
 )
@@ -211,15 +212,26 @@ def test_every_kind_of_part_has_its_item_or_is_bookkeeping(kind: type):
     assert type(part_item(part)) is item
 
 
-@for_each("cls", EVENT_TYPES.values())
-def test_every_event_is_handled(cls: type[Event]):
+def smallest_event(cls: type[Event]) -> Event:
     required = {
         field.name: {int: 1, bool: True, dict: {}, Tokens: Tokens()}.get(field.type, "x")  # type: ignore[call-overload]
         for field in msgspec.structs.fields(cls)
         if field.required
     }
-    notice = event_notice(cls(**required))
+    return cls(session_id=SESSION, **required)
+
+
+@for_each("cls", EVENT_TYPES.values())
+def test_every_event_is_handled(cls: type[Event]):
+    notice = event_notice(smallest_event(cls))
     assert notice is None or notice.text
+
+
+@for_each("cls", EVENT_TYPES.values())
+def test_a_notice_is_an_item_unless_a_part_or_the_activity_shows_it(cls: type[Event]):
+    event = smallest_event(cls)
+    if event_notice(event) is not None:
+        assert bool(applied(TranscriptView(SESSION), event)) is not is_shown_elsewhere(event)
 
 
 def test_an_event_of_a_program_is_a_detail():

@@ -178,8 +178,7 @@ class RunQueue:
             return {}
         if len(run_ids) == 1:  # most calls: without a list, the statement is the same each time
             return {entry.id: entry for entry in self._select_entries("id = :id", id=next(iter(run_ids)))}
-        condition = "id = ANY(:ids)" if self._database.is_postgres else "id IN :ids"
-        return {entry.id: entry for entry in self._select_entries(condition, ids=list(run_ids))}
+        return {entry.id: entry for entry in self._select_entries(ids=list(run_ids))}
 
     def list_active(self, states: Collection[str], queue: str, user: str, *, limit: int, offset: int) -> Sequence[str]:
         """Returns the runs in the given states ("queued", "assigned"), newest first, without those that are over."""
@@ -354,13 +353,11 @@ class RunQueue:
                 self._database.notify_workers(db, started="canceled" in assignments)
             return changed
 
-    def _select_entries(self, condition: str, **values: Any) -> Sequence[QueueEntry]:
-        statement = sql_text(
-            "SELECT id, state, worker, after_run, attempts, canceled, ready, agent, provider"
-            f" FROM {self._entries} WHERE {condition}"
-        )
-        if "ids" in values and not self._database.is_postgres:
-            statement = statement.bindparams(sa.bindparam("ids", expanding=True))
+    def _select_entries(self, condition: str = "", **values: Any) -> Sequence[QueueEntry]:
+        """Returns the entries that match the condition, or without one those with the `ids`."""
+        columns = "id, state, worker, after_run, attempts, canceled, ready, agent, provider"
+        select = f"SELECT {columns} FROM {self._entries} WHERE"
+        statement = sql_text(f"{select} {condition}") if condition else self._with_ids(select)
         with self._statements.connect() as db:
             return [
                 QueueEntry(

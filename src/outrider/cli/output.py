@@ -2,12 +2,11 @@
 
 import os
 import sys
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from outrider.errors import OutriderError
-from outrider.presentation.formats import sanitize_for_terminal
+from outrider.presentation.formats import fit_width, sanitize_for_terminal, width_of
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 NOTICE_STYLES = {"detail": "dim", "info": "dim", "success": "green", "warning": "yellow", "error": "red"}
@@ -98,7 +97,7 @@ class Console:
         """Return the text that erases the status line, with NO_COLOR without control sequences."""
         if not self.is_plain:
             return _ERASE_LINE
-        return f"\r{' ' * display_width(self._status)}\r" if self._status else "\r"
+        return f"\r{' ' * width_of(self._status)}\r" if self._status else "\r"
 
     def _apply_style(self, text: str, style: str) -> str:
         return text if not style or self.is_plain else f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
@@ -125,7 +124,7 @@ def format_table(
     """
     shown = narrow if narrow and width < NARROW_TABLE_WIDTH else range(len(heads))
     cells = [[row[at] for at in shown] for row in (heads, *rows)]
-    widths = fit_column_widths([max(map(display_width, column)) for column in zip(*cells, strict=True)], width)
+    widths = fit_column_widths([max(map(width_of, column)) for column in zip(*cells, strict=True)], width)
     aligned = [at for at, column in enumerate(shown) if column in right]
     return [_format_row(row[: len(widths)], widths, aligned) for row in cells]
 
@@ -145,21 +144,7 @@ def fit_column_widths(widths: list[int], room: int) -> list[int]:
 
 def truncate_text(text: str, width: int) -> str:
     """Return the text on one line, cut to `width` terminal columns."""
-    text = " ".join(text.split())
-    if display_width(text) <= width:
-        return text
-    shown, used = "", 0
-    for char in text:
-        used += _char_width(char)
-        if used > width - 1:
-            break
-        shown += char
-    return f"{shown}…"
-
-
-def display_width(text: str) -> int:
-    """Return the number of terminal columns of a text; wide characters take two."""
-    return len(text) if text.isascii() else sum(map(_char_width, text))
+    return fit_width(" ".join(text.split()), width)
 
 
 def draw_bar(value: float, maximum: float, width: int) -> str:
@@ -179,11 +164,5 @@ def _format_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int])
 
 
 def _pad_cell(text: str, width: int, *, right: bool) -> str:
-    space = " " * (width - display_width(text))
+    space = " " * (width - width_of(text))
     return space + text if right else text + space
-
-
-def _char_width(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -3,6 +3,7 @@
 `sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
@@ -49,6 +50,33 @@ def shorten(text: str, limit: int) -> str:
     """Returns the text on one line; if it is longer than `limit` characters, its beginning and an ellipsis."""
     line = " ".join(text[: limit * 2 + 2].split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def width_of(text: str) -> int:
+    """Returns the width of the text in terminal columns."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(char) for char in text)
+
+
+def fit_width(text: str, width: int, ellipsis: str = "…") -> str:
+    """Returns the text cut to a number of columns, with an ellipsis if it was cut."""
+    if width_of(text) <= width:
+        return text
+    room, kept = width - width_of(ellipsis), 0
+    if room < 0:
+        return ellipsis[: max(0, width)]
+    for index, char in enumerate(text):
+        kept += _char_width(char)
+        if kept > room:
+            return text[:index] + ellipsis
+    return text
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def format_duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from outrider.agents.turn_state import is_cut_off
 from outrider.engine.child_sessions import is_internal_agent
+from outrider.presentation.formats import format_count
 from outrider.sessions.export import import_session
 from outrider.sessions.journal import session_from_stored
 from outrider.sessions.memory_store import MemoryStore
@@ -124,22 +125,18 @@ class Replay(msgspec.Struct, frozen=True):
 
     def _lines(self) -> Iterator[str]:
         if self.given:
-            yield f"{_pluralize(self.given, 'step')} before the fork, as given"
+            yield f"{format_count(self.given, 'step')} before the fork, as given"
         for step in self.steps:
             yield f"step {step.number} ({step.agent}): {'differs' if step.differences else 'same'}"
             yield from (f"    {difference.words()}" for difference in step.differences)
         if self.unplayed:
-            yield f"{_pluralize(self.unplayed, 'recorded exchange')} unused"
-        yield f"{_pluralize(len(self.steps), 'step')}, {_pluralize(len(self.differences), 'difference')}"
+            yield f"{format_count(self.unplayed, 'recorded exchange')} unused"
+        yield f"{format_count(len(self.steps), 'step')}, {format_count(len(self.differences), 'difference')}"
 
 
 def quote_short(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= _QUOTED_CHARACTERS else f"{line[: _QUOTED_CHARACTERS - 1]}…")
-
-
-def _pluralize(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def first(values: Iterable[Difference | None]) -> tuple[Difference, ...]:

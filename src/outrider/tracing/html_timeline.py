@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.presentation.formats import escape_line, format_milliseconds, format_tokens
+from outrider.presentation.formats import escape_line, format_count, format_milliseconds, format_tokens
 from outrider.tracing.records import Span, SpanKind, SpanStatus, visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
 from outrider.types.parts import Tokens
@@ -253,7 +253,7 @@ def _render_tiles(root: Span, spans: list[Span]) -> Iterator[str]:
     yield _render_tile("tool calls", f"{kinds.count('tool'):,}", "")
     if waited := sum(map(approval_wait, spans)):
         yield _render_tile("waited for approval", format_milliseconds(waited), "")
-    yield _render_tile("failed", f"{failed:,}", f"of {len(spans):,} span{'s' if len(spans) != 1 else ''}")
+    yield _render_tile("failed", f"{failed:,}", f"of {format_count(len(spans), 'span')}")
 
 
 def _render_tile(label: str, value: str, note: str) -> str:

@@ -1,7 +1,6 @@
 """The records of the tracer: AgentEvent (one line of an event log), Span (one node of a trace), and text helpers."""
 
 import math
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -114,27 +113,6 @@ def can_encode(text: str, encoding: str) -> bool:
     return True
 
 
-def width_of(text: str) -> int:
-    """Returns the width of the text in terminal columns."""
-    if text.isascii():
-        return len(text)
-    return sum(_char_width(char) for char in text)
-
-
-def fit_width(text: str, width: int, ellipsis: str = "…") -> str:
-    """Returns the text cut to a number of columns, with an ellipsis if it was cut."""
-    if width_of(text) <= width:
-        return text
-    room, kept = width - width_of(ellipsis), 0
-    if room < 0:
-        return ellipsis[: max(0, width)]
-    for index, char in enumerate(text):
-        kept += _char_width(char)
-        if kept > room:
-            return text[:index] + ellipsis
-    return text
-
-
 def record_line(event: AgentEvent, start: int) -> str:
     """Returns one record as a line of `EventLog.format`."""
     seconds = max(0, event.timestamp - start) / 1000
@@ -150,12 +128,6 @@ def record_line(event: AgentEvent, start: int) -> str:
 
 def _is_worth_showing(value: object) -> bool:
     return isinstance(value, bool) or bool(value)
-
-
-def _char_width(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 SpanKind = Literal["run", "agent", "model", "tool"]

@@ -6,14 +6,20 @@ from decimal import Decimal
 from itertools import islice
 from typing import Protocol, cast
 
-from outrider.presentation.formats import escape_line, format_cost, format_count, format_milliseconds, format_tokens
+from outrider.presentation.formats import (
+    escape_line,
+    fit_width,
+    format_cost,
+    format_count,
+    format_milliseconds,
+    format_tokens,
+    width_of,
+)
 from outrider.tracing.records import (
     Span,
     SpanStatus,
     can_encode,
     escape_unencodable,
-    fit_width,
-    width_of,
 )
 
 _GAP = 2

@@ -2,7 +2,8 @@
 
 import pytest
 
-from outrider.cli.output import display_width, draw_bar, format_table
+from outrider.cli.output import draw_bar, format_table
+from outrider.presentation.formats import width_of
 
 HEADS = ("id", "folder", "title")
 ROWS = [("0fab25f1", "/somewhere/far/away/in/a/deep/folder", "a title of many words"), ("1234abcd", "/x", "漢字" * 20)]
@@ -10,7 +11,7 @@ ROWS = [("0fab25f1", "/somewhere/far/away/in/a/deep/folder", "a title of many wo
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_no_line_is_wider_than_the_terminal(width: int):
-    assert all(display_width(line) <= width for line in format_table(HEADS, ROWS, width, right=(1,), narrow=(0, 2)))
+    assert all(width_of(line) <= width for line in format_table(HEADS, ROWS, width, right=(1,), narrow=(0, 2)))
 
 
 def test_a_narrow_terminal_gets_the_columns_that_matter_most():

@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from outrider.tracing.records import Span, fit_width, visible, width_of
+from outrider.presentation.formats import fit_width, width_of
+from outrider.tracing.records import Span, visible
 from outrider.tracing.render import render_tree
 from outrider.tracing.trace import Trace
 from outrider.types.events import (

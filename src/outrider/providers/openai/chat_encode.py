@@ -15,6 +15,7 @@ from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError
 from outrider.providers.openai.chat_decode import merge_reasoning_details
 from outrider.providers.openai.common import (
+    THREE_EFFORTS,
     efforts_in_error,
     is_strict_schema,
     nearest_effort,
@@ -82,7 +83,6 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OPENAI_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
-_THREE_EFFORTS = ("low", "medium", "high")
 _dialect_with_thinking = partial(ChatDialect, reasoning="thinking")
 
 DIALECTS = (
@@ -142,19 +142,19 @@ DIALECTS = (
         reasoning="enable_thinking",
         reasoners=r"qwen(3(?!.*(instruct|coder|thinking))|-plus|-flash|-max)",
     ),
-    ChatDialect(name="groq", hosts=("api.groq.com",), efforts=_THREE_EFFORTS),
+    ChatDialect(name="groq", hosts=("api.groq.com",), efforts=THREE_EFFORTS),
     ChatDialect(
-        name="xai", hosts=("api.x.ai",), efforts=_THREE_EFFORTS, reasoners=r"grok-(3-mini|4\.[3-9](?!\d)|[5-9])"
+        name="xai", hosts=("api.x.ai",), efforts=THREE_EFFORTS, reasoners=r"grok-(3-mini|4\.[3-9](?!\d)|[5-9])"
     ),
     ChatDialect(
         name="perplexity",
         hosts=("api.perplexity.ai",),
-        efforts=_THREE_EFFORTS,
+        efforts=THREE_EFFORTS,
         reasoners="sonar-(reasoning|deep)",
         documents="file_url",
     ),
     # Models of other servers reason as their templates say; only names that mean OpenAI's models get an effort.
-    ChatDialect(name="compatible", efforts=("none", *_THREE_EFFORTS)),
+    ChatDialect(name="compatible", efforts=("none", *THREE_EFFORTS)),
 )
 
 

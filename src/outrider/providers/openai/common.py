@@ -157,13 +157,13 @@ def openai_efforts(model: str) -> tuple[str, ...]:
     if "-pro" in model:
         return ("high",) if version < (5, 2) else ("medium", "high", "xhigh")
     if version < (5, 1):
-        return ("minimal", "low", "medium", "high") if version == (5, 0) and "codex" not in model else _THREE_EFFORTS
+        return ("minimal", "low", "medium", "high") if version == (5, 0) and "codex" not in model else THREE_EFFORTS
     off = () if "codex" in model else ("none",)
     top = ("xhigh", "max") if version >= (5, 6) else ("xhigh",) if version >= (5, 2) or "codex-max" in model else ()
-    return (*off, *_THREE_EFFORTS, *top)
+    return (*off, *THREE_EFFORTS, *top)
 
 
-_THREE_EFFORTS = ("low", "medium", "high")
+THREE_EFFORTS = ("low", "medium", "high")
 
 
 def nearest_effort(supported: Sequence[str], effort: ReasoningEffort) -> str | None:

@@ -21,7 +21,7 @@ from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 from outrider.errors import StoreError, StoreUnavailableError
 from outrider.sessions.database_files import FairFileLock, to_store_error, wal_path
 from outrider.sessions.failpoints import failpoint
-from outrider.sessions.sqlite.connection import connect_writer
+from outrider.sessions.sqlite.connection import WAL_LIMIT_BYTES, connect_writer
 
 T = TypeVar("T")
 Write = Callable[[sqlite3.Connection], T]
@@ -241,7 +241,6 @@ MAX_MAINTENANCE_DELAY_SECONDS = 2
 LOCK_TIMEOUT_SECONDS = 30
 FAST_COMMIT_SECONDS = 0.002
 CHECKPOINT_BYTES = 4 * 1024 * 1024
-WAL_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 class DatabaseWriter:

@@ -165,10 +165,14 @@ def _has_open_call(message: Message) -> bool:
 
 
 def _has_running_call(engine: Engine, run_id: str) -> bool:
+    """Returns whether a call runs, or is about to: its answer has arrived."""
     live = engine.live.get(run_id)
     messages = live.journal.session.messages if live else []
-    calls = messages[-1].get_calls() if messages else []
-    return any(isinstance(call.state, ToolRunning) for call in calls)
+    states = [call.state for call in messages[-1].get_calls()] if messages else []
+    return any(
+        isinstance(state, ToolRunning) or (isinstance(state, ToolPending) and state.phase != "awaiting_approval")
+        for state in states
+    )
 
 
 def is_disk_full(problem: BaseException) -> bool:
@@ -338,8 +342,9 @@ class RunExecutor:
                 if _has_running_call(engine, run_id):
                     continue
                 with suppress(StoreUnavailableError):
-                    await self._workspace.save_snapshot(run_id, force=True)
+                    # First, since a call could start while the snapshot is stored. No one takes the run before the end.
                     await self.release_run(run_id, engine)
+                    await self._workspace.save_snapshot(run_id, force=True)
                     await released(run_id)
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 

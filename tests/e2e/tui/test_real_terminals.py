@@ -246,7 +246,7 @@ FRAME_ENDS = {"╭": "╮", "│": "│", "╰": "╯"}
 
 def assert_frames_are_whole(screen: str) -> None:
     """Checks that no row of a frame is cut off at the right or continues in the next one."""
-    rows = [row.strip() for row in screen.split("\n")]
+    rows = [row.strip(" ▁▂▃▄▅▆▇█") for row in screen.split("\n")]  # without the scroll bar on the right
     broken = [row for row in rows if row[:1] in FRAME_ENDS and row[-1] != FRAME_ENDS[row[0]]]
     assert not broken, "\n".join(broken)
     assert any(row.startswith("╰") for row in rows), screen

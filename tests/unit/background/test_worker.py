@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 import sqlalchemy as sa
 
-from outrider import Engine, Tool
+from outrider import Agent, Engine, Tool
 from outrider.background import worker as worker_module
 from outrider.background.database import RunDatabase
 from outrider.background.executor import Assignment
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
+from outrider.background.worktrees import RunWorkspace
 from outrider.sessions.memory_store import MemoryStore
+from outrider.testing import SimulatedRequest, Simulator
+from outrider.testing import call as simulated_call
 from tests.scenario.scripted_runs import agent, call, scripted
 
 SECONDS = 30
@@ -147,6 +152,43 @@ async def test_a_worker_returns_workflows_that_another_one_has_got_meanwhile(tmp
     database.close()
 
 
+async def test_no_call_starts_while_the_files_of_a_released_run_are_stored(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    asked, answers, started = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class SlowSnapshots(RunWorkspace):
+        async def save_snapshot(self, run_id: str, progress: object = None, *, force: bool = False) -> None:
+            if force:
+                answers.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(started.wait(), 0.5)
+
+    def answer(_: SimulatedRequest) -> Any:
+        asked.set()
+        return [answers, simulated_call("wait", "c1")]
+
+    async def wait() -> str:
+        started.set()
+        await asyncio.sleep(60)
+        return "waited"
+
+    store, writer = MemoryStore(), Agent("writer", "You write.", "claude-opus-4-6", "simulator")
+    async with (
+        simulating(answer) as simulator,
+        Engine([writer], [simulator.provider()], [Tool(wait)], store=store) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05, grace=5, workspace=SlowSnapshots(store)) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        await asked.wait()
+        await worker.drain()
+        assert answers.is_set()
+        assert not started.is_set()
+        calls = [call for message in (await store.load(run.id)).messages for call in message.get_calls()]
+        assert calls == []
+    database.close()
+
+
 async def test_the_reason_of_a_failed_run_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "outrider.worker")
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
@@ -189,6 +231,12 @@ async def test_an_execution_whose_run_has_moved_is_counted_as_moved(tmp_path: Pa
             await asyncio.sleep(0.01)
         assert dict(worker.metrics.ended_runs) == {"moved": 1}
     database.close()
+
+
+@asynccontextmanager
+async def simulating(answer: Any) -> AsyncIterator[Simulator]:
+    with Simulator(answer) as simulator:
+        yield simulator
 
 
 class Broken(Worker):

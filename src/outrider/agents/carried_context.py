@@ -120,16 +120,19 @@ def carry_over(summary: str, removed: "RemovedTexts", *, characters: int, withou
 
 
 class _NewestTexts:
-    """The last texts of a role, of at most MAX_SEARCHED characters: the cost of a compaction must not grow with the age
-    of a session."""
+    """The last texts of a role, of at most MAX_SEARCHED characters: neither the cost of a compaction nor the memory of
+    a session may grow with its age."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._characters = 0
 
     def add(self, text: str) -> None:
         self._texts.append(text)
-        if len(self._texts) > 2 * MAX_SEARCHED_TEXTS:
-            self._texts = self._texts[-MAX_SEARCHED_TEXTS:]
+        self._characters += len(text)
+        if len(self._texts) > 2 * MAX_SEARCHED_TEXTS or self._characters > 2 * MAX_SEARCHED:
+            self._texts = [*self.newest()]
+            self._characters = sum(map(len, self._texts))
 
     def newest(self) -> Sequence[str]:
         return _newest_texts(self._texts)

@@ -109,11 +109,11 @@ class ConsoleLine(msgspec.Struct, frozen=True):
 
 def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
     """Returns the line for an event; None for events that are shown in verbose mode only."""
-    line = _event_line(event, verbose)
+    line = _event_line(event, verbose=verbose)
     return None if line is None else msgspec.structs.replace(line, agent=escape_line(event.agent_name, 24))
 
 
-def _event_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  private, and read with its caller
+def _event_line(event: Event, *, verbose: bool) -> ConsoleLine | None:
     """Returns the line of an event. Of a class without one, such as a class that a program has added, verbose mode
     shows the name."""
     if isinstance(event, LoopEvent):

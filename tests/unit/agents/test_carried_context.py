@@ -1,7 +1,7 @@
 """What compactions carry over: each removed message is read once, and old texts are bounded without losing rules."""
 
 from outrider import Message, TextPart, ToolCompleted, ToolPart
-from outrider.agents.carried_context import MAX_USER_TEXTS, RemovedTexts, carried_budget, carry_over
+from outrider.agents.carried_context import MAX_SEARCHED, MAX_USER_TEXTS, RemovedTexts, carried_budget, carry_over
 from outrider.types.tool_state import EndedTime
 
 
@@ -54,3 +54,11 @@ def test_an_early_rule_survives_thousands_of_later_messages_and_the_others_are_c
     assert "The release must never happen on a Friday." in text
     assert f"module_{3 * MAX_USER_TEXTS - 1}.py" in text
     assert "more; `search_conversation` finds them" in text
+
+
+def test_old_answers_are_not_held_in_memory():
+    removed = RemovedTexts()
+    answer = spoken("assistant", "x" * MAX_SEARCHED)
+    removed = removed.read([answer, *(spoken("assistant", f"{number} " + "y" * 50_000) for number in range(40))])
+    assert sum(map(len, removed.by_agent.newest())) <= MAX_SEARCHED
+    assert sum(map(len, removed.by_agent._texts)) <= 3 * MAX_SEARCHED

@@ -199,7 +199,8 @@ class AnswerCheck:
         example_words: Iterable[str] = (),
     ) -> None:
         self._known_text = known_text
-        self._foreign_words = [word for word in example_words if word not in known_text.lower()]
+        lowered = known_text.lower()
+        self._foreign_words = [word for word in example_words if word not in lowered]
         self._has_file = has_file
         self._left_characters = max_characters
         self._buffer = ""

@@ -502,8 +502,9 @@ class WorkspaceFileSource:
         something is done is in the manifest and the README."""
         words = {word.lower() for word in _WORD.findall(text)}
         is_how_to = (asks_how(text) or not words.isdisjoint(_MANIFEST_WORDS)) and not _PATH_LIKE.search(text)
-        if not self.refers_to_workspace(request, text) or (not is_how_to and self.match_files(request, text)):
-            return self.match_files(request, text)
+        found = self.match_files(request, text)
+        if (found and not is_how_to) or not self.refers_to_workspace(request, text):
+            return found
         return _overview_files(request.workspace, with_sources=not is_how_to)
 
     def has_file(self, request: Request, name: str) -> bool:

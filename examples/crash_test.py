@@ -47,7 +47,7 @@ async def main() -> None:
         stored = (await store.list()).sessions
         session = stored[0].id if stored else await engine.create()
         began = bool((await store.load(session)).messages or await store.inbox(session))
-        end = await (engine.go_on(session) if began else engine.prompt(session, "Order tea."))
+        end = await (engine.resume(session) if began else engine.prompt(session, "Order tea."))
         if end.error is not None:
             raise end.error
         print(end.output)

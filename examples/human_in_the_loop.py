@@ -37,7 +37,7 @@ async def ask(file: Path, question: str, model: Provider) -> str:
     async with SqliteStore(file) as store, Engine([agent], [model], tools, store=store) as engine:
         session_id = await engine.create(owner="ada")
         events = engine.events(session_id)
-        await engine.put(session_id, question)
+        await engine.enqueue(session_id, question)
         while not isinstance(await anext(events), ToolApprovalRequestedEvent):
             pass
         return session_id
@@ -49,7 +49,7 @@ async def decide(file: Path, session_id: str, model: Provider, confirm: Callable
         for question in await engine.approvals(session_id):
             allow = confirm(f"{question.tool} {question.input}")
             await engine.answer(question.id, allow=allow)
-        return (await engine.go_on(session_id)).output
+        return (await engine.resume(session_id)).output
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ async def ask(customer: str, text: str) -> None:
         found = (await engine.store.list(SessionFilter(owner=customer), limit=1)).sessions
         ticket = found[0].id if found else await engine.create(owner=customer)
         events = engine.events(ticket)
-        await engine.put(ticket, text)
+        await engine.enqueue(ticket, text)
         async for event in events:
             if isinstance(event, ToolApprovalRequestedEvent):
                 print(f"{customer}: a refund waits for a person")
@@ -104,7 +104,7 @@ async def answer(number: int, *, allow: bool) -> None:
         engine = await open_engine(stack, ANSWERED)
         question = (await engine.approvals())[number]
         await engine.answer(question.id, allow=allow)
-        print((await engine.go_on(question.session_id)).text)
+        print((await engine.resume(question.session_id)).text)
 
 
 def main() -> None:

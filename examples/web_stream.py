@@ -35,7 +35,7 @@ async def chat(request: Request) -> StreamingResponse:
     async def answer() -> AsyncGenerator[str]:
         yield f"event: session\ndata: {session}\n\n"
         events = engine.events(session)
-        await engine.put(session, body["text"])
+        await engine.enqueue(session, body["text"])
         async for event in events:
             match event:
                 case PartDeltaEvent(field="text"):

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         StepDiffers,
     )
     from outrider.session_replay.replay import replay
-    from outrider.session_replay.what_if import Comparison, Course, WhatIf, compare, what_if
+    from outrider.session_replay.what_if import ComparedSession, Comparison, Course, WhatIf, compare, what_if
     from outrider.sessions.records import SessionFilter
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
@@ -180,6 +180,7 @@ __all__ = [
     "CallbackError",
     "CallsDiffer",
     "CompactionPart",
+    "ComparedSession",
     "Comparison",
     "ConfigurationError",
     "Containment",
@@ -357,7 +358,7 @@ __getattr__, __dir__ = lazy_names(
             AnswerDiffers CallsDiffer Replay ReplayedStep RequestDiffers ResultDiffers StepDiffers
         """,
         "outrider.session_replay.replay": "replay",
-        "outrider.session_replay.what_if": "Comparison Course WhatIf compare what_if",
+        "outrider.session_replay.what_if": "ComparedSession Comparison Course WhatIf compare what_if",
         "outrider.engine.results": "RunResult RunStream StreamEvent SyncRunStream",
         "outrider.engine.run": "async_run async_run_stream run run_stream",
         "outrider.background.api": "Background RunHandle",

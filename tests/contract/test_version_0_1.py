@@ -277,7 +277,7 @@ async def test_a_turn_that_a_crash_cut_off_continues_and_repeats_what_may_be_rep
         session = await held.open(SESSIONS["interrupted"], take_over=True)
         states = calls(session)
         assert states["interrupted-effect"].reason == "interrupted"
-        end = await held.go_on(SESSIONS["interrupted"])
+        end = await held.resume(SESSIONS["interrupted"])
         assert (end.reason, end.output) == ("completed", "Went on.")
 
 
@@ -285,7 +285,7 @@ async def test_a_draft_that_a_crash_cut_off_is_preserved_and_the_turn_can_contin
     async with engine(home, lambda _: "The end.") as held:
         session = await held.open(SESSIONS["streaming"], take_over=True)
         assert "A sentence that never ends" in "".join(message.get_text_content() for message in session.messages)
-        assert (await held.go_on(SESSIONS["streaming"])).output == "The end."
+        assert (await held.resume(SESSIONS["streaming"])).output == "The end."
 
 
 @pytest.mark.parametrize(("allow", "status"), [(True, "completed"), (False, "error")])
@@ -296,7 +296,7 @@ async def test_an_approval_that_was_pending_can_be_answered(home: Path, allow: b
         assert (question.tool, question.input, question.answer) == ("risky", {"name": "dance"}, "open")
         await held.open(session_id, take_over=True)
         await held.answer(question.id, allow=allow, by="the test", words="" if allow else "no")
-        end = await asyncio.wait_for(held.go_on(session_id), SECONDS)
+        end = await asyncio.wait_for(held.resume(session_id), SECONDS)
         assert end.output == "Danced or not."
         session = await held.open(session_id)
         state = calls(session)["asking-risky"]
@@ -315,7 +315,7 @@ async def test_an_approval_of_a_called_agent_can_be_answered_and_both_agents_con
     async with engine(home, answer, *CAST) as held:
         (question,) = [one for one in await held.approvals() if one.call_id == "left-risky"]
         await held.answer(question.id, allow=True)
-        end = await asyncio.wait_for(held.go_on(session_id), SECONDS)
+        end = await asyncio.wait_for(held.resume(session_id), SECONDS)
         state = calls(await held.open(session_id))["left-call"]
     assert end.output == "Boss is done."
     assert (state.status, state.text) == ("completed", "Clerk is done.")
@@ -325,7 +325,7 @@ async def test_a_call_of_an_agent_that_a_crash_cut_off_is_interrupted(home: Path
     session_id = SESSIONS["delegated"]
     async with engine(home, lambda _: "Boss is done.", *CAST) as held:
         await held.open(session_id, take_over=True)
-        end = await asyncio.wait_for(held.go_on(session_id), SECONDS)
+        end = await asyncio.wait_for(held.resume(session_id), SECONDS)
         state = calls(await held.open(session_id))["delegated-call"]
     assert end.output == "Boss is done."
     assert (state.status, state.reason) == ("error", "interrupted")

@@ -35,7 +35,7 @@ async def main():
         stored = (await store.list()).sessions
         session = stored[0].id if stored else await engine.create()
         began = bool((await store.load(session)).messages or await store.inbox(session))
-        end = await (engine.go_on(session) if began else engine.prompt(session, "Pay."))
+        end = await (engine.resume(session) if began else engine.prompt(session, "Pay."))
         if end.error:
             raise end.error
 

@@ -112,7 +112,7 @@ async def judge(path: Path, effects: Path, session_id: str, kind: str, url: str)
         ends = judge_opened(session, effects)
         ended_calls = [part for part in before.values() if isinstance(part, ToolPart) and part.ended]
         assert all(part in calls_in(session) for part in ended_calls)
-        end = await (held.go_on(session_id) if input_stored else held.prompt(session_id, "go"))
+        end = await (held.resume(session_id) if input_stored else held.prompt(session_id, "go"))
         assert (end.reason, end.output, end.error) == ("completed", DONE, None)
         assert not is_cut_off(session.messages)
         assert len(await held.store.approvals(session_id)) <= 1  # asked again, never twice

@@ -92,7 +92,7 @@ async def test_sf_002_what_a_running_call_has_written_is_preserved_and_reported_
             assert part.state.reason == "interrupted"
             assert "may have had all, some or none of its effects" in part.state.error
             assert "watch 0 line 5" in part.state.error
-            assert "watch 0 line 5" in (await second.go_on(session_id)).output
+            assert "watch 0 line 5" in (await second.resume(session_id)).output
         await prompting
 
 
@@ -135,7 +135,7 @@ async def test_sf_003_a_call_that_may_have_written_a_file_names_it_and_what_it_i
         assert "notes.txt now has 4 bytes, sha256 " in first
         assert "other.txt does not exist now." in second
         assert "sha256" not in third
-        assert (await held.go_on(session.id)).output == "I see."
+        assert (await held.resume(session.id)).output == "I see."
 
 
 async def test_sf_014_orphans_in_the_middle_of_an_old_history_are_ended_once_and_the_next_request_is_accepted():
@@ -211,7 +211,7 @@ async def test_sf_020_a_session_in_use_names_its_owner_and_can_be_taken_over(tmp
             await held.open(session_id, take_over=True)
             (question,) = await held.approvals(session_id)
             await held.answer(question.id, allow=True)
-            assert (await held.go_on(session_id)).output == "on it goes"
+            assert (await held.resume(session_id)).output == "on it goes"
             assert [part.state.status for part in calls_in(await held.open(session_id))] == ["completed"]
         program.kill()
 
@@ -232,7 +232,7 @@ async def test_sf_021_an_engine_that_lost_its_session_writes_nothing_more_and_en
         await second.open(session_id, take_over=True)
         await until(lambda: ended)
         assert isinstance((await prompting).error, LeaseLostError)
-        assert (await second.go_on(session_id)).output == "mine now"
+        assert (await second.resume(session_id)).output == "mine now"
         (part,) = calls_in(await second.open(session_id))
         assert part.state.reason == "interrupted"  # pyright: ignore
         with pytest.raises(SessionInUseError):
@@ -285,7 +285,7 @@ async def test_a_turn_that_has_its_end_does_not_continue():
     async with engine(["done", "never"]) as held:
         session_id = await held.create()
         await held.prompt(session_id, "go")
-        assert (await held.go_on(session_id)).output == "done"
+        assert (await held.resume(session_id)).output == "done"
         assert len((await held.open(session_id)).messages) == 2
 
 
@@ -299,7 +299,7 @@ async def test_a_turn_that_was_aborted_continues_when_it_is_reported_to():
         await until(lambda: outputs)
         await held.abort(session_id)
         await prompting
-        assert (await held.go_on(session_id)).output == "went on"
+        assert (await held.resume(session_id)).output == "went on"
         assert [m.role for m in (await held.open(session_id)).messages] == ["user", "assistant", "assistant"]
 
 
@@ -318,7 +318,7 @@ async def test_what_a_crash_left_open_in_the_sessions_of_called_agents_is_ended_
     await store.append(sessions[2].id, [asked(sessions[2]), answered(sessions[2], waiting)])
     await store.ask(Approval(session_id=sessions[2].id, call_id="c2", tool="risky"))
     async with Engine([agent()], [scripted(["I see."])], store=store) as held:
-        assert (await held.go_on(sessions[0].id)).output == "I see."
+        assert (await held.resume(sessions[0].id)).output == "I see."
         assert not await held.approvals()
         for session in sessions:
             (call_,) = [p for m in (await store.load(session.id)).messages for p in m.get_parts_by_type(ToolPart)]

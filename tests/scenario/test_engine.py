@@ -343,7 +343,7 @@ async def test_a_turn_that_a_limit_ended_continues_when_it_is_reported_to():
     async with engine(script, look, limits=Limits(turns=2)) as held:
         session = await held.create()
         assert (await held.prompt(session, "go")).reason == "limit"
-        end = await held.go_on(session)
+        end = await held.resume(session)
         assert (end.reason, end.output) == ("completed", "done")
         assert [part.state.output for part in calls_in(await held.open(session))] == ["seen 1", "seen 2"]  # pyright: ignore
 
@@ -415,3 +415,17 @@ async def test_sf_040_calls_that_a_full_disk_stopped_have_ended_and_never_run(th
         assert stored == calls_in(await held.open(session_id))
         assert [part.state.reason for part in stored] == ["canceled"] * 2
         assert ran == []
+
+
+async def test_names_of_version_0_1_work_and_name_their_replacement():
+    async with engine(["one", "two"]) as held:
+        session = await held.create()
+        with pytest.warns(DeprecationWarning, match=r"Engine\.put is deprecated, use Engine\.enqueue"):
+            end = await held.put(session, "go")
+        assert (await end).output == "one"
+        with pytest.warns(DeprecationWarning, match=r"use Engine\.resume"):
+            assert (await held.go_on(session)).output == "one"
+        with pytest.warns(DeprecationWarning, match=r"use Engine\.redact"):
+            assert held.discreet(["open"]) == ["open"]
+        with pytest.warns(DeprecationWarning, match=r"use Engine\.replace"):
+            assert not held.like(attended=False).attended

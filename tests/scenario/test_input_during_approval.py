@@ -35,7 +35,7 @@ async def test_a_call_that_was_approved_while_the_session_was_closed_runs_before
     user_message = Message("user", [TextPart("look again")])
     await store.put_inbox(InboxItem(session_id=session_id, message=user_message, delivery="steer"))
     async with opened("All is done.") as engine:
-        end = await asyncio.wait_for(engine.go_on(session_id, take_over=True), SECONDS)
+        end = await asyncio.wait_for(engine.resume(session_id, take_over=True), SECONDS)
     messages = (await store.load(session_id)).messages
     (made,) = [part for message in messages for part in message.get_parts_by_type(ToolPart)]
     assert (made.state.status, ran, end.output) == ("completed", ["risky"], "All is done.")

@@ -43,7 +43,7 @@ async def test_a_denial_with_a_message_while_no_engine_runs_reaches_the_model_la
     async with SqliteStore(path) as store:
         await store.answer(approval_id, "denied", words="not on a Friday")
         async with Engine([agent()], [scripted([received_text])], [risky], store=store) as held:
-            assert "not on a Friday" in (await held.go_on(session_id)).output
+            assert "not on a Friday" in (await held.resume(session_id)).output
 
 
 async def calls(store: SqliteStore, session_id: str) -> list[ToolPart]:

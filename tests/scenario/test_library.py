@@ -242,7 +242,7 @@ async def test_the_dependencies_of_a_session_are_created_again_in_another_proces
         async with Engine([helper()], scripted("paid"), [pay], store=store, deps=connect) as engine:
             (question,) = await engine.approvals(session_id)
             await engine.answer(question.id, allow=True)
-            result = await asyncio.wait_for(engine.go_on(session_id), 10)
+            result = await asyncio.wait_for(engine.resume(session_id), 10)
             assert result.output == "paid"
             (paid,) = [part.state for m in (await engine.open(session_id)).messages for part in m.get_calls()]
             assert (paid.text, databases[1].open) == ("ada@acme", True)

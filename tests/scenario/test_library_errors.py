@@ -406,8 +406,8 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "did you mean 'owner'",
     ),
     "a misspelled resume": (
-        lambda: in_session(lambda e, s: e.go_on(s, **ANY or {"takeover": True})),
-        "Engine.go_on() has no argument",
+        lambda: in_session(lambda e, s: e.resume(s, **ANY or {"takeover": True})),
+        "Engine.resume() has no argument",
         "did you mean 'take_over'",
     ),
     "limit of a list": (

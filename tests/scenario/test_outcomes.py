@@ -262,7 +262,7 @@ async def test_a_pending_outcome_survives_a_restart(workspace, tmp_path, sandbox
         async with asyncio.timeout(20):
             while not (workspace / "stamp").exists():
                 await asyncio.sleep(0.01)
-        await second.engine.go_on(session)
+        await second.engine.resume(session)
         (part,) = await second.calls(session)
     assert isinstance(part.state, ToolCompleted)
     assert (workspace / "notes.txt").read_text() == "remember the milk\nonce\n"
@@ -291,7 +291,7 @@ async def test_a_no_that_was_given_while_the_session_was_closed_is_not_replaced_
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store), rules=rules)
     async with second.engine.store, second.engine:
         await second.engine.open(session)
-        await second.engine.go_on(session)
+        await second.engine.resume(session)
         (part,) = await second.calls(session)
     assert isinstance(part.state, ToolError)
     assert (part.state.reason, "not that" in part.state.error) == ("rejected", True)

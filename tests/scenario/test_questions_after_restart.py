@@ -45,7 +45,7 @@ async def test_who_opens_the_session_is_asked_and_the_turn_continues_with_the_an
         engine_on(store, after, painter=["Painted."]) as next_,
     ):
         session_id = await first.create()
-        await first.put(session_id, "paint it")
+        await first.enqueue(session_id, "paint it")
         assert (await asked(before)).text == "Which colour?"
         if how == "left":
             await first.close(session_id)
@@ -54,7 +54,7 @@ async def test_who_opens_the_session_is_asked_and_the_turn_continues_with_the_an
         question = await asked(after)
         assert (question.text, question.options) == ("Which colour?", ("red", "blue"))
         after.answer(question.id, ["blue"])
-        assert (await next_.go_on(session_id)).output == "Painted."
+        assert (await next_.resume(session_id)).output == "Painted."
         assert [state.output for state in await calls(store, session_id)] == ["The user answered: blue"]
 
 
@@ -66,7 +66,7 @@ async def test_a_question_is_asked_as_often_as_there_are_restarts():
         async with engine_on(store, questions, painter=[ASKS]) as engine:
             session_id = session_id or await engine.create()
             if not (await store.load(session_id)).messages:
-                await engine.put(session_id, "paint it")
+                await engine.enqueue(session_id, "paint it")
             await engine.open(session_id)
             await asked(questions)
     assert [state.status for state in await calls(store, session_id)] == ["running"]
@@ -76,7 +76,7 @@ async def test_one_that_was_given_up_is_not_asked_again():
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with engine_on(store, before, painter=[ASKS]) as first:
         session_id = await first.create()
-        await first.put(session_id, "paint it")
+        await first.enqueue(session_id, "paint it")
         await asked(before)
         await first.abort(session_id)
     async with engine_on(store, after, painter=["Never mind."]) as next_:
@@ -90,10 +90,10 @@ async def test_what_an_agent_asked_that_was_called_is_asked_again_where_the_turn
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with engine_on(store, before, main=[CALLS], painter=[ASKS]) as first:
         session_id = await first.create()
-        await first.put(session_id, "have it painted")
+        await first.enqueue(session_id, "have it painted")
         await asked(before)
     async with engine_on(store, after, main=["It is done."], painter=["Painted."]) as next_:
-        turn = asyncio.create_task(next_.go_on(session_id))
+        turn = asyncio.create_task(next_.resume(session_id))
         after.answer((await asked(after)).id, ["blue"])
         assert (await turn).output == "It is done."
         [called] = await calls(store, session_id)
@@ -104,7 +104,7 @@ async def test_where_it_does_not_continue_what_a_called_agent_asked_is_ended():
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with engine_on(store, before, main=[CALLS], painter=[ASKS]) as first:
         session_id = await first.create()
-        await first.put(session_id, "have it painted")
+        await first.enqueue(session_id, "have it painted")
         child = (await asked(before)).session_id
     async with engine_on(store, after, main=["Then not."], painter=[]) as next_:
         assert (await next_.prompt(session_id, "leave it")).output == "Then not."

@@ -57,7 +57,7 @@ def test_background_work_does_not_die_with_the_callers_event_loop(tmp_path: Path
         async with SqliteStore(tmp_path / "sessions.db") as store:
             script = scripted([lambda request: f"went on after {len(request.prompt)} messages"])
             async with Engine([WRITER], [script], [look, Tool(slow)], store=store) as engine:
-                return (await engine.go_on(session, take_over=True)).output
+                return (await engine.resume(session, take_over=True)).output
 
     session = asyncio.run(start_session())
     assert asyncio.run(resume(session)) == "went on after 5 messages"

@@ -53,7 +53,7 @@ SUM = [["Let me see.", call("add", "c1", a=1, b=2)], "It is 3."]
 
 async def test_a_session_goes_again_as_it_went(tmp_path: Path):
     held, session = await recorded(tmp_path, SUM)
-    again = await replay(held.like(providers=[scripted([])]), session)
+    again = await replay(held.replace(providers=[scripted([])]), session)
     assert again.same, again.text()
     assert [step.number for step in again.steps] == [1, 2]
     assert again.session.messages[-1].get_text_content() == "It is 3."
@@ -81,10 +81,10 @@ async def test_every_input_is_given_at_its_time(tmp_path: Path):
 
 async def test_other_instructions_are_other_requests_at_every_step(tmp_path: Path):
     held, session = await recorded(tmp_path, SUM)
-    again = await replay(held.like(agents=[agent(instructions="You hurry.")]), session)
+    again = await replay(held.replace(agents=[agent(instructions="You hurry.")]), session)
     assert [[type(one) for one in step.differences] for step in again.steps] == [[RequestDiffers], [RequestDiffers]]
     assert "system: recorded 'You write." in again.differences[0].words()
-    assert (await replay(held.like(agents=[agent(instructions="You hurry.")]), session, ignore=["system"])).same
+    assert (await replay(held.replace(agents=[agent(instructions="You hurry.")]), session, ignore=["system"])).same
     with pytest.raises(AssertionError, match="You hurry"):
         again.check()
 
@@ -102,7 +102,7 @@ async def test_a_result_that_differs_is_shown_and_so_is_the_request_that_carries
 
 async def test_a_tool_that_is_gone_is_a_difference(tmp_path: Path):
     held, session = await recorded(tmp_path, SUM)
-    again = await replay(held.like(tools=[]), session)
+    again = await replay(held.replace(tools=[]), session)
     kinds = [type(one) for one in again.differences]
     assert kinds == [RequestDiffers, ResultDiffers, RequestDiffers]
     assert "no tool called 'add'" in again.differences[1].words()
@@ -187,7 +187,7 @@ async def test_agents_that_were_called_go_again_too(tmp_path: Path):
     assert again.same, again.text()
     assert [step.agent for step in again.steps] == ["boss", "boss", "clerk", "clerk", "clerk"]
     hasty = [cast[0], agent("clerk", "You are the clerk. Hurry.")]
-    other = await replay(held.like(agents=hasty), session)
+    other = await replay(held.replace(agents=hasty), session)
     assert [type(one) for step in other.steps for one in step.differences if step.agent == "clerk"] == [
         RequestDiffers
     ] * 3

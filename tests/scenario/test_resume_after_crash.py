@@ -63,7 +63,7 @@ async def states(both: Both) -> list[str]:
 async def test_only_the_call_that_is_safe_to_repeat_runs_again_and_the_turn_continues(both: Both):
     assert await states(both) == ["running", "running"]
     async with both.engine("gone on") as engine:
-        end = await engine.go_on(both.copy)
+        end = await engine.resume(both.copy)
     assert (end.reason, end.output) == ("completed", "gone on")
     assert sorted(both.add_execution) == ["change", "look", "look"]
     assert await states(both) == ["completed", "interrupted"]
@@ -75,7 +75,7 @@ async def test_a_resumed_turn_checks_its_value_with_the_validators_of_its_prompt
             raise ValueError("an even number, please")
 
     async with both.engine("3", "4") as engine:
-        end = await engine.go_on(both.copy, output_type=int, output_validators=is_even, output_attempts=2)
+        end = await engine.resume(both.copy, output_type=int, output_validators=is_even, output_attempts=2)
     assert end.output == 4
 
 
@@ -111,5 +111,5 @@ async def test_after_an_end_without_a_result_the_next_step_is_named_and_continue
         await engine.bus.settled()
         assert any(step in item.text for item in shown if isinstance(item, NoticeItem)), [i.text for i in shown]
         resumed = way == "go_on" and was_cut_off(engine.live[session_id].session.messages)
-        end = await (engine.go_on(session_id) if resumed else engine.prompt(session_id, "continue"))
+        end = await (engine.resume(session_id) if resumed else engine.prompt(session_id, "continue"))
         assert (end.reason, end.output) == ("completed", "Here you are.")

@@ -242,7 +242,7 @@ async def test_two_hundred_steps_against_a_server_that_breaks_and_is_overloaded(
             session_id = await engine.create()
             reasons = [(await engine.prompt(session_id, "go")).reason]
             while reasons[-1] == "limit":  # the default limit of turns
-                reasons.append((await engine.go_on(session_id)).reason)
+                reasons.append((await engine.resume(session_id)).reason)
         assert reasons[-1] == "completed"
         assert len(server.requests) == len(replies)
     assert ran == list(range(200))
@@ -353,7 +353,7 @@ async def test_an_answer_that_breaks_off_for_good_is_continued_with_a_user_messa
     async with Engine([once], [provider]) as engine:
         session_id = await engine.create()
         assert (await engine.prompt(session_id, "go")).reason == "error"
-        assert (await engine.go_on(session_id)).output == "it ends."
+        assert (await engine.resume(session_id)).output == "it ends."
         assert (await engine.prompt(session_id, "continue")).output == "More."
     assert [vendor.problem(request) for request in answers.requests] == [None, None, None]
     first, second = (json.dumps(request) for request in answers.requests[1:])

@@ -199,7 +199,7 @@ async def test_a_rule_against_edits_holds_for_commands(level, workspace, tmp_pat
     (workspace / "src/deep/b.py").write_text("b")
     bus_rules = Rules(deny=("edit(src/**)",))
     held = Answers(tmp_path, sandbox, [command])
-    held.engine = held.engine.like(rules=bus_rules, approval=level)
+    held.engine = held.engine.replace(rules=bus_rules, approval=level)
     await held.work(workspace)
     assert (workspace / "src/a.py").read_text() == "one = 1\n"
     assert (workspace / "src/deep/b.py").exists()
@@ -209,7 +209,7 @@ async def test_a_rule_against_edits_holds_for_commands(level, workspace, tmp_pat
 
 async def test_a_rule_that_asks_about_edits_asks_about_what_a_command_changed(workspace, tmp_path, sandbox):
     held = Answers(tmp_path, sandbox, [shell("echo two > src/a.py"), shell("echo x > fine.txt")], allow=False)
-    held.engine = held.engine.like(rules=Rules(ask=("write(src/**)",)), approval="auto")
+    held.engine = held.engine.replace(rules=Rules(ask=("write(src/**)",)), approval="auto")
     await held.work(workspace)
     assert len(held.asked) == 1
     assert (workspace / "src/a.py").read_text() == "one = 1\n"

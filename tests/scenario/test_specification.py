@@ -230,7 +230,7 @@ async def test_an_aborted_turn_has_the_text_so_far():
     async with Engine([AGENT], [scripted("some words that arrive slowly", chunk=5, delay=0.05)]) as engine:
         session_id = await engine.create()
         engine.bus.subscribe_all(lambda event: shown.set() if type(event).__name__ == "PartDeltaEvent" else None)
-        end = await engine.put(session_id, "hi")
+        end = await engine.enqueue(session_id, "hi")
         await asyncio.wait_for(shown.wait(), 10)
         await engine.abort(session_id)
         result = await end
@@ -342,7 +342,7 @@ async def test_an_engine_asks_about_a_repetition():
     poll = Tool(lambda: "pending", name="poll", repeats=3)
     async with Engine([AGENT], [scripted(*polling(4), "done")], [poll], attended=True) as engine:
         session_id = await engine.create()
-        end = await engine.put(session_id, "go")
+        end = await engine.enqueue(session_id, "go")
         while not (waiting := await engine.approvals()):
             await asyncio.sleep(0.01)
         assert "May it continue?" in waiting[0].description

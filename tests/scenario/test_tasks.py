@@ -129,7 +129,7 @@ async def test_several_tasks_run_side_by_side(engine, workspace):
         return "met" if len(request.prompt) > 1 else [call("meet")]
 
     bus, held = None, engine(answer, limits=Limits(parallel_calls=2))
-    held = held.like(tools=[Tool(meet)], bus=bus)
+    held = held.replace(tools=[Tool(meet)], bus=bus)
     async with held:
         session = await held.create(workspace=workspace)
         assert (await held.prompt(session, "go")).output == "done"
@@ -236,7 +236,7 @@ async def test_a_mode_that_is_tightened_holds_at_once_for_the_agents_that_were_c
 
     rules = Rules(allow=("shell(touch *)",))
     held = engine(script, agent(), agent("scout", "You look."), attended=False, rules=rules)
-    async with held.like(tools=[Tool(wait)]) as held:
+    async with held.replace(tools=[Tool(wait)]) as held:
         session = await held.create(workspace=workspace, mode="agent")
         prompting = asyncio.ensure_future(held.prompt(session, "go"))
         await asyncio.wait_for(waiting.wait(), 30)

@@ -150,7 +150,7 @@ async def test_undo_adds_to_the_transcript_and_the_model_reads_of_it(workspace, 
         assert [(event.direction, event.files, event.session_id) for event in events] == [
             ("undo", ("b.txt",), session_id)
         ]
-        await held.go_on(session_id)  # no caller waits for an answer to it
+        await held.resume(session_id)  # no caller waits for an answer to it
         assert len((await held.store.load(session_id)).messages) == len(after)
         output = (await held.prompt(session_id, "and now?")).output
         assert "undone" in output

@@ -399,7 +399,7 @@ async def test_a_turn_that_waits_for_its_own_session_is_refused_at_once(where: s
             case "compact":
                 await engine.compact(session_id)
             case _:
-                await engine.go_on(session_id)
+                await engine.resume(session_id)
 
     async def act() -> str:
         asked.append("act")
@@ -433,7 +433,7 @@ async def test_a_turn_that_waits_for_its_own_session_is_refused_at_once(where: s
 
 async def test_a_tool_may_queue_input_for_its_own_session():
     async def act() -> str:
-        await engine.put(next(iter(engine.live)), "inner")
+        await engine.enqueue(next(iter(engine.live)), "inner")
         return "ran"
 
     engine = Engine([helper()], [scripted([call("act")], "one", "two", "three")], [Tool(act, name="act")])

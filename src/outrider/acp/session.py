@@ -392,7 +392,7 @@ class EditorSession:
             parts, self._has_named_folders = [*parts, *_name_folders(self._readable)], True
         self._inputs.add(input_id)
         try:
-            turn_end = await self.engine.put(self.session_id, parts, input_id=input_id, sender=EDITOR_SENDER)
+            turn_end = await self.engine.enqueue(self.session_id, parts, input_id=input_id, sender=EDITOR_SENDER)
             if self._cancel_count != cancels_before:  # the cancel request arrived before the input was queued
                 await self._stop_turn()
             end = await turn_end

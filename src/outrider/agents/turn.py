@@ -5,7 +5,7 @@
                └──────────────── tool results ◀─────────────────┘
 
 The journal stores every change before the loop acts on it. A turn can therefore be cancelled, or its process can
-crash, at any await, and `Engine.go_on` resumes it.
+crash, at any await, and `Engine.resume` resumes it.
 """
 
 import asyncio

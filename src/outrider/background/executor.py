@@ -400,8 +400,8 @@ class RunExecutor:
         changes = await self._workspace.finish_workspace(
             run_id, job, lambda: repeat_during_outage(self._reports.owns_run, run_id)
         )
-        report = self._engine.discreet(JobReport(outcome=outcome, changes=changes))
-        target = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
+        report = self._engine.redact(JobReport(outcome=outcome, changes=changes))
+        target = WebhookTarget(job.webhook, self._engine.redact(job.prompt))
         ends = assignment.attempt if assignment is not None else None
         is_stored = await repeat_during_outage(self._reports.store_report, run_id, report, target, ends_attempt=ends)
         if assignment is not None:
@@ -462,7 +462,7 @@ class RunExecutor:
         if not options:
             yield self._engine
             return
-        async with self._engine.like(**options) as engine:
+        async with self._engine.replace(**options) as engine:
             yield engine
 
     async def _build_outcome(
@@ -486,8 +486,8 @@ class RunExecutor:
 
 async def _resume_run(engine: Engine, run_id: str, output_schema: dict[str, Any] | None) -> RunResult[Any]:
     if output_schema is None:
-        return await engine.go_on(run_id, take_over=True)
-    return await engine.go_on(run_id, take_over=True, output_type=output_schema)
+        return await engine.resume(run_id, take_over=True)
+    return await engine.resume(run_id, take_over=True, output_type=output_schema)
 
 
 def _text_of(end: TurnOutcome) -> str:

@@ -286,7 +286,7 @@ class Worker:
             case "moved":
                 return "another worker continues it"
             case "failed":
-                return f"failed: {self._engine.discreet(describe_failure(outcome))}"
+                return f"failed: {self._engine.redact(describe_failure(outcome))}"
             case _:
                 return state
 

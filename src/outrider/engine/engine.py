@@ -1,11 +1,13 @@
 """The engine: the entry point of every front end to sessions, agents, models and tools; and its open sessions."""
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import copy_context
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary
 
 from outrider._sync import CALLBACK_SECONDS
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
     from outrider.engine.archive import SessionArchive
     from outrider.engine.titles import TitleGenerator
     from outrider.engine.undo_history import FileChanges
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _create_titles(
@@ -201,11 +205,23 @@ class PromptKeywords(TypedDict, total=False):
 
 
 class ResumeKeywords(TypedDict, total=False):
-    """The keyword arguments of `Engine.go_on`, except for `output_type`."""
+    """The keyword arguments of `Engine.resume`, except for `output_type`."""
 
     take_over: bool
     output_validators: OutputValidator | Sequence[OutputValidator] | None
     output_attempts: int
+
+
+def _deprecated_name(name: str, method: Method) -> Method:
+    """Return the method under an old name, with a warning that names the new one."""
+
+    @wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        text = f"Engine.{name} is deprecated, use Engine.{method.__name__}"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return method(*arguments, **options)
+
+    return cast(Method, call)
 
 
 _CREATE_ARGUMENTS = ("title", "mode", "agent", "workspace", "approval", "owner", "metadata")
@@ -276,7 +292,7 @@ class Engine:
             stack.push_async_callback(self.bus.settled, self.runtime.callback_seconds or CALLBACK_SECONDS)
             stack.push_async_callback(self._sessions.close_all)
 
-    def like(self, **changes: Any) -> "Engine":
+    def replace(self, **changes: Any) -> "Engine":
         """Return a new engine with the same arguments except for the given changes. It must be opened too. It has the
         providers and the keys of users that this engine uses now."""
         providers = tuple(self.runtime.spec.providers.values())
@@ -342,22 +358,22 @@ class Engine:
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
         """Open a stored session and take its lease. Calls that a crash left open are ended, open approvals are
-        published again, and queued input is processed. An interrupted turn waits for `go_on` or for new input."""
+        published again, and queued input is processed. An interrupted turn waits for `resume` or for new input."""
         return (await self._sessions.open_session(session_id, take_over=take_over)).journal.session
 
     @overload
-    async def go_on(
+    async def resume(
         self, session_id: str, *, output_type: None = None, **options: Unpack[ResumeKeywords]
     ) -> RunResult[str]: ...
     @overload
-    async def go_on(
+    async def resume(
         self, session_id: str, *, output_type: "TypeForm[Out]", **options: Unpack[ResumeKeywords]
     ) -> RunResult[Out]: ...
     @overload
-    async def go_on(
+    async def resume(
         self, session_id: str, *, output_type: dict[str, Any], **options: Unpack[ResumeKeywords]
     ) -> RunResult[Any]: ...
-    async def go_on(
+    async def resume(
         self,
         session_id: str,
         *,
@@ -371,7 +387,7 @@ class Engine:
         are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted. The
         output type and its validators are not stored: pass those of `prompt`. `take_over` takes the session from
         another process."""
-        check_names("Engine.go_on()", unknown, (*ResumeKeywords.__annotations__, "output_type"))
+        check_names("Engine.resume()", unknown, (*ResumeKeywords.__annotations__, "output_type"))
         output = as_output_type(output_type, output_validators, output_attempts)
         self._sessions.reject_own_turn(session_id)
         live = await self._sessions.open_session(session_id, take_over=take_over, resume_turn=True)
@@ -414,12 +430,12 @@ class Engine:
     ) -> RunResult[Any]:
         """Add input to the session and wait for the result of the turn that processes it. With `output_type` its output
         is a value of that type, which `output_validators` check as in `run`; `instructions` are added to those of the
-        agent for this turn. The output type is not stored: after a restart, pass it to `go_on` again."""
+        agent for this turn. The output type is not stored: after a restart, pass it to `resume` again."""
         self._sessions.reject_own_turn(session_id)
-        return await (await self.put(session_id, content, output_type=output_type, **options))
+        return await (await self.enqueue(session_id, content, output_type=output_type, **options))
 
     @overload
-    async def put(
+    async def enqueue(
         self,
         session_id: str,
         content: str | Sequence[str | PartBase | Attachment],
@@ -428,7 +444,7 @@ class Engine:
         **options: Unpack[PromptKeywords],
     ) -> asyncio.Future[RunResult[str]]: ...
     @overload
-    async def put(
+    async def enqueue(
         self,
         session_id: str,
         content: str | Sequence[str | PartBase | Attachment],
@@ -437,7 +453,7 @@ class Engine:
         **options: Unpack[PromptKeywords],
     ) -> asyncio.Future[RunResult[Out]]: ...
     @overload
-    async def put(
+    async def enqueue(
         self,
         session_id: str,
         content: str | Sequence[str | PartBase | Attachment],
@@ -445,7 +461,7 @@ class Engine:
         output_type: dict[str, Any],
         **options: Unpack[PromptKeywords],
     ) -> asyncio.Future[RunResult[Any]]: ...
-    async def put(
+    async def enqueue(
         self,
         session_id: str,
         content: str | Sequence[str | PartBase | Attachment],
@@ -665,7 +681,7 @@ class Engine:
             session_id, self.runtime.undo, self.store, self.bus, lambda: self._sessions.open_idle_session(session_id)
         )
 
-    def discreet(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """Return a copy of a value with secrets redacted, as they are in the store."""
         return self._redactor.redact_value(value)
 
@@ -679,6 +695,12 @@ class Engine:
 
     async def _update_session(self, session_id: str, update: SessionUpdate) -> None:
         await (await self._sessions.open_session(session_id)).journal.update_session(update)
+
+    # Names of version 0.1.
+    go_on = _deprecated_name("go_on", resume)
+    put = _deprecated_name("put", enqueue)
+    like = _deprecated_name("like", replace)
+    discreet = _deprecated_name("discreet", redact)
 
 
 def _input_part(content: str | PartBase | Attachment) -> PartBase:

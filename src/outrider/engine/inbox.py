@@ -208,7 +208,7 @@ class SessionInbox:
         if not is_note(item.message):
             self._owner.describe_input(item.message)
         origin, resumed = self._origins.pop(item.id, None), self.current if self._taken else None
-        # Stored input has no origin; `go_on`, which resumes it, may have its output type.
+        # Stored input has no origin; `resume`, which resumes it, may have its output type.
         self.current = resumed if origin is None and resumed is not None and resumed.output is not None else origin
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         read, self._read = self._read, None

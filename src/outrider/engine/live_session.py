@@ -206,7 +206,7 @@ class LiveSession:
         if in_turn or (task is self._worker and task is not None):
             raise SessionInUseError(
                 "a tool or another function of a turn cannot wait for the next turn of its own session: add input with "
-                "Engine.put() and do not await its future, or use another session"
+                "Engine.enqueue() and do not await its future, or use another session"
             )
 
     def plan(self) -> ProposedPlan | None:

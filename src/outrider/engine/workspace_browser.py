@@ -72,7 +72,7 @@ async def list_workspace_folder(engine: Engine, session_id: str, folder: str = "
 async def read_workspace_file(engine: Engine, session_id: str, path: str, first: int = 1) -> FileView:
     """Return the lines of a file from `first` on. Raises ToolFailure for a file that may not be read."""
     files = await _open_files(engine, session_id)
-    return engine.discreet(await asyncio.to_thread(_read_file, files, path, first))
+    return engine.redact(await asyncio.to_thread(_read_file, files, path, first))
 
 
 async def list_folder_choices(path: str) -> FolderChoice:

@@ -273,8 +273,8 @@ class PeerTurnRegistry:
     async def _start_or_join_turn(self, turn: PeerTurn, content: list[Any]) -> asyncio.Future[RunResult[str]]:
         engine, live = self._engine, self._engine.live[turn.session_id]
         if turn.is_repeat and not live.in_turn and was_cut_off(live.session.messages):
-            return asyncio.ensure_future(engine.go_on(turn.session_id))
-        return await engine.put(turn.session_id, content, input_id=turn.request_id, sender=PEER_SENDER)
+            return asyncio.ensure_future(engine.resume(turn.session_id))
+        return await engine.enqueue(turn.session_id, content, input_id=turn.request_id, sender=PEER_SENDER)
 
     async def _close_session(self, session_id: str) -> None:
         try:

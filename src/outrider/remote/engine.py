@@ -215,7 +215,7 @@ class RemoteEngine:
         prompt: dict[str, Any] = {"parts": sent, "delivery": delivery, "id": input_id or new_id(), "wait": True}
         return await self._turns.prompt_session(await self._ensure_open(session_id), prompt)
 
-    async def go_on(self, session_id: str) -> TurnEnd:
+    async def resume(self, session_id: str) -> TurnEnd:
         return await self._turns.request_turn(await self._ensure_open(session_id), "continue", None)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:

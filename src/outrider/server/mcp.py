@@ -609,7 +609,7 @@ async def serve_mcp_stdio(settings: Settings, version: str) -> None:
             engine = await stack.enter_async_context(
                 standard_engine(settings, workspace=settings.workspace, attended=False)
             )
-            attended = await stack.enter_async_context(engine.like(attended=True))
+            attended = await stack.enter_async_context(engine.replace(attended=True))
             archive, runner = archive_of(engine), McpRunner(attended, engine, settings)
         tools = McpTools(archive, runner, settings, await stack.enter_async_context(asyncio.TaskGroup()))
         stack.callback(tools.close)
@@ -641,8 +641,8 @@ async def mcp_routes(engine: Engine, settings: Settings, version: str) -> AsyncG
     """Yields the routes of /mcp. Approvals are asked for with elicitation; for clients that do not support it, the
     engine is unattended."""
     async with AsyncExitStack() as stack:
-        alone = await stack.enter_async_context(engine.like(attended=False))
-        attended = await stack.enter_async_context(engine.like(attended=True))
+        alone = await stack.enter_async_context(engine.replace(attended=False))
+        attended = await stack.enter_async_context(engine.replace(attended=True))
         runner = McpRunner(attended, alone, settings)
         tools = McpTools(archive_of(alone), runner, settings, await stack.enter_async_context(asyncio.TaskGroup()))
         stack.callback(tools.close)

@@ -104,7 +104,7 @@ class ProtocolTurns:
     async def start(self, session_id: str, given: TurnInput, *, sender: str, input_id: str | None = None) -> None:
         if given.history:
             await add_history(self._engine, session_id, given.history)
-        end = await self._engine.put(
+        end = await self._engine.enqueue(
             session_id, list(given.content), sender=sender, instructions=given.instructions, input_id=input_id
         )
         self._turns.pop(session_id, None)

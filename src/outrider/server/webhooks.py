@@ -212,7 +212,7 @@ class TurnWebhooks:
                 asked = msgspec.convert(cast("SessionUpdatedEvent", event).changes["question"], WebhookQuestion)
                 event_id = asked.id
                 described = replace(described, event="question.asked", question=asked)
-        return event_id, msgspec.convert(self._engine.discreet(msgspec.to_builtins(described)), TurnNotice)
+        return event_id, msgspec.convert(self._engine.redact(msgspec.to_builtins(described)), TurnNotice)
 
     def _may_see(self, webhook: ServerWebhook, root: StoredSession) -> bool:
         if not webhook.user:

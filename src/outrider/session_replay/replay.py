@@ -237,7 +237,7 @@ class SessionRerun:
         own_models: bool,
     ) -> None:
         self._store = MemoryStore()
-        self._engine = engine.like(store=self._store, bus=EventBus(), cassettes=None)
+        self._engine = engine.replace(store=self._store, bus=EventBus(), cassettes=None)
         self._recorded = recorded
         self._descendants = descendants
         self._own_models = own_models

@@ -31,7 +31,7 @@ from outrider.types.parts import Tokens, ToolPart, Usage
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
 
 
-class Course(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedSession(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of one session after the last shared message, summed up.
 
     `cost` is None if a price is unknown; `seconds` is the time that models and tools took.
@@ -49,6 +49,9 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+Course = ComparedSession  # its name in version 0.1
+
+
 class ComparisonRow(msgspec.Struct, frozen=True):
     """A row of the comparison table; `difference` is an empty string if the values are equal or have no short form."""
 
@@ -62,8 +65,8 @@ class Comparison(msgspec.Struct, frozen=True):
     """The result of `compare`. The first `shared` steps are in both sessions and are not part of `a` and `b`."""
 
     shared: int
-    a: Course
-    b: Course
+    a: ComparedSession
+    b: ComparedSession
 
     @property
     def same(self) -> bool:
@@ -108,8 +111,8 @@ def compare(a: Session, b: Session) -> Comparison:
     common = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, zip(first, second, strict=False)))
     return Comparison(
         shared=len(assistant_steps(first[:common])),
-        a=_make_course(a.id, first[common:]),
-        b=_make_course(b.id, second[common:]),
+        a=_summarize_steps(a.id, first[common:]),
+        b=_summarize_steps(b.id, second[common:]),
     )
 
 
@@ -120,14 +123,14 @@ def _comparable_messages(session: Session, other: Session) -> Sequence[Message]:
     return session.messages[: inputs[count]] if len(inputs) > count else session.messages
 
 
-def _make_course(session_id: str, messages: Sequence[Message]) -> Course:
+def _summarize_steps(session_id: str, messages: Sequence[Message]) -> ComparedSession:
     steps = assistant_steps(messages)
     calls = [call for step in steps for call in tool_calls(step)]
     used = [step for step in steps if step.tokens.total or step.cost is not None]
     usage = Usage()
     for step in used:
         usage = usage.plus(step.tokens, step.cost)
-    return Course(
+    return ComparedSession(
         session_id=session_id,
         models=tuple(dict.fromkeys(step.model.model for step in steps if step.model)),
         answer=next((step.join_text() for step in reversed(steps) if step.join_text()), ""),
@@ -234,8 +237,8 @@ async def what_if(
     rules = {} if change.rules is None else {"rules": change.rules}
     mode = replaced.mode if replaced and replaced.mode else original.mode
     await engine.store.update(fork, SessionUpdate(agent=agent.name, mode=mode))
-    async with engine.like(agents=agents, attended=engine.attended, **rules) as other:
-        end = await other.go_on(fork)
+    async with engine.replace(agents=agents, attended=engine.attended, **rules) as other:
+        end = await other.resume(fork)
     session = await load_session(engine.store, fork)
     return WhatIf(original, session, end, compare(original, session))
 

@@ -94,7 +94,7 @@ class ReplayedAgents:
 
     async def _record_session(self, engine: Engine, inputs: Sequence[str]) -> str:
         self._folder.mkdir(parents=True, exist_ok=True)
-        async with engine.like(cassettes=self._folder) as recording:
+        async with engine.replace(cassettes=self._folder) as recording:
             session_id = await recording.create(workspace=".")
             for words in inputs:
                 end = await recording.prompt(session_id, words)

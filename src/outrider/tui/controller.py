@@ -397,7 +397,7 @@ class SessionController:
         return moved
 
     async def continue_turn(self) -> None:
-        await self.engine.go_on(self.session_id)
+        await self.engine.resume(self.session_id)
 
     async def refresh_queued_inputs(self) -> None:
         """Reload the inputs that are queued and not delivered yet."""

@@ -164,7 +164,7 @@ async def rerun_session(ui: ScreenApi, argument: str) -> None:
         ui.show_notice(f"a copy of this session runs with {model}; calls that need an approval are denied")
         try:
             at_step = int(step) if step else None
-            async with engine.like(attended=False) as twin:
+            async with engine.replace(attended=False) as twin:
                 result = await what_if(twin, ui.controller.session_id, at_step=at_step, model=model)
         except OutriderError as error:
             ui.show_notice(clean_text(str(error)), "warning")

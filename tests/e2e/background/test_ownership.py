@@ -97,7 +97,7 @@ async def test_whose_run_it_is_takes_its_session_back_from_one_that_came_too_lat
 async def test_a_run_that_cannot_be_opened_where_it_continues_ends_with_all_that_was_open_in_it(two: Two):
     run_id = await submitted(two)
     async with Engine([agent()], [scripted(answer)], [Tool(two.step)], store=two.store) as killed:
-        turn = asyncio.create_task(killed.go_on(run_id, take_over=True))
+        turn = asyncio.create_task(killed.resume(run_id, take_over=True))
         await asyncio.wait_for(two.started.wait(), SECONDS)
         await two.store.update(run_id, SessionUpdate(workspace_directory="/nowhere/to/be/found"))
         async with two.carrier(owns=True) as other:
@@ -123,10 +123,10 @@ async def test_an_agent_that_was_called_by_one_that_came_too_late_writes_nothing
     agents = [agent(), agent("reviewer", "You review.")]
     run_id = await submitted(two)
     async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as paused:
-        turn = asyncio.create_task(paused.go_on(run_id, take_over=True))
+        turn = asyncio.create_task(paused.resume(run_id, take_over=True))
         await asyncio.wait_for(two.started.wait(), SECONDS)
         async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as owner:
-            end = await asyncio.wait_for(owner.go_on(run_id, take_over=True), SECONDS)
+            end = await asyncio.wait_for(owner.resume(run_id, take_over=True), SECONDS)
             _, child = [session_id async for session_id in iterate_session_tree(two.store, run_id)]
             before = [change async for change in two.store.changes(child, follow=False)]
             two.taken_over.set()

@@ -58,7 +58,7 @@ async def test_the_list_shows_which_sessions_wait_and_the_title_has_their_number
     async with served(tmp_path, script, [launch]) as client, browsing(client) as page:
         waiting = await client.create(title="the launch")
         await open_session(page, client, title="another")
-        await client.engine.put(waiting, "go")
+        await client.engine.enqueue(waiting, "go")
         row = page.locator(".session-row", has_text="the launch")
         await row.locator(".state.waiting").wait_for()
         await page.wait_for_function("document.title.startsWith('(1) ')")

@@ -50,7 +50,7 @@ async def test_a_question_comes_back_with_the_server(tmp_path: Path):
     asks = call("question", question="Which colour?", options=["red", "blue"])
     async with asking(tmp_path, asks) as (engine, questions, _):
         session_id = await engine.create()
-        await engine.put(session_id, "paint it")
+        await engine.enqueue(session_id, "paint it")
         await until(questions.open_questions)
     async with (
         asking(tmp_path, "Painted.") as (_, _, address),

@@ -278,7 +278,7 @@ async def test_a_hidden_page_notifies_about_sessions_that_wait_and_the_icon_has_
         await page.get_by_label("Tell me when a session waits").check()
         waiting = await client.create(title="the launch")
         await page.locator(".session-row", has_text="the launch").wait_for()
-        await client.engine.put(waiting, "go")
+        await client.engine.enqueue(waiting, "go")
         await page.wait_for_function("() => window.notices.length === 1")
         assert await page.evaluate("window.notices") == ["the launch: The session waits for you."]
         icon = page.locator("link[rel=icon]")

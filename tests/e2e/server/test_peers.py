@@ -123,7 +123,7 @@ async def test_an_abort_reaches_the_other_server(tmp_path):
         peer(tmp_path, "front", asking("away"), knows={"away": address}) as (engine, _),
     ):
         session_id = await engine.create()
-        end = await engine.put(session_id, "Go.")
+        end = await engine.enqueue(session_id, "Go.")
         async with asyncio.timeout(30):
             while not any(live.in_turn for live in there.live.values()):
                 await asyncio.sleep(0.01)

@@ -33,7 +33,7 @@ async def test_a_session_goes_again_without_a_server(kind, stream, tmp_path: Pat
     assert again.same, again.text()
     assert (len(again.steps), again.unplayed) == (3, 0)
     assert again.session.usage == again.recorded.usage
-    other = await replay(held.like(agents=[harness.agent(instructions="You sing.")]), session.id)
+    other = await replay(held.replace(agents=[harness.agent(instructions="You sing.")]), session.id)
     assert [type(one) for one in other.differences] == [RequestDiffers] * 3
 
 

@@ -120,7 +120,7 @@ async def run_turn(engine: Engine, model: UnreliableModel, session: str, fault: 
 async def maintain(engine: Engine, session: str, number: int) -> None:
     """Resumes and compacts, sometimes."""
     if random.random() < 0.3:
-        await engine.go_on(session)
+        await engine.resume(session)
     if random.random() < 0.3 and number > 2:
         await engine.compact(session)
 

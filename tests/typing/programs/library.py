@@ -113,7 +113,7 @@ async def main() -> None:
         session_id = await engine.create(owner="ada", metadata={"tenant": 1})
         assert_type((await engine.prompt(session_id, "x")).output, str)
         assert_type((await engine.prompt(session_id, "x", output_type=City, instructions="briefly")).output, City)
-        assert_type((await engine.go_on(session_id, output_type=City | Refusal)).output, City | Refusal)
+        assert_type((await engine.resume(session_id, output_type=City | Refusal)).output, City | Refusal)
 
 
 async def queue(background: Background, engine: Engine) -> None:
@@ -122,8 +122,8 @@ async def queue(background: Background, engine: Engine) -> None:
     assert_type(await (await engine.submit("x", output_type=City | Refusal)).output(), City | Refusal)
     assert_type(await (await engine.submit("x", workspace="/w", limits=Limits(turns=3))).output(), str)
     assert_type(await (await engine.submit("x", output_type={"type": "object"})).output(), Any)
-    assert_type((await (await engine.put("id", "x", output_type=City | None))).output, City | None)
-    assert_type((await (await engine.put("id", "x"))).output, str)
+    assert_type((await (await engine.enqueue("id", "x", output_type=City | None))).output, City | None)
+    assert_type((await (await engine.enqueue("id", "x"))).output, str)
     assert_type(await (await background.submit("x", output_type=City | Refusal)).output(), City | Refusal)
     assert_type(await (await background.submit("x", output_type=City)).output(), City)
     assert_type(await (await background.submit("x", workspace="/w")).output(), str)

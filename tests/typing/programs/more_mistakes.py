@@ -212,8 +212,8 @@ async def one_step(provider: Provider) -> None:
 async def serve(engine: Engine, background: Background) -> None:
     result = await engine.prompt("id", "x", output_type=Flight | Failed)
     result.output.price  # mistake
-    (await (await engine.put("id", "x", output_type=Flight))).output.nmber  # mistake
-    (await (await engine.put("id", "x"))).output.price  # mistake
+    (await (await engine.enqueue("id", "x", output_type=Flight))).output.nmber  # mistake
+    (await (await engine.enqueue("id", "x"))).output.price  # mistake
     await engine.set_mode("id", "planning")  # mistake
     await engine.set_approval("id", "always")  # mistake
     await engine.answer("id", "call", yes=True)  # mistake
@@ -231,7 +231,7 @@ async def serve(engine: Engine, background: Background) -> None:
     await engine.submit("x", ownr="ada")  # mistake
     await engine.submit("x", place=QueuePlacement(user="ada"), owner="ada")
     await engine.create(ownr="ada")  # mistake
-    await engine.go_on("id", takeover=True)  # mistake
+    await engine.resume("id", takeover=True)  # mistake
     await what_if(engine, "id", at_step=1, modl="x")  # mistake
     await what_if(engine, "id", at_step=1, model="x")
 

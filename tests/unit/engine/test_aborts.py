@@ -66,9 +66,9 @@ async def test_what_waits_in_line_is_left_there_and_shows_no_abort():
         engine_on(store, []) as other,
     ):
         session_id = await owner.create()
-        await owner.put(session_id, "go")
+        await owner.enqueue(session_id, "go")
         await endless.began.wait()
-        await owner.put(session_id, "and then this")
+        await owner.enqueue(session_id, "and then this")
         ending = asyncio.create_task(other.abort(session_id))
         while not ending.done():
             assert [item.message.get_text_content() for item in await other.queued(session_id)] == ["and then this"]
@@ -87,9 +87,9 @@ async def test_an_abort_after_the_next_input_does_not_end_its_turn(store: Store)
 
     async with engine_on(store, [[call("work")], "one", "two"], Tool(work)) as owner:
         session_id = await owner.create()
-        first = await owner.put(session_id, "go")
+        first = await owner.enqueue(session_id, "go")
         await began.wait()
-        second = await owner.put(session_id, "and then this")
+        second = await owner.enqueue(session_id, "and then this")
         ending = asyncio.create_task(abort_in_other_process(store, session_id))
         while len(await store.inbox(session_id)) < 2:
             await asyncio.sleep(0)
@@ -180,7 +180,7 @@ async def test_a_word_that_came_too_late_ends_no_later_turn(store: Store):
         with pytest.raises(SessionInUseError):
             await abort_in_other_process(store, session_id, timeout_seconds=0.05)
         await store.release(lease)
-        assert (await owner.go_on(session_id)).output == "begun"
+        assert (await owner.resume(session_id)).output == "begun"
         assert not await store.inbox(session_id)
 
 

@@ -66,9 +66,9 @@ async def test_an_input_that_is_put_again_while_it_is_consumed_ends_with_its_tur
     store.on_consume = wait
     async with engine_on(store, ["the answer"]) as engine:
         session_id = await engine.create()
-        first = await engine.put(session_id, "hello", input_id="one")
+        first = await engine.enqueue(session_id, "hello", input_id="one")
         await stored.wait()
-        again = await engine.put(session_id, "hello", input_id="one")
+        again = await engine.enqueue(session_id, "hello", input_id="one")
         assert not first.done()
         assert not again.done()
         release.set()
@@ -86,11 +86,11 @@ async def test_an_input_that_was_aborted_while_consumed_is_not_consumed_again():
     store.taking = wait
     async with engine_on(store, ["the answer"]) as engine:
         session_id = await engine.create()
-        first = await engine.put(session_id, "hello")
+        first = await engine.enqueue(session_id, "hello")
         await started.wait()
         await engine.abort(session_id)
         assert (await first).reason == "aborted"
-        second = await engine.put(session_id, "and now?")
+        second = await engine.enqueue(session_id, "and now?")
         for _ in range(5):
             await asyncio.sleep(0)
         release.set()
@@ -108,8 +108,8 @@ async def test_a_cancelled_waiter_does_not_affect_other_waiters():
 
     async with engine_on(MemoryStore(), [[call("work")], "the answer"], Tool(work)) as engine:
         session_id = await engine.create()
-        first = await engine.put(session_id, "hello", input_id="one")
-        again = await engine.put(session_id, "hello", input_id="one")
+        first = await engine.enqueue(session_id, "hello", input_id="one")
+        again = await engine.enqueue(session_id, "hello", input_id="one")
         first.cancel()
         gate.set()
         assert (await again).output == "the answer"
@@ -148,7 +148,7 @@ async def test_an_input_that_could_not_be_put_leaves_no_waiter():
         session_id = await engine.create()
         store.on_put = StoreUnavailableError("away")
         with pytest.raises(StoreUnavailableError):
-            await engine.put(session_id, "hello", input_id="one")
+            await engine.enqueue(session_id, "hello", input_id="one")
         store.on_put = None
         assert (await engine.prompt(session_id, "hello", input_id="one")).output == "one"
         assert texts_of(engine, session_id) == ["hello", "one"]
@@ -159,7 +159,7 @@ async def test_a_queued_input_fails_if_the_store_is_unavailable():
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
         store.on_look = StoreUnavailableError("away")
-        ends = [await engine.put(session_id, text) for text in ("hello", "and then this")]
+        ends = [await engine.enqueue(session_id, text) for text in ("hello", "and then this")]
         assert [(await end).error for end in ends] == [store.on_look] * 2
         store.on_look = None
         assert len(await engine.queued(session_id)) == 2
@@ -169,9 +169,9 @@ async def test_a_queued_input_of_a_closed_session_does_not_hang():
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
-        first = await engine.put(session_id, "hello")
+        first = await engine.enqueue(session_id, "hello")
         await endless.began.wait()
-        second = await engine.put(session_id, "and then this")
+        second = await engine.enqueue(session_id, "and then this")
         await engine.close(session_id)
         assert [(await end).reason for end in (first, second)] == ["aborted", "aborted"]
         assert [item.message.get_text_content() for item in await store.inbox(session_id)] == ["and then this"]
@@ -181,9 +181,9 @@ async def test_a_queued_input_of_a_session_that_is_taken_over_does_not_hang():
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
-        first = await engine.put(session_id, "hello")
+        first = await engine.enqueue(session_id, "hello")
         await endless.began.wait()
-        second = await engine.put(session_id, "and then this")
+        second = await engine.enqueue(session_id, "and then this")
         await store.acquire(session_id, current_process(), take_over=True)
         engine.live[session_id].journal.lease.mark_lost()
         assert [(await end).reason for end in (first, second)] == ["error", "error"]
@@ -204,7 +204,7 @@ async def test_a_session_that_is_wanted_while_it_is_closed_is_opened_once_that_i
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
-        first = await engine.put(session_id, "hello")
+        first = await engine.enqueue(session_id, "hello")
         await endless.began.wait()
         closing = asyncio.create_task(engine.close(session_id))
         await asyncio.sleep(0)  # the turn is aborted, and has not ended yet

@@ -555,7 +555,7 @@ async def _prompt_or_continue(
     from outrider.engine.frontend import was_cut_off  # imported late: most runs have a prompt
 
     if was_cut_off((await engine.open(session_id)).messages):
-        return await engine.go_on(session_id, output_type=output_type)
+        return await engine.resume(session_id, output_type=output_type)
     return await engine.prompt(session_id, CONTINUE_PROMPT, output_type=output_type)
 
 

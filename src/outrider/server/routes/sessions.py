@@ -385,7 +385,7 @@ async def rerun_session(request: RouteRequest[NoPayload, WhatIfRequest]) -> Comp
     changes = {name: value for name, value in msgspec.structs.asdict(request.body).items() if value}
     at_step = request.body.at_step
     changes.pop("at_step", None)
-    async with request.engine.like(attended=False) as other:
+    async with request.engine.replace(attended=False) as other:
         result = await what_if(other, request.path["session_id"], at_step=at_step, **changes)
     _share_copy(request, await request.engine.store.get(result.session.id))
     return _as_reply(result.comparison)

@@ -116,14 +116,14 @@ async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> Prom
     if not content:
         raise ValueError("a prompt needs text or parts")
     input_id = body.id or new_id()
-    end = await request.engine.put(
+    end = await request.engine.enqueue(
         request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=request.requester.name
     )
     return PromptReceipt(input_id, TurnResult.from_turn_end(await end)) if body.wait else PromptReceipt(input_id)
 
 
 async def continue_turn(request: RouteRequest[NoPayload, NoPayload]) -> TurnResult:
-    return TurnResult.from_turn_end(await request.engine.go_on(request.path["session_id"]))
+    return TurnResult.from_turn_end(await request.engine.resume(request.path["session_id"]))
 
 
 async def abort_turn(request: RouteRequest[NoPayload, NoPayload]) -> None:
@@ -275,7 +275,7 @@ async def list_questions(request: RouteRequest[QuestionsQuery, NoPayload]) -> li
         if (ancestor_id is None or await is_descendant(request.engine, question.session_id, ancestor_id))
         and await request.access_to(question.session_id)
     ]
-    return request.engine.discreet(found)
+    return request.engine.redact(found)
 
 
 async def answer_question(request: RouteRequest[NoPayload, QuestionAnswers]) -> None:

@@ -171,7 +171,7 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def review_session(request: RouteRequest[ReviewQuery, NoPayload]) -> ChangeReview:
     found = await review_changes(request.engine, request.path["session_id"], request.query.turn)
-    return request.engine.discreet(found)
+    return request.engine.redact(found)
 
 
 async def undo_reviewed_part(request: RouteRequest[NoPayload, PartialUndoRequest]) -> RestoreResult:

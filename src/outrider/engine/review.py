@@ -14,12 +14,12 @@ from typing import Literal
 
 import msgspec
 
+from outrider._posix import is_within, parent_of
 from outrider.engine.engine import Engine
 from outrider.engine.undo_history import NO_TOOLS_MESSAGE, ChangeHistory, RestoreResult, SessionOutline
 from outrider.errors import ConfigurationError, ProcessError
 from outrider.permissions import reasons
 from outrider.processes.git import GitRunner
-from outrider.processes.sandbox.sandbox import is_within, parent_of
 from outrider.sessions import snapshots as snapshots_api
 
 MAX_FILES = 500

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider._posix import is_within
 from outrider.agents.run_context import AgentContext
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
@@ -34,7 +35,6 @@ from outrider.processes.sandbox.sandbox import (
     SandboxPolicy,
     default_policy,
     describe_planted,
-    is_within,
 )
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes

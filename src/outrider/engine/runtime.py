@@ -46,7 +46,7 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
-from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
+from outrider.types.parts import ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import is_positive_number
 
@@ -639,12 +639,6 @@ def _check_contents(file: Attachment) -> None:
         )
     if file.data is not None and not _BASE64.fullmatch(file.data):
         raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
-
-
-def attachment_part(attachment: Attachment) -> FilePart:
-    """Return the part of a message that has the file."""
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return FilePart(attachment.mime_type, url, attachment.name)
 
 
 def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:

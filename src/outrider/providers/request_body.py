@@ -2,17 +2,18 @@
 
 import json
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from binascii import Error as DamagedBase64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote
 
 import msgspec
 
 from outrider.types.modes import VendorTool
 from outrider.types.request import ModelSettings, Request, ToolSpec
+from outrider.types.tool_state import parse_data_url
 
 _TEXT_MEDIA_TYPES = (
     "application/json",
@@ -118,23 +119,15 @@ def merge_fields(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def data_url_base64(url: str) -> str | None:
-    """Returns the base64 payload of a data: URL; None for other URLs."""
-    if not url.startswith("data:"):
-        return None
-    head, _, payload = url.partition(",")
-    return payload if head.endswith(";base64") else b64encode(unquote_to_bytes(payload)).decode()
-
-
 def data_url_text(mime: str, url: str) -> str | None:
     """Returns the text of a data: URL with a text media type, else None; models read text better than files."""
-    if not url.startswith("data:") or not (mime.startswith("text/") or mime in _TEXT_MEDIA_TYPES):
+    data = parse_data_url(url) if mime.startswith("text/") or mime in _TEXT_MEDIA_TYPES else None
+    if data is None:
         return None
-    head, _, payload = url.partition(",")
-    if not head.endswith(";base64"):
-        return unquote(payload)
+    if not data.is_base64:
+        return unquote(data.payload)
     try:
-        return b64decode(payload, validate=True).decode()
+        return b64decode(data.payload, validate=True).decode()
     except (DamagedBase64, UnicodeDecodeError):
         return None
 

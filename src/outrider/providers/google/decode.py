@@ -24,6 +24,7 @@ from outrider.types.request import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.tool_state import make_data_url
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -206,7 +207,7 @@ class PartReader:
             self._emit(PartEnd(index, {"part": part}))
             return
         mime: str = file.get("mimeType") or "application/octet-stream"
-        url: str = f"data:{mime};base64,{file.get('data', '')}" if inline else file.get("fileUri", "")
+        url: str = make_data_url(mime, file.get("data", "")) if inline else file.get("fileUri", "")
         own: Fields = {"by_model": True} | ({"thought": True} if part.get("thought") else {})
         self._emit(PartStart(index, "file"))
         self._emit(PartEnd(index, own | _signature_state(part), mime, url))

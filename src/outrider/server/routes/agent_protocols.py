@@ -39,6 +39,7 @@ from outrider.server.turn_stream import (
 )
 from outrider.types.ids import new_id
 from outrider.types.parts import FilePart, PartBase, TextPart
+from outrider.types.tool_state import make_data_url
 
 AGUI_SENDER, A2A_SENDER = "ag-ui", "a2a"
 APPROVAL_REASON = "tool_approval"
@@ -275,7 +276,7 @@ def _chat_block(block: Fields) -> Fields:
     where = cast("Fields", source)
     url = where.get("value", "")
     if where.get("type") == "data":
-        url = f"data:{where.get('mimeType', 'application/octet-stream')};base64,{url}"
+        url = make_data_url(where.get("mimeType", "application/octet-stream"), url)
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -576,7 +577,7 @@ def _read_part(part: Fields) -> TextPart | FilePart:
         return TextPart(msgspec.json.encode(part["data"]).decode())
     media_type, name = str(part.get("mediaType") or "application/octet-stream"), part.get("filename")
     if "raw" in part:
-        return FilePart(media_type, f"data:{media_type};base64,{part['raw']}", name)
+        return FilePart(media_type, make_data_url(media_type, str(part["raw"])), name)
     if "url" in part and str(part["url"]).startswith("https://"):
         return FilePart(media_type, str(part["url"]), name)
     raise ValueError("a part needs text, data, raw or an https url")

@@ -27,7 +27,7 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.containment import write_private_file
+from outrider.permissions.paths.containment import lock_file, write_private_file
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes, format_tokens
 from outrider.processes.launch import keep_launch_unchanged
@@ -87,6 +87,7 @@ __all__ = [
     "list_offers",
     "list_processes",
     "list_servers",
+    "lock_file",
     "preview_call",
     "read_conversation",
     "read_process_output",

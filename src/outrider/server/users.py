@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from outrider.config.paths import lock_file
 from outrider.config.stored_keys import KeyStore
 from outrider.engine.archive import SessionFilter
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import archive_of, write_private_file
+from outrider.engine.frontend import archive_of, lock_file, write_private_file
 from outrider.errors import ConfigurationError, LimitReachedError
 from outrider.types.ids import now_ms
 

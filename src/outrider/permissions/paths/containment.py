@@ -479,3 +479,18 @@ def write_private_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Generator[None]:
+    """Holds a lock next to the file while it is read and replaced; other processes wait for it."""
+    from outrider._posix import O_NOFOLLOW, fcntl  # lazy: only commands that change shared files need it
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_NOFOLLOW, 0o600)
+    try:
+        if os.name == "posix":
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -508,7 +508,7 @@ def run_stream(*arguments: Any, **options: Any) -> SyncRunStream[Any]:
 
 
 for _function in (run, async_run_stream, run_stream):
-    _function.__wrapped__ = async_run  # type: ignore[attr-defined]  where `inspect` finds the parameters
+    _function.__dict__["__wrapped__"] = async_run  # where `inspect` finds the parameters
 
 
 def _create_bus(outer: EventBus | None, *, debug: bool) -> EventBus:

@@ -89,8 +89,8 @@ class Usage(msgspec.Struct, frozen=True):
 
     def plus(self, tokens: Tokens, cost: Decimal | None) -> "Usage":
         """Return the sum. The cost is None if one of both is unknown."""
-        known = self.total_cost is not None and cost is not None
-        return Usage(self.tokens + tokens, self.total_cost + cost if known else None)  # type: ignore[operator]
+        known = None if self.total_cost is None or cost is None else self.total_cost + cost
+        return Usage(self.tokens + tokens, known)
 
 
 DisplayStatus = Literal["generating", "generated", "calling", "done", "canceled", "errored"]

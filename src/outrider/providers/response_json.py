@@ -118,6 +118,27 @@ def decode_error_body(body: bytes) -> Any:
         return body.decode("utf-8", "replace")
 
 
+def error_fields(payload: Any) -> dict[str, Any]:
+    """Returns the fields of an error object, or of the innermost one if objects or lists contain it. Another value is
+    the message."""
+    while (inner := _inner_error(payload)) is not None:
+        payload = inner
+    if is_object(payload):
+        return payload
+    return {"message": payload if isinstance(payload, str) else format_json(payload)}
+
+
+def _inner_error(payload: Any) -> Any:
+    """Returns the nested error object, or None if `payload` is the error itself."""
+    if isinstance(payload, list):
+        return cast("list[Any]", payload)[0] if payload else None
+    for name in ("error", "errors") if is_object(payload) else ():
+        inner = payload.get(name)
+        if inner and isinstance(inner, dict | list):
+            return cast("Any", inner)
+    return None
+
+
 def format_json(value: Any) -> str:
     """Returns a value as JSON text for error messages; "" if it is nested too deeply."""
     try:

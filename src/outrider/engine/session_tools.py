@@ -439,8 +439,8 @@ class SessionTools:
             self._bus.publish(SessionUpdatedEvent(session_id=self._session.id, changes=changes))
 
     async def announce_mcp_servers(self, journal: "Journal") -> None:
-        """Tell the user and the model what changed about the MCP servers. The text for the model is stored with the new
-        input, behind the conversation, so that the provider's cached prefix stays valid."""
+        """Publish changes of the MCP servers, and store a text about them for the model with the new input, after the
+        conversation, so that the provider's cached prefix stays valid."""
         servers = self.extensions.servers if self.extensions else None
         if servers is None or self._mcp_tools is None:
             return

@@ -129,7 +129,7 @@ def span_outcome(span: Span) -> str:
 
 
 def span_remarks(span: Span) -> Iterator[str]:
-    """Yields delays that are no work, retries and approvals, and where a result comes from."""
+    """Yields notes about a span: a cache miss, retries, the wait for an approval, and the origins of a result."""
     if miss := span.details.get("cache_miss"):
         yield f"cache miss ({escape_line(str(miss), 120)})"
     if isinstance(retries := span.details.get("retries"), int) and span.kind == "model":

@@ -255,7 +255,7 @@ def _read_run(run: AguiRun, *, keeps_history: bool) -> TurnInput:
     spoken = [_chat_message(one) for one in run.messages if one.get("role") in ("user", "assistant")]
     read = read_conversation([one for one in spoken if one["content"]], "openai")
     if not read or read[-1].role != "user":
-        raise ValueError("the last message must be one of the user")
+        raise ValueError("the last message must be a user message")
     content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
     history = read[:-1] if keeps_history else []
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, [*systems, *facts])))

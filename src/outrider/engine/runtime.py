@@ -672,7 +672,7 @@ def _is_delivery(value: Any) -> bool:
     return value in ("queue", "steer")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
@@ -695,7 +695,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "input_id": _TEXT,
     "sender": _TEXT,
     "by": _TEXT,
-    "limit": (_is_whole, "a whole number of at least 0"),
+    "limit": (_is_count, "a whole number of at least 0"),
     "allow": _FLAG,
     "message": _TEXT,
     "limits": (_is_one_of(Limits), "Limits(turns=20, seconds=60)"),

@@ -111,7 +111,7 @@ def event_notice(event: Event) -> Notice | None:
     return _standard_notice(cast("StandardEvent", event))
 
 
-def is_shown_elsewhere(event: Event) -> bool:
+def has_other_display(event: Event) -> bool:
     """Returns whether a message, a part, the activity or an approval shows what the notice of an event says."""
     return isinstance(
         event,

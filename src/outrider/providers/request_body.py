@@ -66,10 +66,10 @@ def build_body_prefix(
         return build()
     conversation = request.conversation if shared is None else ""
     inputs = (request.model, request.system, request.tools, request.settings, request.stream, conversation)
-    made_of = (messages_field, cache_key, inputs)
+    inputs_key = (messages_field, cache_key, inputs)
     if shared is None or request.settings.output is not None:
-        return request.prompt.opening(made_of, build)
-    return request.prompt.opening(made_of, lambda: shared.find(made_of, build))
+        return request.prompt.opening(inputs_key, build)
+    return request.prompt.opening(inputs_key, lambda: shared.find(inputs_key, build))
 
 
 class SharedPrefixes:
@@ -78,13 +78,13 @@ class SharedPrefixes:
     def __init__(self) -> None:
         self._known: tuple[tuple[object, bytes], ...] = ()  # replaced as a whole, because threads may use it
 
-    def find(self, made_of: object, build: Callable[[], bytes]) -> bytes:
+    def find(self, inputs_key: object, build: Callable[[], bytes]) -> bytes:
         """Returns the bytes that were built from equal values, or builds them."""
         for known, prefix in self._known:
-            if known == made_of:
+            if known == inputs_key:
                 return prefix
         prefix = build()
-        self._known = ((made_of, prefix), *self._known[: _MAX_SHARED_PREFIXES - 1])
+        self._known = ((inputs_key, prefix), *self._known[: _MAX_SHARED_PREFIXES - 1])
         return prefix
 
 
@@ -194,14 +194,14 @@ _UNION_KEYWORDS = ("allOf", "anyOf", "oneOf")
 _FORBIDDEN_ROOT_KEYWORDS = (*_UNION_KEYWORDS, "enum", "not", "$ref")
 _NON_OBJECT_TYPES = (None, "string", "number", "integer", "boolean", "array", "null")  # Google also uses "OBJECT"
 _VALUE_KEYWORDS = ("default", "const", "enum", "examples")  # their values are data, not schemas
-Made = TypeVar("Made")
+CachedValue = TypeVar("CachedValue")
 
 
-def cache_per_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Made]:
+def cache_per_tool(make: Callable[[ToolSpec], CachedValue]) -> Callable[[ToolSpec], CachedValue]:
     """Caches a function of a ToolSpec by object identity; every request of a conversation has the same tools."""
-    remembered: dict[int, tuple[ToolSpec, Made]] = {}
+    remembered: dict[int, tuple[ToolSpec, CachedValue]] = {}
 
-    def made_of(tool: ToolSpec) -> Made:
+    def get_cached(tool: ToolSpec) -> CachedValue:
         known = remembered.get(id(tool))
         if known is None or known[0] is not tool:
             if len(remembered) >= _MAX_CACHED_TOOLS:
@@ -209,7 +209,7 @@ def cache_per_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Mad
             remembered[id(tool)] = known = (tool, make(tool))
         return known[1]
 
-    return made_of
+    return get_cached
 
 
 @cache_per_tool

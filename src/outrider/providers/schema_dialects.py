@@ -74,7 +74,7 @@ def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
     """Returns the schema of an object in the form of an API that enforces it, or None if it has none: for a dict with
     any keys, for any value, and for recursive types where the API rejects them."""
     definitions: Mapping[str, Schema] = schema.get("$defs", {})
-    lowering = _Lowering(dialect, definitions)
+    lowering = _SchemaLowerer(dialect, definitions)
     try:
         root = lowering.lower({key: value for key, value in schema.items() if key != "$defs"})
         if root.get("type") != "object" or (dialect == "anthropic" and _is_recursive(definitions)):
@@ -117,7 +117,7 @@ def _is_accepted(schema: object, dialect: SchemaDialect) -> bool:
     return all(_is_accepted(one, dialect) for one in (*inner, *([found["items"]] if "items" in found else ())))
 
 
-class _Lowering:
+class _SchemaLowerer:
     def __init__(self, dialect: SchemaDialect, definitions: Mapping[str, Schema]) -> None:
         self._dialect: SchemaDialect = dialect
         self._definitions = definitions

@@ -209,7 +209,7 @@ class BudgetWatcher:
         if owner is None:
             return
         try:
-            await self._limits.check_budget(Requester.of(owner))
+            await self._limits.check_budget(Requester.from_user(owner))
         except LimitReachedError as error:
             self._engine.bus.publish(
                 ErrorEvent(session_id=root.id, error_type=type(error).__name__, message=error.message)

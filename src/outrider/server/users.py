@@ -110,7 +110,7 @@ class Requester(msgspec.Struct, frozen=True):
     team: str = ""
 
     @classmethod
-    def of(cls, user: ServerUser) -> "Requester":
+    def from_user(cls, user: ServerUser) -> "Requester":
         return cls(user.name, user.role, user.team)
 
     @property

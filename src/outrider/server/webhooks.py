@@ -217,7 +217,7 @@ class TurnWebhooks:
         if not webhook.user:
             return True
         user = self._users.get(webhook.user)
-        requester = Requester.of(user) if user is not None else None
+        requester = Requester.from_user(user) if user is not None else None
         return requester is not None and self._users.access_level(requester, root.id, root.owner) is not None
 
     def _insert_notices(self, webhooks: Sequence[ServerWebhook], event_id: str, notice: TurnNotice) -> None:

@@ -171,7 +171,12 @@ SPAN_LIMIT = 100_000
 PLAIN_TREE_LIMIT = 1_000
 _TABLE_ROWS = 50
 _MARKS: dict[SpanStatus, str] = {"ok": "✓", "failed": "✗", "stopped": "■", "unfinished": "…"}
-_SAID: dict[SpanStatus, str] = {"ok": "done", "failed": "failed", "stopped": "stopped", "unfinished": "unfinished"}
+_STATUS_LABELS: dict[SpanStatus, str] = {
+    "ok": "done",
+    "failed": "failed",
+    "stopped": "stopped",
+    "unfinished": "unfinished",
+}
 
 
 def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
@@ -183,7 +188,7 @@ def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
         "STYLE": _load_asset("timeline.css"),
         "SCRIPT": _load_asset("timeline.js"),
         "TITLE": escape(visible(title or f"Trace of {root.name}")),
-        "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_SAID[root.status]}</p>',
+        "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_STATUS_LABELS[root.status]}</p>',
         "WHEN": escape(_start_text(root)),
         "OUTCOME": escape(_outcome_text(root)),
         "TILES": "".join(_render_tiles(root, [span for _, span in shown])),

@@ -219,16 +219,16 @@ class RemovedTexts:
         newest = range(len(texts) - 1, -1, -1)
         rules = [any(map(_is_constraint, _sentences(text))) for text in texts]
         best = sorted(newest, key=lambda at: (rules[at], rarity[at]), reverse=True)
-        kept, size = set[int](), 0
+        retained, size = set[int](), 0
         for order, share in ((newest, 4), (best, 2)):
             for position in order:
-                if len(kept) >= MAX_USER_TEXTS // share:
+                if len(retained) >= MAX_USER_TEXTS // share:
                     break
-                if position not in kept and size + len(texts[position]) <= MAX_USER_CHARACTERS // share:
-                    kept.add(position)
+                if position not in retained and size + len(texts[position]) <= MAX_USER_CHARACTERS // share:
+                    retained.add(position)
                     size += len(texts[position])
-        self.dropped += len(texts) - len(kept)
-        self.by_user = {texts[position]: self.by_user[texts[position]] for position in sorted(kept)}
+        self.dropped += len(texts) - len(retained)
+        self.by_user = {texts[position]: self.by_user[texts[position]] for position in sorted(retained)}
         self._user_characters = size
 
 

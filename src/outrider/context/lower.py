@@ -334,8 +334,8 @@ def _without_trailing_reasoning(parts: list[ModelPart], *, broke_off: bool) -> l
 
 
 def _is_thought(part: ReasoningPart) -> bool:
-    kept = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
-    return kept is None or kept.get("type") in _THOUGHTS
+    retained = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
+    return retained is None or retained.get("type") in _THOUGHTS
 
 
 def _opening_message() -> ModelMessage:

@@ -62,8 +62,8 @@ class CommitSelection(msgspec.Struct, frozen=True):
             data.get(path, path) for path in find_conflicts(Path(at), folder.upper_recorded(pending.call_id), wanted)
         }
         names = {show_path(f"{at}/{path}".rstrip("/")) for path in further}
-        kept = tuple(path for path in recorded if data.get(path, path) not in further)
-        return cls(left, kept, frozenset({*map(show_path, found), *names}))
+        selected = tuple(path for path in recorded if data.get(path, path) not in further)
+        return cls(left, selected, frozenset({*map(show_path, found), *names}))
 
 
 def _without_missing(changes: Iterable[OverlayChange], paths: Sequence[str]) -> list[str]:
@@ -93,9 +93,9 @@ def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[lis
     return paths, recorded, not protected and not steering
 
 
-def commit_recorded(pending: PendingOutcome, folder: OutcomeFolder, kept: CommitSelection) -> tuple[str, ...]:
+def commit_recorded(pending: PendingOutcome, folder: OutcomeFolder, selected: CommitSelection) -> tuple[str, ...]:
     """Commits what git recorded outside the workspace; returns the paths in conflict."""
-    changes = [change for change in pending.recorded if change.path in set(kept.recorded)]
+    changes = [change for change in pending.recorded if change.path in set(selected.recorded)]
     if pending.repository is None or not changes:
         return ()
     at = pending.repository.folder

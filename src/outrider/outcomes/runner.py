@@ -529,8 +529,8 @@ class SandboxedCommands:
             return _result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
         if rights.outcomes == "commit":
             if not complete:
-                kept = {*paths, *recorded}
-                left = [change.path for change in (*changes, *pending.recorded) if change.path not in kept]
+                selected = {*paths, *recorded}
+                left = [change.path for change in (*changes, *pending.recorded) if change.path not in selected]
                 left_out = ", ".join(sorted(map(show_path, left)))
                 pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
             return await self._commit(context, folder, pending, paths, recorded)
@@ -575,10 +575,10 @@ class SandboxedCommands:
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
                 raise _dropped(pending, answer)
-            kept = await asyncio.to_thread(CommitSelection.choose, pending, folder, answer.keep)
-            if kept.conflicts <= {file.path for file in outcome.files if file.conflict}:
+            selected = await asyncio.to_thread(CommitSelection.choose, pending, folder, answer.keep)
+            if selected.conflicts <= {file.path for file in outcome.files if file.conflict}:
                 # A conflict that the question showed is the user's choice: these files stay as they are.
-                return await self._commit(context, folder, pending, kept.paths, kept.recorded)
+                return await self._commit(context, folder, pending, selected.paths, selected.recorded)
 
     async def _commit(
         self,
@@ -611,18 +611,18 @@ class SandboxedCommands:
     async def _commit_with_undo(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
     ) -> CommitResult:
-        kept = await asyncio.to_thread(
+        selected = await asyncio.to_thread(
             CommitSelection.choose_paths, pending, folder, pending.keep, pending.keep_recorded
         )
-        wanted = set(kept.paths)
+        wanted = set(selected.paths)
         changes = [change for change in pending.changes if change.path in wanted]
         unsaved = await self._unsaved_files(context, folder, changes)
         changes = [change for change in changes if not affects_any(change, unsaved)]
         paths = [change.path for change in changes if not _is_only_folder(change)]
         async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
             done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
-            further = await asyncio.to_thread(commit_recorded, pending, folder, kept)
-        conflicts = tuple(sorted({*done.conflicts, *further, *kept.conflicts}))
+            further = await asyncio.to_thread(commit_recorded, pending, folder, selected)
+        conflicts = tuple(sorted({*done.conflicts, *further, *selected.conflicts}))
         return CommitResult(done.committed, conflicts, unsaved)
 
     async def _unsaved_files(

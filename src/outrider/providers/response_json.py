@@ -27,10 +27,10 @@ def decode_json(read: Callable[[bytes], Decoded], data: bytes, *, mark_surrogate
         return read(data)
     except JSON_ERRORS as error:
         problem: Exception = error
-    mended = repair_json(data, mark_surrogates=mark_surrogates)
+    repaired = repair_json(data, mark_surrogates=mark_surrogates)
     try:
-        if mended is not None:
-            return convert_leniently(msgspec.json.decode(mended), lambda value: read(msgspec.json.encode(value)))
+        if repaired is not None:
+            return convert_leniently(msgspec.json.decode(repaired), lambda value: read(msgspec.json.encode(value)))
     except JSON_ERRORS as error:
         problem = error
     preview = data[:_PREVIEW_CHARACTERS].decode(errors="replace")

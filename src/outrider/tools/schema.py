@@ -259,16 +259,17 @@ def _compact_node(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> 
     if name in definitions and name not in inside and not _refers_to(definitions[name], name):
         rest = {key: value for key, value in found.items() if key != "$ref"}
         return _compact_node({**definitions[name], **rest}, definitions, (*inside, name))
-    kept = {key: value for key, value in found.items() if not _is_redundant(key, value)}
-    required = kept.get("required", ())
-    if isinstance(kept.get("properties"), dict):
-        properties = cast("Schema", kept["properties"])
-        kept["properties"] = {
+    retained = {key: value for key, value in found.items() if not _is_redundant(key, value)}
+    required = retained.get("required", ())
+    if isinstance(retained.get("properties"), dict):
+        properties = cast("Schema", retained["properties"])
+        retained["properties"] = {
             one: _compact_node(hint if one in required else _without_null(hint), definitions, inside)
             for one, hint in properties.items()
         }
     return {
-        key: value if key == "properties" else _compact_node(value, definitions, inside) for key, value in kept.items()
+        key: value if key == "properties" else _compact_node(value, definitions, inside)
+        for key, value in retained.items()
     }
 
 

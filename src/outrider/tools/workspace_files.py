@@ -539,23 +539,23 @@ def _read_decoded(
     try:
         lines = _iterate_lines(text)
         skipped = sum(1 for _ in islice(lines, first - 1))
-        kept, cut = _take_lines(lines, bounds)
-        total = skipped + len(kept) + cut + sum(1 for _ in lines) if version or not cut else None
-        return FileLines(tuple(kept), first, total, encoding, version, bool(cut))
+        retained, cut = _take_lines(lines, bounds)
+        total = skipped + len(retained) + cut + sum(1 for _ in lines) if version or not cut else None
+        return FileLines(tuple(retained), first, total, encoding, version, bool(cut))
     finally:
         text.detach()
 
 
 def _take_lines(lines: Iterator[str], bounds: ReadBounds) -> tuple[list[str], int]:
     """Returns the lines that fit, and 1 if one more line was consumed."""
-    kept: list[str] = []
+    retained: list[str] = []
     room = bounds.characters
     for line in lines:
         room -= len(line) + 8  # line number and tab
-        if len(kept) >= bounds.lines or (room < 0 and kept):
-            return kept, 1
-        kept.append(line)
-    return kept, 0
+        if len(retained) >= bounds.lines or (room < 0 and retained):
+            return retained, 1
+        retained.append(line)
+    return retained, 0
 
 
 def _iterate_lines(text: io.TextIOWrapper) -> Iterator[str]:

@@ -43,7 +43,7 @@ def timeline_rows(spans: list[tuple[int, Span]]) -> list[list[Any]]:
             span.tokens.output + span.tokens.reasoning,
             cost_cell(span),
             approval_wait(span),
-            [[label, _truncate(said, limit)] for label, said in (*_span_texts(span), *_span_facts(span))],
+            [[label, _truncate(detail, limit)] for label, detail in (*_span_texts(span), *_span_facts(span))],
         ]
         for depth, span in spans
     ]
@@ -231,8 +231,8 @@ def _start_text(root: Span) -> str:
 
 
 def _outcome_text(root: Span) -> str:
-    said = root.error if root.status == "failed" else root.result or root.outcome
-    return escape_line(said or "", 300)
+    detail = root.error if root.status == "failed" else root.result or root.outcome
+    return escape_line(detail or "", 300)
 
 
 def _render_tiles(root: Span, spans: list[Span]) -> Iterator[str]:

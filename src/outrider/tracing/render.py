@@ -120,8 +120,8 @@ def span_outcome(span: Span) -> str:
         case "ok":
             return ", ".join(word for word in (escape_line(span.outcome, 60), *span_remarks(span)) if word)
         case "failed":
-            said = span.error or ""
-            return escape_line(said if span.outcome in said else f"{span.outcome}: {said}", 200)
+            message = span.error or ""
+            return escape_line(message if span.outcome in message else f"{span.outcome}: {message}", 200)
         case "stopped":
             return escape_line(span.outcome, 60) or "stopped"
         case "unfinished":

@@ -485,11 +485,11 @@ async def show_permissions(ui: ScreenApi, _: str) -> None:
     controller = ui.controller
     answers = await controller.archive.lasting_approvals()
     here = [found for found in answers if applies_here(found, {controller.session_id}, str(controller.workspace))]
-    elsewhere = len(answers) - len(here)
-    others = f"; {format_count(elsewhere, 'more')} of other folders or sessions: outrider permissions list"
+    more = len(answers) - len(here)
+    others = f"; {more:,} more of other folders or sessions: outrider permissions list"
     if not here:
         text = "no stored approvals apply here; rules are in your settings"
-        ui.show_notice(f"{text}{others if elsewhere else ''}")
+        ui.show_notice(f"{text}{others if more else ''}")
         return
     items = [
         PickerItem(

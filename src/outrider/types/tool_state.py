@@ -374,13 +374,13 @@ class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"
         metadata: dict[str, Any] | None = None,
     ) -> ToolError:
         """Return the error state of a call that did not start."""
-        kept = {"raw": self.raw} if self.raw and not self.input else {}
+        retained = {"raw": self.raw} if self.raw and not self.input else {}
         return ToolError(
             input=self.input,
             error=error,
             time=EndedTime(at, at),
             reason=reason,
-            metadata={**kept, **(metadata or {})},
+            metadata={**retained, **(metadata or {})},
         )
 
 

@@ -182,7 +182,7 @@ def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int 
 
 def _drop_missing(argv: list[bytes]) -> list[bytes]:
     """Returns the arguments of bubblewrap without those that hide a file or folder that does not exist any more."""
-    kept: list[bytes] = []
+    retained: list[bytes] = []
     position = 0
     while position < len(argv):
         for prefix in _HIDING_OPTIONS:
@@ -191,9 +191,9 @@ def _drop_missing(argv: list[bytes]) -> list[bytes]:
                 position = end + 1
                 break
         else:
-            kept.append(argv[position])
+            retained.append(argv[position])
             position += 1
-    return kept
+    return retained
 
 
 class JoinedCommand:

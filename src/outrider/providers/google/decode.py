@@ -345,8 +345,8 @@ class GeminiDecoder:
             for part in candidate.content.parts or ():
                 self._parts.read(part, self._response_id)
         if found := _as_object(candidate.grounding_metadata):
-            kept = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
-            self._grounding |= kept
+            retained = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
+            self._grounding |= retained
         if candidate.finish_reason is not None:
             self._raw_finish = candidate.finish_reason
             self.is_complete = True

@@ -421,8 +421,8 @@ class _A2aTask:
 
     def _status(self, state: str, parts: Sequence[Fields] = ()) -> Fields:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        said = {"messageId": new_id(), "role": "ROLE_AGENT", "parts": list(parts), **self._ids}
-        return {"state": f"TASK_STATE_{state}", "timestamp": at, **({"message": said} if parts else {})}
+        status_message = {"messageId": new_id(), "role": "ROLE_AGENT", "parts": list(parts), **self._ids}
+        return {"state": f"TASK_STATE_{state}", "timestamp": at, **({"message": status_message} if parts else {})}
 
 
 def _artifact(part_id: str, text: str) -> Fields:

@@ -1,4 +1,7 @@
-"""Modules and constants that Windows does not have: importing them works everywhere, using them is a clear error."""
+"""Modules and constants that Windows does not have: importing them works everywhere, using them is a clear error.
+
+Functions for POSIX paths as strings are here too, because permissions and processes do not import each other.
+"""
 
 import errno
 import importlib
@@ -67,6 +70,16 @@ def check_place(descriptor: int, path: str) -> None:
         raise OSError(errno.ELOOP, "a link was put in its way", path)
 
 
+def parent_of(path: str) -> str:
+    """Returns the parent folder of an absolute path string."""
+    return path.rpartition("/")[0] or "/"
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Returns whether a path is the folder itself or inside it; both are resolved strings."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 __all__ = [
     "O_CLOEXEC",
     "O_DIRECTORY",
@@ -76,6 +89,8 @@ __all__ = [
     "SIGKILL",
     "check_place",
     "fcntl",
+    "is_within",
+    "parent_of",
     "require_posix",
     "resource",
     "termios",

@@ -231,15 +231,15 @@ class _BoundedEventQueue:
 
     def _drop_deltas(self) -> None:
         """Removes queued deltas and merges earlier reports about dropped deltas."""
-        kept: deque[Event] = deque()
+        retained: deque[Event] = deque()
         for event in self._events:
             if isinstance(event, DeltasDroppedEvent):
                 self._dropped += event.count
             elif event.droppable:
                 self._dropped += 1
             else:
-                kept.append(event)
-        self._events, self._deltas = kept, 0
+                retained.append(event)
+        self._events, self._deltas = retained, 0
 
 
 class _StreamQueue:

@@ -34,7 +34,7 @@ from outrider.presentation.tool_calls import call_changes, call_kind, call_title
 from outrider.types.origins import make_origin
 from outrider.types.parts import FilePart, ResourceSource, TextPart, ToolPart
 from outrider.types.tool_declaration import CallKind
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, make_data_url, parse_data_url
 
 MAX_LINE_LENGTH = 200
 
@@ -241,9 +241,9 @@ def block_from_part(part: TextPart | FilePart) -> ContentBlock | None:
         case TextPart(text=text):
             return acp.text_block(replace_surrogates(text)) if text else None
         case FilePart(mime=mime, url=url):
-            head, _, content = url.partition(",")
-            if mime.startswith("image/") and head.endswith(";base64"):
-                return acp.image_block(content, mime)
+            data = parse_data_url(url)
+            if mime.startswith("image/") and data is not None and data.is_base64:
+                return acp.image_block(data.payload, mime)
             name = replace_surrogates(part.filename or "file")
             return acp.resource_link_block(
                 name, "data:" if url.startswith("data:") else replace_surrogates(url), mime_type=mime
@@ -255,7 +255,7 @@ def _part_from_block(block: ContentBlock) -> TextPart | FilePart:
         case TextContentBlock():
             return TextPart(replace_surrogates(block.text))
         case ImageContentBlock():
-            return FilePart(block.mime_type, f"data:{block.mime_type};base64,{block.data}")
+            return FilePart(block.mime_type, make_data_url(block.mime_type, block.data))
         case ResourceContentBlock():
             return TextPart(f"[{replace_surrogates(block.name)}]({_resource_path(block.uri)})")
         case EmbeddedResourceContentBlock():
@@ -276,7 +276,7 @@ def _embedded_part(block: EmbeddedResourceContentBlock) -> TextPart | FilePart:
     if not mime.startswith(_ATTACHABLE_TYPES):
         raise ConfigurationError(f"{_resource_path(resource.uri)} is {mime}; only images, PDF and text can be attached")
     name, source = _resource_path(resource.uri).rpartition("/")[2], ResourceSource(resource.uri)
-    return FilePart(mime, f"data:{mime};base64,{resource.blob}", name, source)
+    return FilePart(mime, make_data_url(mime, resource.blob), name, source)
 
 
 def _resource_path(uri: str) -> str:

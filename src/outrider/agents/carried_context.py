@@ -219,16 +219,16 @@ class RemovedTexts:
         newest = range(len(texts) - 1, -1, -1)
         rules = [any(map(_is_constraint, _sentences(text))) for text in texts]
         best = sorted(newest, key=lambda at: (rules[at], rarity[at]), reverse=True)
-        kept, size = set[int](), 0
+        retained, size = set[int](), 0
         for order, share in ((newest, 4), (best, 2)):
             for position in order:
-                if len(kept) >= MAX_USER_TEXTS // share:
+                if len(retained) >= MAX_USER_TEXTS // share:
                     break
-                if position not in kept and size + len(texts[position]) <= MAX_USER_CHARACTERS // share:
-                    kept.add(position)
+                if position not in retained and size + len(texts[position]) <= MAX_USER_CHARACTERS // share:
+                    retained.add(position)
                     size += len(texts[position])
-        self.dropped += len(texts) - len(kept)
-        self.by_user = {texts[position]: self.by_user[texts[position]] for position in sorted(kept)}
+        self.dropped += len(texts) - len(retained)
+        self.by_user = {texts[position]: self.by_user[texts[position]] for position in sorted(retained)}
         self._user_characters = size
 
 
@@ -445,7 +445,7 @@ _UNSPACED = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]
 MAX_RESULTS = 20
 
 
-class _Passage(msgspec.Struct):
+class _TextPassage(msgspec.Struct):
     """A text of the conversation with its place."""
 
     place: str
@@ -475,7 +475,7 @@ def search_messages(messages: Sequence[Message], query: str) -> list[tuple[str, 
         return []
     spread = Counter(word for text in texts for word in words if word in text)
     weights = {word: len(passages) / (1 + spread[word]) + 1 for word in words}  # rare words count more
-    scored: list[tuple[float, int, _Passage]] = []
+    scored: list[tuple[float, int, _TextPassage]] = []
     for position, (passage, lowered) in enumerate(zip(passages, texts, strict=True)):
         score = sum(weights[word] for word in words if word in lowered)
         if score:
@@ -503,15 +503,15 @@ def _known_form(word: str, texts: Sequence[str]) -> str:
     return word
 
 
-def _passages(messages: Sequence[Message]) -> Iterator[_Passage]:
+def _passages(messages: Sequence[Message]) -> Iterator[_TextPassage]:
     for number, message in enumerate(messages, 1):
         for part in message.parts:
             match part:
                 case TextPart() if not part.synthetic:
-                    yield _Passage(f"message {number}, {message.role}", part.text)
+                    yield _TextPassage(f"message {number}, {message.role}", part.text)
                 case ToolPart() if part.tool != SEARCH_TOOL:
                     called = msgspec.json.encode(part.state.input, enc_hook=str).decode()
-                    yield _Passage(f"message {number}, call of {part.tool}", f"{called}\n{_output(part)}")
+                    yield _TextPassage(f"message {number}, call of {part.tool}", f"{called}\n{_output(part)}")
                 case _:
                     pass
 

@@ -231,16 +231,16 @@ class HookedClient:
         return msgspec.structs.replace(request, prompt=prompt, system=wanted.system, tools=wanted.tools)
 
     def _report_change(self, given: HookedRequest, wanted: HookedRequest, previous: SentRequest | None) -> None:
-        kept = _count_equal(previous.messages, wanted.messages) if previous else 0
+        retained = _count_equal(previous.messages, wanted.messages) if previous else 0
         if previous and (previous.system, previous.tools) != (wanted.system, wanted.tools):
-            kept = 0
+            retained = 0
         event = RequestChangedEvent(
             session_id=given.session_id,
             agent_name=given.agent,
             messages_before=len(given.messages),
             messages_after=len(wanted.messages),
             previous_messages=len(previous.messages) if previous else 0,
-            cached_messages=kept,
+            cached_messages=retained,
         )
         self._publish(event)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import random
 import sqlite3
 from collections.abc import Callable, Generator
@@ -21,9 +20,8 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
-from outrider.sessions.database_files import check_encoding, to_store_error
+from outrider.sessions.database_files import check_encoding, configure_connection, prepare_file, to_store_error
 
 # SQLAlchemy parses a text each time that it is made of one; the statements of runs are few.
 sql_text = lru_cache(maxsize=512)(sa.text)
@@ -174,7 +172,8 @@ class RunDatabase:
     def migrate(self) -> None:
         """Creates or upgrades the tables. Several processes may call it at the same time. Raises StoreError if the
         SQLite file cannot be used, for example because it is damaged or the disk is full."""
-        self._make_private()
+        if not self.is_postgres and self.url.database not in (None, "", ":memory:"):
+            prepare_file(Path(self.url.database))
         with self._migration_lock(), self.translate_errors():
             self._reject_foreign_database()
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
@@ -194,16 +193,6 @@ class RunDatabase:
                 "move it away",
                 path=str(path),
             )
-
-    def _make_private(self) -> None:
-        """Creates the SQLite file readable by its owner only: it has prompts and answers. SQLite gives side files the
-        same mode."""
-        if self.is_postgres or not self.url.database or self.url.database == ":memory:":
-            return
-        with suppress(OSError):  # the next statement reports what is wrong with the path
-            os.close(os.open(self.url.database, os.O_RDWR | os.O_CREAT | O_CLOEXEC, 0o600))
-            if Path(self.url.database).stat().st_mode & 0o077:
-                Path(self.url.database).chmod(0o600)
 
     def _add_entry_columns(self) -> None:
         """Adds the columns that the choice of the next run reads, and fills them from the table `line`."""
@@ -316,9 +305,16 @@ class RunDatabase:
             event.listen(engine, "checkout", _ping_if_unused)
             return engine
         engine = sa.create_engine(self.url)
-        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "connect", self._configure_sqlite)
         event.listen(engine, "handle_error", self._raise_if_damaged)
         return engine
+
+    def _configure_sqlite(self, connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = "IMMEDIATE"
+        configure_connection(connection, Path(self.url.database or ""))
+        connection.execute("PRAGMA foreign_keys = ON")
+        if sqlite3.sqlite_version_info < (3, 42):
+            connection.create_function("unixepoch", 1, _read_clock)
 
     @contextmanager
     def translate_errors(self) -> Generator[None]:
@@ -502,16 +498,6 @@ def psycopg_errors() -> type[Exception]:
     import psycopg
 
     return psycopg.Error
-
-
-def _configure_sqlite(connection: Any, _: Any) -> None:
-    """Enables WAL, so that readers do not block, and a busy timeout, so that a second writer waits instead of
-    failing."""
-    connection.isolation_level = "IMMEDIATE"
-    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-    if sqlite3.sqlite_version_info < (3, 42):
-        connection.create_function("unixepoch", 1, _read_clock)
 
 
 def _read_clock(unit: str) -> float:

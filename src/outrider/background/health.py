@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from outrider.background.heartbeat import WorkerStatus  # its module imports the database
 
 _LIVE_SECONDS = 60.0  # a worker whose heartbeat task has not run for longer hangs
-_AGENDA_SECONDS = 300.0  # a worker that has not done what heartbeats find for longer hangs
+_WORK_CHECK_SECONDS = 300.0  # a worker that has not done what heartbeats find for longer hangs
 _READY_SECONDS = 10.0  # a worker that has not reached the database for longer is not ready
 _REQUEST_SECONDS = 5.0
 _MAX_HEAD_BYTES = 16 << 10
@@ -37,7 +37,7 @@ class WorkerMetrics:
         self.ended_runs = Counter[str]()
         self.run_seconds = 0.0
         self.failed_tasks = 0
-        self.last_attempt = self.last_heartbeat = self.last_agenda = monotonic()
+        self.last_attempt = self.last_heartbeat = self.last_work_check = monotonic()
 
     def record_run(self, state: str, seconds: float) -> None:
         """Counts an execution that ended with the given state of its run."""
@@ -49,7 +49,7 @@ class WorkerMetrics:
         now = monotonic()
         if (age := now - self.last_attempt) > _LIVE_SECONDS:
             return f"the heartbeat task has not run for {age:.0f} s"
-        if (age := now - self.last_agenda) > _AGENDA_SECONDS and now - self.last_heartbeat < _READY_SECONDS:
+        if (age := now - self.last_work_check) > _WORK_CHECK_SECONDS and now - self.last_heartbeat < _READY_SECONDS:
             return f"the worker has not attended to what its heartbeats find for {age:.0f} s"
         return ""
 

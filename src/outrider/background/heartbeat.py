@@ -60,7 +60,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
         return "draining" if self.status.is_draining else "alive"
 
 
-class Agenda(msgspec.Struct, frozen=True, kw_only=True):
+class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a heartbeat finds. `is_known` is False if the worker had no row. The others say whether there is something
     to do: a run that can start, a run that waits for an answer or a retry, a schedule that is due, a run that others
     wait for, a webhook notice that is due, a run that a worker has started, an assigned run without a known worker."""
@@ -90,7 +90,7 @@ class WorkerRegistry:
             else "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
         )
         self.owner = current_process()
-        self._agenda_query = sa.text(self._build_agenda_query())
+        self._pending_query = sa.text(self._build_pending_query())
 
     def record_heartbeat(self) -> bool:
         """Increments this worker's counter. Returns False if there was no row: the worker is new, or another worker
@@ -98,7 +98,7 @@ class WorkerRegistry:
         with self._engine.begin() as db:
             return self._increment_count(db)
 
-    def beat(self, status: WorkerStatus) -> Agenda:
+    def beat(self, status: WorkerStatus) -> PendingWork:
         """Increments this worker's counter, stores its status and looks for work, all in one transaction: it is what
         an idle worker costs."""
         with self._engine.begin() as db:
@@ -110,11 +110,11 @@ class WorkerRegistry:
                 ),
                 {"id": self.owner.id, "status": msgspec.json.encode(status).decode()},
             )
-            found = db.execute(self._agenda_query, {"now": now_ms()}).mappings().one()
+            found = db.execute(self._pending_query, {"now": now_ms()}).mappings().one()
             flags = {name: bool(value) for name, value in found.items()}
-            return Agenda(is_known=is_known, others=self._select_others(db), **flags)
+            return PendingWork(is_known=is_known, others=self._select_others(db), **flags)
 
-    def _build_agenda_query(self) -> str:
+    def _build_pending_query(self) -> str:
         prefix = self._database.table_prefix
         started = (
             f"SELECT 1 FROM {self._database.entries_by('entries_started')} WHERE state <> 'released' AND attempts > 0"

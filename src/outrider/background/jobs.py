@@ -224,7 +224,7 @@ class JobClient:
         """Returns a run. Raises SessionNotFoundError if it does not exist."""
         found = await self._load_runs(workflow_ids=[run_id], name=WORKFLOW_NAME)
         if not found:
-            raise SessionNotFoundError(f"no run {run_id}")
+            raise SessionNotFoundError(f"there is no run {run_id}; `outrider jobs` lists them")
         return found[0]
 
     async def get_job(self, run_id: str) -> JobSpec:

@@ -5,13 +5,16 @@ import asyncio
 import base64
 import hmac
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.errors import ConfigurationError, NetworkError, ToolFailure
@@ -19,6 +22,7 @@ from outrider.http.client import HttpClient, is_public
 from outrider.http.connection import AddressRefusedError, IpAddress
 from outrider.http.transport import HttpRequest
 from outrider.processes.sandbox.proxy import HostRules
+from outrider.sessions.database_files import configure_connection, prepare_file, prepare_folder
 from outrider.tools.web_client import check_url
 from outrider.types.ids import now_ms
 
@@ -89,6 +93,22 @@ class WebhookNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 async def send_to_url(notice: WebhookNotice, hosts: Sequence[str], secret: str) -> None:
     await post_notice(notice.url, notice.body, notice.id, hosts, secret)
+
+
+def open_webhook_file(path: Path, statements: Sequence[str]) -> sa.Engine:
+    """Opens the SQLite file of a server's webhooks, which has their secrets, and creates its tables."""
+    prepare_folder(path)
+    prepare_file(path)
+    engine = sa.create_engine(f"sqlite:///{path}")
+
+    def configure(connection: sqlite3.Connection, _: object) -> None:
+        configure_connection(connection, path)
+
+    event.listen(engine, "connect", configure)
+    with engine.begin() as db:
+        for statement in statements:
+            db.exec_driver_sql(statement)
+    return engine
 
 
 class WebhookOutbox:

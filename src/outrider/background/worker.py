@@ -26,8 +26,8 @@ from outrider.background.executor import FRESH_SECONDS, Assignment, RunExecutor
 from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
-    Agenda,
     FailureDetector,
+    PendingWork,
     WorkerHeartbeat,
     WorkerRegistry,
     WorkerStatus,
@@ -132,7 +132,7 @@ class Worker:
         self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)
         self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
         self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._agendas: asyncio.Queue[Agenda] = asyncio.Queue()
+        self._found_work: asyncio.Queue[PendingWork] = asyncio.Queue()
         self._listener: QueueListener | None = None
         if database.is_postgres:
             self._listener = QueueListener(database, self._handle_notification, listen_url)
@@ -162,7 +162,7 @@ class Worker:
         await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
             asyncio.create_task(self._beat_forever(), name="the worker's heart"),
-            asyncio.create_task(self._repeat_forever(self._attend_agenda), name="the worker's agenda"),
+            asyncio.create_task(self._repeat_forever(self._do_pending_work), name="the worker's pending work"),
             asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
             asyncio.create_task(self._repeat_forever(self._post_webhooks), name="the worker's voice"),
         ]
@@ -472,43 +472,43 @@ class Worker:
 
     async def _run_heartbeat(self) -> None:
         """Stores the heartbeat and nothing more: what it finds may take longer than others wait for the next one."""
-        agenda = await asyncio.to_thread(self._workers.beat, self.status)
+        pending = await asyncio.to_thread(self._workers.beat, self.status)
         if self._is_cut_off:
             self._is_cut_off = False
             _log.warning("the database is available again")
         self.metrics.last_heartbeat = monotonic()
-        self._is_removed |= not agenda.is_known
-        if agenda.startable:
+        self._is_removed |= not pending.is_known
+        if pending.startable:
             self._wake.set()
-        if agenda.noticed:
+        if pending.noticed:
             self._post.set()
-        self._agendas.put_nowait(agenda)
+        self._found_work.put_nowait(pending)
 
-    async def _attend_agenda(self) -> None:
+    async def _do_pending_work(self) -> None:
         """Does what the last heartbeat has found."""
-        agenda = await self._agendas.get()
-        while not self._agendas.empty():
-            agenda = self._agendas.get_nowait()
-        self.metrics.last_agenda = monotonic()
+        pending = await self._found_work.get()
+        while not self._found_work.empty():
+            pending = self._found_work.get_nowait()
+        self.metrics.last_work_check = monotonic()
         if self._is_removed:
             await self._rejoin_workers()
-        await self._find_dead_workers(agenda)
-        if agenda.started:
+        await self._find_dead_workers(pending)
+        if pending.started:
             assigned = await asyncio.to_thread(self._queue.list_assigned, self.id)
             await self._abort_canceled_runs(assigned)
             await self._resume_unstarted({entry.id for entry in assigned})
-            await self._finish_orphans({worker.worker_id for worker in agenda.others})
+            await self._finish_orphans({worker.worker_id for worker in pending.others})
         if self._runtime.is_running and not self._is_draining:
             await self._requeue_lost()
-        if agenda.scheduled or agenda.awaited:
+        if pending.scheduled or pending.awaited:
             await self.job_client.submit_due()
-        if agenda.waiting:
+        if pending.waiting:
             await self._resume_waiting()
         await self._stop_idle_runtime()
 
-    async def _find_dead_workers(self, agenda: Agenda) -> None:
-        unregistered = await self._unregistered_workers() if agenda.unregistered else []
-        for worker_id in self._failure_detector.find_dead_workers([*agenda.others, *unregistered]):
+    async def _find_dead_workers(self, pending: PendingWork) -> None:
+        unregistered = await self._unregistered_workers() if pending.unregistered else []
+        for worker_id in self._failure_detector.find_dead_workers([*pending.others, *unregistered]):
             _log.warning("worker %s is dead; its runs are queued again", worker_id)
             await asyncio.to_thread(self._remove_worker, worker_id)
 

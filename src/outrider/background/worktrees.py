@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider._posix import O_CLOEXEC, fcntl
+from outrider._posix import O_CLOEXEC, fcntl, is_within, parent_of
 from outrider.background.records import JobSpec
 from outrider.background.workspace_snapshots import SnapshotInfo, SnapshotTable, capture_files, restore_files
 from outrider.config.file import BackgroundTable
@@ -26,7 +26,6 @@ from outrider.engine.archive import short_id
 from outrider.engine.session_tools import stored_limits
 from outrider.errors import ConfigurationError, OutriderError, ProcessError
 from outrider.processes.git import GitRunner
-from outrider.processes.sandbox.sandbox import is_within, parent_of
 from outrider.project.sandbox import WORKTREES_FOLDER, LazySandbox, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.sessions.leases import current_process

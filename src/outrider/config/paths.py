@@ -1,10 +1,8 @@
 """Locations of Outrider's files on each platform."""
 
-import os
 import stat
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -110,21 +108,6 @@ def make_private_folder(folder: Path) -> Path:
         reason = error.strerror or str(error)
         raise ConfigurationError(f"{folder} cannot be used ({reason}); set OUTRIDER_HOME to another folder") from error
     return folder
-
-
-@contextmanager
-def lock_file(path: Path) -> Generator[None]:
-    """Hold a lock next to the file while it is read and replaced; other processes wait for it."""
-    from outrider._posix import fcntl  # lazy: only commands that change shared files need it
-
-    make_private_folder(path.parent)
-    handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if os.name == "posix":
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _absolute_or_default(environ: Mapping[str, str], name: str, otherwise: Path) -> Path:

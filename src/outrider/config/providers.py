@@ -267,6 +267,9 @@ class ProviderRegistry:
             return None
         table = self._tables.get(provider.name, ProviderTable())
         names = table.api_key_env or " or ".join(key_variable_names(provider.kind))
+        if not names:
+            needed = 'options = { script = ["…"] }' if provider.kind == "scripted" else 'base_url = "…"'
+            return f"the provider {provider.name!r} of the kind {provider.kind!r} needs {needed} in {self._source}"
         login = f", or run `outrider login {provider.name}`" if provider.name in BUILT_IN_PROVIDERS else ""
         return f"the provider {provider.name!r} has no key: set {names}{login}"
 

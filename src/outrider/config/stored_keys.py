@@ -15,7 +15,7 @@ from outrider.config.providers import BUILT_IN_PROVIDERS, EnvironmentVariables, 
 from outrider.errors import ConfigurationError
 from outrider.permissions.paths.containment import write_private_file
 
-KeyPlace = Literal["keyring", "file"]
+KeyLocation = Literal["keyring", "file"]
 KEYRING_SERVICE = "outrider"
 # The providers of a key, in the order in which they are offered.
 KEY_PROVIDERS = ("anthropic", "openai", "google")
@@ -24,7 +24,7 @@ KEY_PROVIDERS = ("anthropic", "openai", "google")
 class StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the key of a provider is stored; `key` is empty if it is in the keyring."""
 
-    place: KeyPlace
+    place: KeyLocation
     key: str = ""
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class KeyStore:
         self._keyring = keyring
         self._uses_keyring = uses_keyring
 
-    def list_providers(self) -> dict[str, KeyPlace]:
+    def list_providers(self) -> dict[str, KeyLocation]:
         return {name: stored.place for name, stored in self._read().items()}
 
     def read_keys(self) -> Iterator[tuple[str, str]]:
@@ -53,9 +53,9 @@ class KeyStore:
             if key:
                 yield provider, key
 
-    def store(self, provider: str, key: str) -> KeyPlace:
+    def store(self, provider: str, key: str) -> KeyLocation:
         """Store a key and return where. Raises ConfigurationError if neither place can be written."""
-        place: KeyPlace = "keyring" if self._write_to_keyring(provider, key) else "file"
+        place: KeyLocation = "keyring" if self._write_to_keyring(provider, key) else "file"
         self._write({**self._read(), provider: StoredKey(place, key if place == "file" else "")})
         return place
 

@@ -148,8 +148,8 @@ def lowered_messages(history: Iterable[Message], family: str, call_ids: "UniqueC
     messages = list(history)
     for message in messages:
         if message.role == "user":
-            if said := tuple(_user_parts(message, family, call_ids.results)):
-                yield ModelMessage("user", said)
+            if content := tuple(_user_parts(message, family, call_ids.results)):
+                yield ModelMessage("user", content)
         elif message.metadata.get(PAUSED) and message is not messages[-1]:
             yield from _assistant_messages(_without_open_uses(message, messages), family, call_ids)
         else:
@@ -224,21 +224,21 @@ class UniqueCallIds:
 def _assistant_messages(message: Message, family: str, call_ids: UniqueCallIds) -> Iterator[ModelMessage]:
     """Yields a pair of messages per step: the assistant's text and calls, then the results."""
     for step in _split_steps(message.parts):
-        said: list[ModelPart] = []
+        content: list[ModelPart] = []
         results: list[ModelPart] = []
         for part in step:
             if is_withdrawn(part):
                 continue
             if isinstance(part, ToolPart):
                 use, result = _split_call(part, call_ids.unique_id(part), call_ids.results)
-                said.append(use)
+                content.append(use)
                 results.append(result)
             elif (visible := _visible_part(part, family)) is not None:
-                said.append(visible)
-        if said and isinstance(said[-1], ReasoningPart):
-            said = _without_trailing_reasoning(said, broke_off=_is_incomplete(message))
-        if said:
-            yield ModelMessage("assistant", tuple(said))
+                content.append(visible)
+        if content and isinstance(content[-1], ReasoningPart):
+            content = _without_trailing_reasoning(content, broke_off=_is_incomplete(message))
+        if content:
+            yield ModelMessage("assistant", tuple(content))
         if results:
             yield ModelMessage("user", tuple(results))
 
@@ -334,8 +334,8 @@ def _without_trailing_reasoning(parts: list[ModelPart], *, broke_off: bool) -> l
 
 
 def _is_thought(part: ReasoningPart) -> bool:
-    kept = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
-    return kept is None or kept.get("type") in _THOUGHTS
+    retained = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
+    return retained is None or retained.get("type") in _THOUGHTS
 
 
 def _opening_message() -> ModelMessage:

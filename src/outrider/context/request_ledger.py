@@ -53,7 +53,7 @@ class RequestBody(msgspec.Struct, frozen=True):
 
 
 def digest_body(body: bytes | bytearray) -> str:
-    """Returns the digest that a record has."""
+    """Returns the digest of a request body, as the record of the request stores it."""
     return _encode_digest(blake2b(body, digest_size=12).digest())
 
 
@@ -73,7 +73,7 @@ def _share_head(head: str) -> str:
     return head
 
 
-class _Head(NamedTuple):
+class _RequestHead(NamedTuple):
     """The text and the hash of a head. Sessions with the same agent send the same object."""
 
     text: str
@@ -81,8 +81,8 @@ class _Head(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _read_head(head: bytes) -> _Head:
-    return _Head(_share_head(head.decode("utf-8", "replace")), blake2b(head, digest_size=12))
+def _read_head(head: bytes) -> _RequestHead:
+    return _RequestHead(_share_head(head.decode("utf-8", "replace")), blake2b(head, digest_size=12))
 
 
 def sent_head(stored: str, conversation: str) -> bytes:

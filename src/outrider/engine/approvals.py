@@ -369,17 +369,7 @@ class ApprovalQueue:
         return request
 
     def _publish_result(self, request: Approval) -> None:
-        self._bus.publish(
-            ToolApprovalResultEvent(
-                session_id=request.session_id,
-                call_id=request.call_id,
-                tool_name=request.tool,
-                approved=request.answer == "allowed",
-                approval_id=request.id,
-                scope=request.scope,
-                answered_by=request.answered_by,
-            )
-        )
+        self._bus.publish(request.result_event())
 
     def _cache_lasting(self, approval: Approval) -> None:
         if approval.answer == "allowed" and approval.scope in LASTING_SCOPES:

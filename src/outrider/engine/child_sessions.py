@@ -39,9 +39,9 @@ async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
     """End the child sessions of the last answer when their parent is reopened, except those whose calls were suspended
     to wait for an approval and continue."""
     calls = messages[-1].get_calls() if messages else []
-    continued = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
+    left_open = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
     for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
-        if part.child_session_id is not None and part.child_session_id not in continued:
+        if part.child_session_id is not None and part.child_session_id not in left_open:
             await end_session(store, part.child_session_id)
 
 

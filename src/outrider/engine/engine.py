@@ -26,7 +26,6 @@ from outrider.engine.runtime import (
     EngineRuntime,
     OpenDependencies,
     RunSpec,
-    attachment_part,
     check_arguments,
     check_attachments,
     check_level,
@@ -61,7 +60,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
-from outrider.types.parts import CompactionPart, PartBase, TextPart
+from outrider.types.parts import CompactionPart, PartBase, TextPart, attachment_part
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import check_names
 

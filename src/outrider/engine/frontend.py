@@ -27,7 +27,7 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.containment import write_private_file
+from outrider.permissions.paths.containment import lock_file, write_private_file
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes, format_tokens
 from outrider.processes.launch import keep_launch_unchanged
@@ -44,7 +44,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
 from outrider.types.request import ServerOverview, ToolSpec
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, make_data_url
 
 if TYPE_CHECKING:
     from outrider.models.context_ledger import ContextReport
@@ -80,12 +80,14 @@ __all__ = [
     "denying_rule",
     "describe_model",
     "end_process",
+    "file_part",
     "is_attachable",
     "last_shares",
     "list_models",
     "list_offers",
     "list_processes",
     "list_servers",
+    "lock_file",
     "preview_call",
     "read_conversation",
     "read_process_output",
@@ -416,9 +418,26 @@ def attach_file(
         raise ValueError(
             f"{path.name} has {format_bytes(size)}; at most {format_bytes(MAX_ATTACHMENT_BYTES)} can be attached"
         )
-    mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    content = base64.b64encode(path.read_bytes()).decode()
-    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path), mention))
+    return file_part(path, path.read_bytes(), FileSource(str(path), mention))
+
+
+def file_part(path: Path, content: bytes, source: FileSource | None = None) -> FilePart:
+    """Return the content of a file as a message part."""
+    mime = _detect_mime(path.name, content)
+    return FilePart(mime, make_data_url(mime, base64.b64encode(content).decode()), path.name, source)
+
+
+def _detect_mime(name: str, content: bytes) -> str:
+    """Return the media type: text/plain for other text than images and PDF, because names such as `main.ts` are
+    registered as video or not at all; else the type that follows from the name."""
+    mime = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if mime.startswith(("image/", "application/pdf")) or b"\0" in content:
+        return mime
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return mime
+    return "text/plain"
 
 
 def read_conversation(messages: Iterable[Any], format: "MessageFormat") -> list[Message]:

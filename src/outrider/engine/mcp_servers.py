@@ -208,7 +208,7 @@ class ServerLogins:
             return page.result()
         if not task.done():
             await self._cancel(name)
-            raise OutriderError(f"{name}: no page for the login was named within {LOGIN_PAGE_SECONDS:g} s")
+            raise OutriderError(f"{name}: the server named no login page within {LOGIN_PAGE_SECONDS:g} s")
         if name in self.errors:
             raise OutriderError(self.errors[name])
         return ""

@@ -14,12 +14,12 @@ from typing import Literal
 
 import msgspec
 
+from outrider._posix import is_within, parent_of
 from outrider.engine.engine import Engine
 from outrider.engine.undo_history import NO_TOOLS_MESSAGE, ChangeHistory, RestoreResult, SessionOutline
 from outrider.errors import ConfigurationError, ProcessError
 from outrider.permissions import reasons
 from outrider.processes.git import GitRunner
-from outrider.processes.sandbox.sandbox import is_within, parent_of
 from outrider.sessions import snapshots as snapshots_api
 
 MAX_FILES = 500
@@ -86,7 +86,7 @@ class GitCommit(msgspec.Struct, frozen=True):
     summary: str
 
 
-class _Versions(msgspec.Struct, frozen=True):
+class _FileVersions(msgspec.Struct, frozen=True):
     """A file before and after the changes, and now."""
 
     path: str
@@ -204,18 +204,18 @@ async def _open_tracker(engine: Engine, session_id: str) -> "snapshots_api.Chang
 
 def _file_versions(
     tracker: "snapshots_api.ChangeTracker", changes: "Sequence[snapshots_api.ChangeSet]"
-) -> list[_Versions]:
+) -> list[_FileVersions]:
     sides: dict[str, tuple[snapshots_api.FileState | None, snapshots_api.FileState | None]] = {}
     for file in (file for one in changes for file in one.files):
         sides[file.path] = (sides[file.path][0] if file.path in sides else file.before, file.after)
-    found: list[_Versions] = []
+    found: list[_FileVersions] = []
     for path, (before, after) in sorted(sides.items()):
         if before == after:
             continue
         try:
-            found.append(_Versions(path, before, after, tracker.read_state(path)))
+            found.append(_FileVersions(path, before, after, tracker.read_state(path)))
         except (OSError, ValueError):
-            found.append(_Versions(path, before, after, None, is_readable=False))
+            found.append(_FileVersions(path, before, after, None, is_readable=False))
     return found
 
 
@@ -233,7 +233,7 @@ def _review_files(
     return files
 
 
-def _review_file(tracker: "snapshots_api.ChangeTracker", versions: _Versions) -> ReviewFile:
+def _review_file(tracker: "snapshots_api.ChangeTracker", versions: _FileVersions) -> ReviewFile:
     is_current = versions.is_readable and versions.now == versions.after
     plain = ReviewFile(path=versions.path, status=versions.status, can_undo=is_current, changed_since=not is_current)
     texts = _TextVersions.read(tracker, versions)
@@ -256,7 +256,7 @@ class _WantedState(msgspec.Struct, frozen=True):
     state: "snapshots_api.FileState | None"
 
 
-def _wanted_state(tracker: "snapshots_api.ChangeTracker", versions: _Versions, hunk: str) -> _WantedState | str:
+def _wanted_state(tracker: "snapshots_api.ChangeTracker", versions: _FileVersions, hunk: str) -> _WantedState | str:
     """Return the state that an undo results in, or why it is not possible."""
     if not hunk and versions.is_readable and versions.now == versions.after:
         return _WantedState(versions.before)
@@ -294,7 +294,7 @@ class _TextVersions:
         ]
 
     @classmethod
-    def read(cls, tracker: "snapshots_api.ChangeTracker", versions: _Versions) -> "_TextVersions | str":
+    def read(cls, tracker: "snapshots_api.ChangeTracker", versions: _FileVersions) -> "_TextVersions | str":
         """Return the lines, or why they cannot be shown."""
         sides = (versions.before, versions.after, versions.now)
         if not versions.is_readable or any(state is not None and state.link for state in sides):

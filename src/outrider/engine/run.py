@@ -33,7 +33,6 @@ from outrider.engine.runtime import (
     EngineOptions,
     EngineRuntime,
     RunSpec,
-    attachment_part,
     check_arguments,
     check_attachments,
     check_level,
@@ -58,7 +57,7 @@ from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import ModelRef, TextPart
+from outrider.types.parts import ModelRef, TextPart, attachment_part
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import check_names
 
@@ -509,7 +508,7 @@ def run_stream(*arguments: Any, **options: Any) -> SyncRunStream[Any]:
 
 
 for _function in (run, async_run_stream, run_stream):
-    _function.__wrapped__ = async_run  # type: ignore[attr-defined]  where `inspect` finds the parameters
+    _function.__dict__["__wrapped__"] = async_run  # where `inspect` finds the parameters
 
 
 def _create_bus(outer: EventBus | None, *, debug: bool) -> EventBus:

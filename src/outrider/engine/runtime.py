@@ -46,7 +46,7 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
-from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
+from outrider.types.parts import ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import is_positive_number
 
@@ -641,12 +641,6 @@ def _check_contents(file: Attachment) -> None:
         raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
 
 
-def attachment_part(attachment: Attachment) -> FilePart:
-    """Return the part of a message that has the file."""
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return FilePart(attachment.mime_type, url, attachment.name)
-
-
 def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:
     pass
 
@@ -678,7 +672,7 @@ def _is_delivery(value: Any) -> bool:
     return value in ("queue", "steer")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
@@ -701,7 +695,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "input_id": _TEXT,
     "sender": _TEXT,
     "by": _TEXT,
-    "limit": (_is_whole, "a whole number of at least 0"),
+    "limit": (_is_count, "a whole number of at least 0"),
     "allow": _FLAG,
     "message": _TEXT,
     "limits": (_is_one_of(Limits), "Limits(turns=20, seconds=60)"),

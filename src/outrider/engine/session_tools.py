@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider._posix import is_within
 from outrider.agents.run_context import AgentContext
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
@@ -34,7 +35,6 @@ from outrider.processes.sandbox.sandbox import (
     SandboxPolicy,
     default_policy,
     describe_planted,
-    is_within,
 )
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes
@@ -439,8 +439,8 @@ class SessionTools:
             self._bus.publish(SessionUpdatedEvent(session_id=self._session.id, changes=changes))
 
     async def announce_mcp_servers(self, journal: "Journal") -> None:
-        """Tell the user and the model what changed about the MCP servers. The text for the model is stored with the new
-        input, behind the conversation, so that the provider's cached prefix stays valid."""
+        """Publish changes of the MCP servers, and store a text about them for the model with the new input, after the
+        conversation, so that the provider's cached prefix stays valid."""
         servers = self.extensions.servers if self.extensions else None
         if servers is None or self._mcp_tools is None:
             return

@@ -41,7 +41,7 @@ class TitleGenerator:
         self._runtime = runtime
         self._live = live
         self._store = store
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_listening = bus.subscribe(LoopCompletedEvent, self._on_turn_end)
 
@@ -54,11 +54,11 @@ class TitleGenerator:
 
     def _on_turn_end(self, event: LoopCompletedEvent) -> None:
         live = self._live.get(event.session_id)
-        if live is None or event.termination_reason != "completed" or event.session_id in self._asked:
+        if live is None or event.termination_reason != "completed" or event.session_id in self._requested:
             return
         agent = self._title_agent(live)
         if agent is not None and live.journal.session.title == _first_line(live.journal.session):
-            self._asked.add(event.session_id)
+            self._requested.add(event.session_id)
             task = asyncio.create_task(self._update_title(live, agent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

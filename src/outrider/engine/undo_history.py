@@ -105,7 +105,7 @@ class ChangeHistory:
         return [by_id[name] for name in undone[-1].origin.earlier if name in by_id] if undone else []
 
     def _with_parts(self, calls: "list[snapshots_api.ChangeSet]") -> "list[snapshots_api.ChangeSet]":
-        """Add what undid parts of these changes afterwards, unless another call changed the file in between."""
+        """Add the later change sets that undid parts of these, unless another call changed the file in between."""
         chosen, found = {one.id for one in calls}, list[snapshots_api.ChangeSet]()
         paths = set[str]()
         for one in self._changes:

@@ -297,7 +297,7 @@ def _find_mistake(check: Check) -> str:
     """Return what is wrong with a check, "" if it can run. A suite is examined before it costs anything."""
     names = [getattr(check, "path", ""), *getattr(check, "files", ())]
     patterns = [getattr(check, "matches", ""), *getattr(check, "arguments", {}).values()]
-    for name in filter(_leads_out, names):
+    for name in filter(_is_outside, names):
         return f"the path {name!r} leads out of the workspace"
     for pattern in patterns:
         try:
@@ -369,7 +369,7 @@ def _read_checked(workspace: Path, name: str) -> tuple[str, str]:
     return path.read_text(encoding="utf-8", errors="replace"), ""
 
 
-def _leads_out(name: str) -> bool:
+def _is_outside(name: str) -> bool:
     return Path(name).is_absolute() or ".." in Path(name).parts
 
 
@@ -378,9 +378,9 @@ def write_files(folder: Path, files: Mapping[str, str], *, replace: bool = False
     files and folders that are in the way are removed: an agent may have created them."""
     for name, text in files.items():
         path = folder / name
-        if replace and not _leads_out(name):
-            _clear_way(folder, Path(name).parts)
-        if _leads_out(name) or not path.resolve().is_relative_to(folder.resolve()):
+        if replace and not _is_outside(name):
+            _remove_obstacles(folder, Path(name).parts)
+        if _is_outside(name) or not path.resolve().is_relative_to(folder.resolve()):
             raise ConfigurationError(f"the path {name!r} of an evaluation case leads out of its folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
@@ -388,7 +388,7 @@ def write_files(folder: Path, files: Mapping[str, str], *, replace: bool = False
         path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
 
 
-def _clear_way(folder: Path, parts: Sequence[str]) -> None:
+def _remove_obstacles(folder: Path, parts: Sequence[str]) -> None:
     path = folder
     for number, part in enumerate(parts, 1):
         path /= part
@@ -405,7 +405,7 @@ def restore_files(baseline: Path, workspace: Path, patterns: Iterable[str]) -> N
     for path in sorted(baseline.rglob("*")) if wanted else ():
         name = path.relative_to(baseline).as_posix()
         if path.is_file() and not path.is_symlink() and any(fnmatch.fnmatch(name, pattern) for pattern in wanted):
-            _clear_way(workspace, Path(name).parts)
+            _remove_obstacles(workspace, Path(name).parts)
             (workspace / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, workspace / name)
 

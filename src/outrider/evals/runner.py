@@ -130,7 +130,7 @@ class EvalBudget:
             self._left -= cost or Decimal(0)
 
 
-class _Workbench:
+class _SuiteEnvironment:
     """Folders, the sandbox and commands of one run of a suite."""
 
     def __init__(self, suite: EvalSuite, base: Path, sandbox: Sandbox) -> None:
@@ -219,10 +219,10 @@ class _Workbench:
         await asyncio.gather(*self._prepared.values(), return_exceptions=True)
 
 
-class _Outcome:
+class _AttemptOutcome:
     """An `EvalOutcome`: what an attempt left behind."""
 
-    def __init__(self, case: EvalCase, bench: _Workbench, baseline: Path, workspace: Path) -> None:
+    def __init__(self, case: EvalCase, bench: _SuiteEnvironment, baseline: Path, workspace: Path) -> None:
         self.case = case
         self.workspace = workspace
         self.baseline = baseline
@@ -277,7 +277,7 @@ class SuiteRunner:
         providers: Sequence[Provider | CustomProvider],
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
-        bench: _Workbench,
+        bench: _SuiteEnvironment,
         folder: Path | None,
         cassettes: CassetteMode,
         background: "Background | JobClient | None" = None,
@@ -323,8 +323,8 @@ class SuiteRunner:
     ) -> EvalAttempt:
         """Run one attempt and its checks. Errors of the model are part of the result."""
         baseline, workspace = await self._bench.copy_fixture(case)
-        outcome = _Outcome(case, self._bench, baseline, workspace)
-        work = self._work_in_queue if self._background else self._work_here
+        outcome = _AttemptOutcome(case, self._bench, baseline, workspace)
+        work = self._run_in_queue if self._background else self._run_in_process
         try:
             result = await work(outcome, variant, number, money)
             status, checks = _judge_end(result, money, self._limits_of(case)), tuple[CheckResult, ...]()
@@ -337,8 +337,8 @@ class SuiteRunner:
         finally:
             await asyncio.to_thread(shutil.rmtree, workspace, ignore_errors=True)
 
-    async def _work_here(
-        self, outcome: _Outcome, variant: EvalVariant, number: int, money: Decimal | None
+    async def _run_in_process(
+        self, outcome: _AttemptOutcome, variant: EvalVariant, number: int, money: Decimal | None
     ) -> "AttemptEnd":
         case, policy = outcome.case, self._policy_of(variant)
         agents = self._agents_of(variant)
@@ -362,8 +362,8 @@ class SuiteRunner:
             reason=results[-1].reason, error=results[-1].error, limit=results[-1].limit or "", trace=trace
         )
 
-    async def _work_in_queue(
-        self, outcome: _Outcome, variant: EvalVariant, number: int, money: Decimal | None
+    async def _run_in_queue(
+        self, outcome: _AttemptOutcome, variant: EvalVariant, number: int, money: Decimal | None
     ) -> "AttemptEnd":
         from outrider.background.api import Background, RunHandle  # lazy: most runs are local
         from outrider.background.records import JobOverrides
@@ -426,7 +426,7 @@ class SuiteRunner:
 
     @asynccontextmanager
     async def _open_engine(
-        self, agents: Sequence[Agent], outcome: _Outcome, cassette: Path, *, limits: Limits, policy: EvalPolicy
+        self, agents: Sequence[Agent], outcome: _AttemptOutcome, cassette: Path, *, limits: Limits, policy: EvalPolicy
     ) -> AsyncGenerator[Engine, None]:
         """Open an engine for one attempt, which records its requests or answers them from the cassette."""
         bus, workspace = EventBus(), outcome.workspace
@@ -472,7 +472,7 @@ class SuiteRunner:
         return Agent("judge", _JUDGE_INSTRUCTIONS, name, provider, tools=())
 
     async def _ask_judge(
-        self, outcome: _Outcome, variant: EvalVariant, number: int, model: str, criterion: str
+        self, outcome: _AttemptOutcome, variant: EvalVariant, number: int, model: str, criterion: str
     ) -> tuple[bool, str]:
         judge = self._judge_of(outcome.case, model)
         recorded = self._cassette_of(outcome.case, variant, number)
@@ -504,7 +504,7 @@ class SuiteRunner:
 
     def _describe(
         self,
-        outcome: _Outcome,
+        outcome: _AttemptOutcome,
         variant: EvalVariant,
         number: int,
         status: AttemptStatus,
@@ -721,13 +721,13 @@ async def _run_within_budget(
 
 
 @asynccontextmanager
-async def _open_bench(suite: EvalSuite, sandbox: Literal["auto", "none"]) -> AsyncGenerator[_Workbench, None]:
+async def _open_bench(suite: EvalSuite, sandbox: Literal["auto", "none"]) -> AsyncGenerator[_SuiteEnvironment, None]:
     """Open the temporary folder of a run."""
     base = await asyncio.to_thread(lambda: Path(mkdtemp(prefix="outrider-eval-")).resolve())
     confined: Sandbox = LazySandbox(base / "scratch", search_path)
     if sandbox == "none":
         confined = NoSandbox("sandbox='none' was given", "", accepted=True)
-    bench = _Workbench(suite, base, confined)
+    bench = _SuiteEnvironment(suite, base, confined)
     try:
         yield bench
     finally:
@@ -753,14 +753,14 @@ async def validate_suite(suite: EvalSuite, *, sandbox: Literal["auto", "none"] =
         return [await _validate_case(case, bench) for case in suite.cases]
 
 
-async def _validate_case(case: EvalCase, bench: _Workbench) -> CaseValidation:
+async def _validate_case(case: EvalCase, bench: _SuiteEnvironment) -> CaseValidation:
     checks = [one for one in case.checks if not isinstance(one, CallsCheck | LimitsCheck | JudgeCheck)]
     if case.reference is None or not checks:
         return CaseValidation(case=case.name, problem="it has no reference solution, or no check for it")
-    untouched = _Outcome(case, bench, *await bench.copy_fixture(case))
+    untouched = _AttemptOutcome(case, bench, *await bench.copy_fixture(case))
     if all([(await evaluate_check(check, untouched)).passed for check in checks]):
         return CaseValidation(case=case.name, problem="the untouched fixture passes")
-    solved = _Outcome(case, bench, *await bench.copy_fixture(case))
+    solved = _AttemptOutcome(case, bench, *await bench.copy_fixture(case))
     write_files(solved.workspace, case.reference.files, replace=True)
     commands = case.reference.commands
     for command in (commands,) if isinstance(commands, str) else commands:

@@ -53,7 +53,7 @@ from outrider.types.parts import (
     ToolUsePart,
 )
 from outrider.types.request import ModelMessage, Prompt
-from outrider.types.tool_state import ToolCompleted
+from outrider.types.tool_state import ToolCompleted, parse_data_url
 
 WIRE = "wire syntax"
 _BYTES_PER_TOKEN = 4
@@ -489,7 +489,8 @@ def _payloads(part: ModelPart) -> Iterator[bytes]:
             yield _json_text(part.text)
             yield from (_json_text(value) for value in _strings_in(part.provider_state) if len(value) > 16)
         case FilePart():
-            yield _json_text(part.url.partition(",")[2] if part.url.startswith("data:") else part.url)
+            data = parse_data_url(part.url)
+            yield _json_text(data.payload if data is not None else part.url)
         case ToolUsePart():
             written = msgspec.json.encode(part.tool_input)
             yield _json_text(written.decode())

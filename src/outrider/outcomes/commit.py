@@ -23,7 +23,7 @@ from outrider.tools.workspace_files import open_folder
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 _COPY_BYTES = 1 << 24
 _MODE_BITS = 0o1777  # without setuid and setgid, which a command could use against the user later
-_IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENOENT)
+_CONFLICT_ERRORS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENOENT)
 _CLONE_FILE = 0x40049409  # FICLONE: shares the blocks of a file instead of copying them
 
 
@@ -110,7 +110,7 @@ def commit_outcome(workspace: Path, upper: Path, changes: Sequence[OverlayChange
         _make_folders(workspace, wanted)
         for change in _with_content(wanted):
             failpoint("FP-mid-outcome")
-            _put_in_place(workspace, change, staged.pop(change.path))
+            _install_file(workspace, change, staged.pop(change.path))
         _set_folder_modes(workspace, wanted)
     finally:
         for *folders, name in staged.values():
@@ -253,7 +253,7 @@ def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:
                 _sync_folder(folder)
 
 
-def _put_in_place(workspace: Path, change: OverlayChange, staged: Sequence[str]) -> None:
+def _install_file(workspace: Path, change: OverlayChange, staged: Sequence[str]) -> None:
     *staged_folders, staged_name = staged
     with open_folder(str(workspace), staged_folders) as source:
         try:
@@ -261,7 +261,7 @@ def _put_in_place(workspace: Path, change: OverlayChange, staged: Sequence[str])
         except OSError as error:
             # Another program has put something in its way meanwhile: a conflict.
             os.unlink(staged_name, dir_fd=source)
-            if error.errno not in _IN_THE_WAY:
+            if error.errno not in _CONFLICT_ERRORS:
                 raise
 
 

@@ -80,7 +80,7 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
     }
 
 
-def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str], data: Mapping[str, str]) -> list[str]:
+def expand_selection(changes: Iterable[OverlayChange], keep: Iterable[str], data: Mapping[str, str]) -> list[str]:
     """Returns the changed paths that an answer keeps: those it names, new folders above them, and with a git folder all
     data that git recorded in it. `data` maps these paths to their git folder."""
     wanted = set(keep)

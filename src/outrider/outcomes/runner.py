@@ -19,6 +19,17 @@ import msgspec
 
 from outrider.errors import FailureReason, ToolFailure
 from outrider.outcomes.commit import CommitResult, commit_outcome
+from outrider.outcomes.commit_selection import (
+    CommitSelection,
+    affects_any,
+    commit_recorded,
+    describe_commit,
+    files_of,
+    list_all_changes,
+    mark_unsaved,
+    remove_all_staged,
+    split_protected,
+)
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
     changes_question,
@@ -35,17 +46,6 @@ from outrider.outcomes.describe import (
     was_denied_writing,
 )
 from outrider.outcomes.git_operations import RunInView
-from outrider.outcomes.kept_changes import (
-    KeptChanges,
-    affects_any,
-    commit_recorded,
-    describe_commit,
-    files_of,
-    list_all_changes,
-    mark_unsaved,
-    remove_all_staged,
-    split_protected,
-)
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
 from outrider.outcomes.predict import PredictedEffect
 from outrider.outcomes.repository import OutsideRepository, list_protected
@@ -99,7 +99,7 @@ _CANNOT_PROTECT = (
     "programs execute, so the workspace was read-only for it and is unchanged"
 )
 
-_OUTCOME_ELSEWHERE = (
+_OUTCOME_NOT_FOUND = (
     "This command has run, but the program stopped before its outcome was settled, and the stored outcome is not on "
     "this machine. All, some or none of its changes may be in the workspace; it was not run again. Look at the current "
     "state before you go on."
@@ -219,7 +219,7 @@ class SandboxedCommands:
             return await self._finish(context, folder, pending, plan, execute, format_result)
         if context.has_run():
             await self._withdraw(context)
-            raise ToolFailure(_OUTCOME_ELSEWHERE, reason="interrupted")
+            raise ToolFailure(_OUTCOME_NOT_FOUND, reason="interrupted")
         if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
             plan = await self._ask_before_start(context, plan, plan.predicted)
         if plan.confinement == "none":
@@ -529,8 +529,8 @@ class SandboxedCommands:
             return _result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
         if rights.outcomes == "commit":
             if not complete:
-                kept = {*paths, *recorded}
-                left = [change.path for change in (*changes, *pending.recorded) if change.path not in kept]
+                selected = {*paths, *recorded}
+                left = [change.path for change in (*changes, *pending.recorded) if change.path not in selected]
                 left_out = ", ".join(sorted(map(show_path, left)))
                 pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
             return await self._commit(context, folder, pending, paths, recorded)
@@ -575,10 +575,10 @@ class SandboxedCommands:
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
                 raise _dropped(pending, answer)
-            kept = await asyncio.to_thread(KeptChanges.choose, pending, folder, answer.keep)
-            if kept.conflicts <= {file.path for file in outcome.files if file.conflict}:
+            selected = await asyncio.to_thread(CommitSelection.choose, pending, folder, answer.keep)
+            if selected.conflicts <= {file.path for file in outcome.files if file.conflict}:
                 # A conflict that the question showed is the user's choice: these files stay as they are.
-                return await self._commit(context, folder, pending, kept.paths, kept.recorded)
+                return await self._commit(context, folder, pending, selected.paths, selected.recorded)
 
     async def _commit(
         self,
@@ -611,16 +611,18 @@ class SandboxedCommands:
     async def _commit_with_undo(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
     ) -> CommitResult:
-        kept = await asyncio.to_thread(KeptChanges.choose_paths, pending, folder, pending.keep, pending.keep_recorded)
-        wanted = set(kept.paths)
+        selected = await asyncio.to_thread(
+            CommitSelection.choose_paths, pending, folder, pending.keep, pending.keep_recorded
+        )
+        wanted = set(selected.paths)
         changes = [change for change in pending.changes if change.path in wanted]
         unsaved = await self._unsaved_files(context, folder, changes)
         changes = [change for change in changes if not affects_any(change, unsaved)]
         paths = [change.path for change in changes if not _is_only_folder(change)]
         async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
             done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
-            further = await asyncio.to_thread(commit_recorded, pending, folder, kept)
-        conflicts = tuple(sorted({*done.conflicts, *further, *kept.conflicts}))
+            further = await asyncio.to_thread(commit_recorded, pending, folder, selected)
+        conflicts = tuple(sorted({*done.conflicts, *further, *selected.conflicts}))
         return CommitResult(done.committed, conflicts, unsaved)
 
     async def _unsaved_files(

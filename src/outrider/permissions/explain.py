@@ -75,7 +75,7 @@ def _describe_confinement(decision: Decision, mode: Mode, level: ApprovalLevel) 
             if outcomes == "drop":
                 return reasons.DROPPED_OUTCOME
             asks = outcomes == "ask" and level == "ask" and decision.rule is None
-            return reasons.ASKED_OUTCOME if asks else reasons.KEPT_OUTCOME
+            return reasons.ASKED_OUTCOME if asks else reasons.COMMITTED_OUTCOME
 
 
 def _explain_commands(call: ShellCall) -> Iterable[str]:

@@ -10,6 +10,7 @@ from time import monotonic
 from urllib.parse import SplitResult, urlsplit
 
 from outrider._lazy import lazy_pattern
+from outrider._posix import is_within
 from outrider.types.tool_declaration import PermissionRule, declaration_of, parse_rule
 
 _URL = lazy_pattern(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -118,7 +119,7 @@ def match_path_rule(pattern: str, real: str, root: str) -> bool:
     `//etc/hosts` or `~/x`."""
     if pattern.startswith(("//", "~/")):
         return match_path("/" + os.path.expanduser(pattern).lstrip("/"), real.lstrip("/"))  # noqa: PTH111
-    if real != root and not real.startswith(root.rstrip("/") + "/"):
+    if not is_within(real, root):
         return False
     return match_path(pattern, real[len(root) :].strip("/"))
 

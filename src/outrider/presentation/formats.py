@@ -63,12 +63,12 @@ def fit_width(text: str, width: int, ellipsis: str = "…") -> str:
     """Returns the text cut to a number of columns, with an ellipsis if it was cut."""
     if width_of(text) <= width:
         return text
-    room, kept = width - width_of(ellipsis), 0
+    room, used = width - width_of(ellipsis), 0
     if room < 0:
         return ellipsis[: max(0, width)]
     for index, char in enumerate(text):
-        kept += _char_width(char)
-        if kept > room:
+        used += _char_width(char)
+        if used > room:
             return text[:index] + ellipsis
     return text
 

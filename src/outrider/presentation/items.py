@@ -72,7 +72,7 @@ from outrider.types.parts import (
     ToolUsePart,
     is_withdrawn,
 )
-from outrider.types.tool_state import ToolPending
+from outrider.types.tool_state import ToolPending, parse_data_url
 from outrider.types.validate import is_object
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
@@ -111,7 +111,7 @@ def event_notice(event: Event) -> Notice | None:
     return _standard_notice(cast("StandardEvent", event))
 
 
-def is_shown_elsewhere(event: Event) -> bool:
+def has_other_display(event: Event) -> bool:
     """Returns whether a message, a part, the activity or an approval shows what the notice of an event says."""
     return isinstance(
         event,
@@ -512,12 +512,10 @@ def file_name(part: FilePart) -> str:
 
 def file_size(part: FilePart) -> int | None:
     """The size in bytes of a file whose content is in its URL; None for a file that its URL only names."""
-    header, comma, content = part.url.partition(",")
-    if not header.startswith("data:") or not comma:
+    data = parse_data_url(part.url)
+    if data is None:
         return None
-    if header.endswith(";base64"):
-        return len(content.rstrip("=")) * 3 // 4
-    return len(unquote_to_bytes(content))
+    return len(data.payload.rstrip("=")) * 3 // 4 if data.is_base64 else len(unquote_to_bytes(data.payload))
 
 
 def file_summary(part: FilePart) -> str:

@@ -70,7 +70,7 @@ def call_kind(part: ToolPart) -> CallKind:
 
 
 def has_output_for_people(part: ToolPart) -> bool:
-    """Whether the output is worth showing by default; that of `read` and its like is for the model."""
+    """Whether the output is worth showing by default; the output of tools that read is for the model."""
     return part.tool != "process" and call_kind(part) not in ("read", "search", "fetch")
 
 

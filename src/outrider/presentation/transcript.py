@@ -18,7 +18,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     event_notice,
-    is_shown_elsewhere,
+    has_other_display,
     merge_retry,
     message_error_notice,
     message_items,
@@ -202,7 +202,7 @@ class TranscriptView:
                     self._child_view(event.child_session_id).agent = event.callee
                 return []
             case _:
-                return [] if is_shown_elsewhere(event) else self._show_notice(event)
+                return [] if has_other_display(event) else self._show_notice(event)
 
     def _apply_delta(self, event: PartDeltaEvent) -> list[TranscriptItem]:
         item = self._by_id.get(event.part_id)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_NONBLOCK
+from outrider._posix import O_CLOEXEC, O_NONBLOCK, is_within
 from outrider.errors import ConfigurationError, ProcessError
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, child_environment
-from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy, is_within
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 
 GIT_TIMEOUT_SECONDS = 300.0
 VIEW_TIMEOUT_SECONDS = 10.0

@@ -258,14 +258,14 @@ class ProcessListener(Protocol):
     def on_started(self, pid: int) -> None: ...
     def on_text(self, text: str) -> None: ...
     def on_exited(self, ending: ExitStatus) -> None: ...
-    def on_gone(self) -> None: ...
+    def on_all_exited(self) -> None: ...
 
 
 class GuardedProcess:
     """A command that runs under a command guard, a small process that starts, reaps and kills it.
 
-    `exited` is set when the command has ended and its output is complete; `gone` when no descendant is alive either.
-    Unless `may_leave_children` is true, remaining descendants are killed when the command ends.
+    `exited` is set when the command has ended and its output is complete; `all_exited` when no descendant is alive
+    either. Unless `may_leave_children` is true, remaining descendants are killed when the command ends.
     """
 
     def __init__(self, output: ProcessOutputBuffer, listener: ProcessListener) -> None:
@@ -275,7 +275,7 @@ class GuardedProcess:
         self.ending: ExitStatus | None = None
         self.left_running: list[str] = []  # command lines of processes that were killed when the command ended
         self.exited = asyncio.Event()
-        self.gone = asyncio.Event()
+        self.all_exited = asyncio.Event()
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -336,9 +336,9 @@ class GuardedProcess:
             self._output_pipe.close()
         self.close_input()
         self._complete_exit()
-        if self.pid is not None and not self.gone.is_set():
-            self._listener.on_gone()
-        self.gone.set()
+        if self.pid is not None and not self.all_exited.is_set():
+            self._listener.on_all_exited()
+        self.all_exited.set()
 
     def _read_guard_messages(self) -> None:
         """Reads messages of the guard, one per line. The guard closes the connection when no descendant is alive."""

@@ -116,7 +116,7 @@ class SupervisedCommand:
 
     @property
     def is_alive(self) -> bool:
-        return not self.process.gone.is_set()
+        return not self.process.all_exited.is_set()
 
     @property
     def wants_text(self) -> bool:
@@ -142,7 +142,7 @@ class SupervisedCommand:
         self.process.terminate(grace, cause)
         try:
             async with asyncio.timeout(grace + GUARD_TIMEOUT):
-                await self.process.gone.wait()
+                await self.process.all_exited.wait()
         except TimeoutError:
             self.process.abandon()
 
@@ -167,7 +167,7 @@ class SupervisedCommand:
             self._throttle.flush()
         self._publish_event(ProcessExitedEvent, exit_code=ending.exit_code, signal=ending.signal)
 
-    def on_gone(self) -> None:
+    def on_all_exited(self) -> None:
         """Runs the cleanup of the launch request, stores its note and releases the caller."""
         try:
             self.note = self.cleanup()
@@ -429,7 +429,7 @@ class ProcessSupervisor:
             async with asyncio.timeout(limit):
                 await supervised.process.exited.wait()
             async with asyncio.timeout(LEFTOVER_WAIT):
-                await supervised.process.gone.wait()
+                await supervised.process.all_exited.wait()
         return supervised.result()
 
     async def kill_process(self, call_id: str, grace: float = TERMINATE_GRACE) -> bool:

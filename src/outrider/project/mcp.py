@@ -36,7 +36,7 @@ from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
 from outrider.types.origins import make_origin
-from outrider.types.parts import FilePart, TextPart
+from outrider.types.parts import FilePart, TextPart, attachment_part
 from outrider.types.request import ServerOverview
 
 USER_ORIGIN = "the user"
@@ -206,7 +206,7 @@ def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) ->
     yield TextPart(f"{title} of the MCP server {server}:\n{text}", synthetic=True, origins=origins)
     for message in messages:
         for file in message.content.attachments:
-            yield FilePart(file.mime_type, f"data:{file.mime_type};base64,{file.data}", file.name, origins=origins)
+            yield msgspec.structs.replace(attachment_part(file), origins=origins)
 
 
 CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are still connecting

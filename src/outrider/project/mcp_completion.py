@@ -13,7 +13,7 @@ MAX_CHOICES = 100
 PROMPT_ARGUMENTS = re.compile(r"/(?P<server>[\w.-]+):(?P<name>[\w./-]+)\s(?P<rest>.*)", re.DOTALL)
 RESOURCE_WORD = re.compile(r"(?:^|(?<=\s))@(?P<server>[\w.-]+):(?P<uri>\S*)$")
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
-_PLACE = re.compile(r"(\{[^}]*\})")
+_VARIABLE = re.compile(r"(\{[^}]*\})")
 _NAME = re.compile(r"[+#]?(?P<name>[\w.]+)\*?")
 _RESERVED = ":/?#[]@!$&'()*+,;="  # stay as they are in the value of `{+name}`
 
@@ -77,26 +77,26 @@ async def complete_resource(
     """Complete the value at the end of an address that a template describes."""
     choices: list[InputChoice] = []
     for template in templates:
-        found = _find_place(template.uri, uri)
+        found = _find_variable(template.uri, uri)
         if found is None:
             continue
-        prefix, place, value, following, given = found
-        values = await request(ValueQuery("resource", template.uri, place.name, unquote(value), given))
+        prefix, variable, value, following, given = found
+        values = await request(ValueQuery("resource", template.uri, variable.name, unquote(value), given))
         for one in _clean_values(values):
-            text = f"@{server}:{prefix}{quote(one, safe=place.safe)}{following}"
+            text = f"@{server}:{prefix}{quote(one, safe=variable.safe)}{following}"
             choices.append(InputChoice(text, template.name, is_open=bool(following)))
     return choices
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _TemplateVariable(msgspec.Struct, frozen=True):
     name: str
     safe: str
 
 
-def _find_place(template: str, uri: str) -> tuple[str, _Place, str, str, dict[str, str]] | None:
-    """Return what the typed address has before the place of a template that it ends in, the place, its value so far,
-    the text that follows the place, and the values of earlier places. None if the address has another form."""
-    pieces = _PLACE.split(template)
+def _find_variable(template: str, uri: str) -> tuple[str, _TemplateVariable, str, str, dict[str, str]] | None:
+    """Return what the typed address has before the last variable of a template that it reaches, the variable, its value
+    so far, the text that follows it, and the values of earlier variables. None if the address has another form."""
+    pieces = _VARIABLE.split(template)
     position, given = 0, dict[str, str]()
     for index in range(0, len(pieces) - 1, 2):
         literal, following = pieces[index], pieces[index + 2]
@@ -106,8 +106,8 @@ def _find_place(template: str, uri: str) -> tuple[str, _Place, str, str, dict[st
         position += len(literal)
         end = uri.find(following, position) if following else -1
         if end < 0:
-            place = _Place(name["name"], _RESERVED if name[0].startswith(("+", "#")) else "")
-            return uri[:position], place, uri[position:], following, given
+            variable = _TemplateVariable(name["name"], _RESERVED if name[0].startswith(("+", "#")) else "")
+            return uri[:position], variable, uri[position:], following, given
         given[name["name"]] = unquote(uri[position:end])
         position = end
     return None

@@ -9,8 +9,8 @@ import json
 import os
 import stat
 import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
-from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
 
@@ -50,14 +49,14 @@ class TrustList:
         return found is not None and found.items.get(item) == content_hash(content)
 
     def trust(self, workspace: str | os.PathLike[str], *, time: int) -> None:
-        with self._exclusive_lock():
+        with self._lock():
             workspaces = self._read()
             workspaces.setdefault(_workspace_key(workspace), TrustedWorkspace(time))
             self._write(workspaces)
 
     def approve(self, workspace: str | os.PathLike[str], item: str, content: bytes) -> None:
         """Approves the content of one item. Raises ValueError if the workspace is not trusted."""
-        with self._exclusive_lock():
+        with self._lock():
             workspaces, key = self._read(), _workspace_key(workspace)
             if key not in workspaces:
                 raise ValueError(f"{key} is not a trusted workspace; trust it before approving files in it")
@@ -67,7 +66,7 @@ class TrustList:
 
     def remember_seen(self, workspace: str | os.PathLike[str], seen: dict[str, str]) -> None:
         """Stores the hashes of the files that the user has seen; does nothing if the workspace is not trusted."""
-        with self._exclusive_lock():
+        with self._lock():
             workspaces, key = self._read(), _workspace_key(workspace)
             if key not in workspaces:
                 return
@@ -81,7 +80,7 @@ class TrustList:
         return found.seen if found else None
 
     def revoke(self, workspace: str | os.PathLike[str]) -> None:
-        with self._exclusive_lock():
+        with self._lock():
             workspaces = self._read()
             if workspaces.pop(_workspace_key(workspace), None) is not None:
                 self._write(workspaces)
@@ -89,14 +88,10 @@ class TrustList:
     def load(self) -> dict[str, TrustedWorkspace]:
         return self._read()
 
-    @contextmanager
-    def _exclusive_lock(self) -> Generator[None]:
-        """Holds a lock file for a read-modify-write cycle, because several processes may change the list at once."""
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        flags = os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_CLOEXEC
-        with os.fdopen(os.open(f"{self._file}.lock", flags, 0o600), "rb+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _lock(self) -> AbstractContextManager[None]:
+        from outrider.permissions.paths.containment import lock_file  # lazy: most commands only read the list
+
+        return lock_file(self._file)
 
     def _read(self) -> dict[str, TrustedWorkspace]:
         """Reads the file; one that is missing, corrupt, foreign-owned or writable by other users is treated as

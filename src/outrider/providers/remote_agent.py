@@ -12,7 +12,6 @@ import msgspec
 from outrider.errors import ConfigurationError, MalformedAnswerError, NetworkError, NotFoundError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.error_mapping import build_provider_error
-from outrider.providers.request_body import data_url_base64
 from outrider.providers.response_json import decode_json
 from outrider.types.agents import Provider
 from outrider.types.events import Event, SessionUpdatedEvent, ToolApprovalRequestedEvent, event_from_dict
@@ -32,6 +31,7 @@ from outrider.types.request import (
     TextDelta,
     delta_tag,
 )
+from outrider.types.tool_state import data_url_base64, make_data_url
 
 FAILED_EVENT = "Failed"
 _DELTA_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
@@ -252,6 +252,6 @@ def _encode_part(part: TextPart | FilePart) -> dict[str, Any]:
     return {
         "type": "file",
         "mime": part.mime,
-        "url": f"data:{part.mime};base64,{content}",
+        "url": make_data_url(part.mime, content),
         "filename": part.filename,
     }

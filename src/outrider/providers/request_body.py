@@ -2,17 +2,18 @@
 
 import json
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from binascii import Error as DamagedBase64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import unquote
 
 import msgspec
 
 from outrider.types.modes import VendorTool
 from outrider.types.request import ModelSettings, Request, ToolSpec
+from outrider.types.tool_state import parse_data_url
 
 _TEXT_MEDIA_TYPES = (
     "application/json",
@@ -65,10 +66,10 @@ def build_body_prefix(
         return build()
     conversation = request.conversation if shared is None else ""
     inputs = (request.model, request.system, request.tools, request.settings, request.stream, conversation)
-    made_of = (messages_field, cache_key, inputs)
+    inputs_key = (messages_field, cache_key, inputs)
     if shared is None or request.settings.output is not None:
-        return request.prompt.opening(made_of, build)
-    return request.prompt.opening(made_of, lambda: shared.find(made_of, build))
+        return request.prompt.opening(inputs_key, build)
+    return request.prompt.opening(inputs_key, lambda: shared.find(inputs_key, build))
 
 
 class SharedPrefixes:
@@ -77,13 +78,13 @@ class SharedPrefixes:
     def __init__(self) -> None:
         self._known: tuple[tuple[object, bytes], ...] = ()  # replaced as a whole, because threads may use it
 
-    def find(self, made_of: object, build: Callable[[], bytes]) -> bytes:
+    def find(self, inputs_key: object, build: Callable[[], bytes]) -> bytes:
         """Returns the bytes that were built from equal values, or builds them."""
         for known, prefix in self._known:
-            if known == made_of:
+            if known == inputs_key:
                 return prefix
         prefix = build()
-        self._known = ((made_of, prefix), *self._known[: _MAX_SHARED_PREFIXES - 1])
+        self._known = ((inputs_key, prefix), *self._known[: _MAX_SHARED_PREFIXES - 1])
         return prefix
 
 
@@ -118,23 +119,15 @@ def merge_fields(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def data_url_base64(url: str) -> str | None:
-    """Returns the base64 payload of a data: URL; None for other URLs."""
-    if not url.startswith("data:"):
-        return None
-    head, _, payload = url.partition(",")
-    return payload if head.endswith(";base64") else b64encode(unquote_to_bytes(payload)).decode()
-
-
 def data_url_text(mime: str, url: str) -> str | None:
     """Returns the text of a data: URL with a text media type, else None; models read text better than files."""
-    if not url.startswith("data:") or not (mime.startswith("text/") or mime in _TEXT_MEDIA_TYPES):
+    data = parse_data_url(url) if mime.startswith("text/") or mime in _TEXT_MEDIA_TYPES else None
+    if data is None:
         return None
-    head, _, payload = url.partition(",")
-    if not head.endswith(";base64"):
-        return unquote(payload)
+    if not data.is_base64:
+        return unquote(data.payload)
     try:
-        return b64decode(payload, validate=True).decode()
+        return b64decode(data.payload, validate=True).decode()
     except (DamagedBase64, UnicodeDecodeError):
         return None
 
@@ -201,14 +194,14 @@ _UNION_KEYWORDS = ("allOf", "anyOf", "oneOf")
 _FORBIDDEN_ROOT_KEYWORDS = (*_UNION_KEYWORDS, "enum", "not", "$ref")
 _NON_OBJECT_TYPES = (None, "string", "number", "integer", "boolean", "array", "null")  # Google also uses "OBJECT"
 _VALUE_KEYWORDS = ("default", "const", "enum", "examples")  # their values are data, not schemas
-Made = TypeVar("Made")
+CachedValue = TypeVar("CachedValue")
 
 
-def cache_per_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Made]:
+def cache_per_tool(make: Callable[[ToolSpec], CachedValue]) -> Callable[[ToolSpec], CachedValue]:
     """Caches a function of a ToolSpec by object identity; every request of a conversation has the same tools."""
-    remembered: dict[int, tuple[ToolSpec, Made]] = {}
+    remembered: dict[int, tuple[ToolSpec, CachedValue]] = {}
 
-    def made_of(tool: ToolSpec) -> Made:
+    def get_cached(tool: ToolSpec) -> CachedValue:
         known = remembered.get(id(tool))
         if known is None or known[0] is not tool:
             if len(remembered) >= _MAX_CACHED_TOOLS:
@@ -216,7 +209,7 @@ def cache_per_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Mad
             remembered[id(tool)] = known = (tool, make(tool))
         return known[1]
 
-    return made_of
+    return get_cached
 
 
 @cache_per_tool

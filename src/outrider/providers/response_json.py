@@ -27,10 +27,10 @@ def decode_json(read: Callable[[bytes], Decoded], data: bytes, *, mark_surrogate
         return read(data)
     except JSON_ERRORS as error:
         problem: Exception = error
-    mended = repair_json(data, mark_surrogates=mark_surrogates)
+    repaired = repair_json(data, mark_surrogates=mark_surrogates)
     try:
-        if mended is not None:
-            return convert_leniently(msgspec.json.decode(mended), lambda value: read(msgspec.json.encode(value)))
+        if repaired is not None:
+            return convert_leniently(msgspec.json.decode(repaired), lambda value: read(msgspec.json.encode(value)))
     except JSON_ERRORS as error:
         problem = error
     preview = data[:_PREVIEW_CHARACTERS].decode(errors="replace")
@@ -116,6 +116,27 @@ def decode_error_body(body: bytes) -> Any:
         return msgspec.json.decode(framed[0] if framed else repair_json(body) or body)
     except JSON_ERRORS:
         return body.decode("utf-8", "replace")
+
+
+def error_fields(payload: Any) -> dict[str, Any]:
+    """Returns the fields of an error object, or of the innermost one if objects or lists contain it. Another value is
+    the message."""
+    while (inner := _inner_error(payload)) is not None:
+        payload = inner
+    if is_object(payload):
+        return payload
+    return {"message": payload if isinstance(payload, str) else format_json(payload)}
+
+
+def _inner_error(payload: Any) -> Any:
+    """Returns the nested error object, or None if `payload` is the error itself."""
+    if isinstance(payload, list):
+        return cast("list[Any]", payload)[0] if payload else None
+    for name in ("error", "errors") if is_object(payload) else ():
+        inner = payload.get(name)
+        if inner and isinstance(inner, dict | list):
+            return cast("Any", inner)
+    return None
 
 
 def format_json(value: Any) -> str:

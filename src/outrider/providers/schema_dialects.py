@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.providers.request_body import cache_per_tool, encode_json, tool_parameters
 from outrider.types.request import OutputSchema, Request, ToolSpec
+from outrider.types.validate import referenced_definitions
 
 Schema = dict[str, Any]
 SchemaDialect = Literal["openai", "anthropic", "google"]
 
 _PROMPT = "Answer with one JSON object, and nothing else, that follows this JSON schema:\n{schema}"
-_REFERENCE = "#/$defs/"
 _COMMON = frozenset(("type", "description", "enum", "const", "anyOf", "properties", "required", "items", "$ref"))
 _SUPPORTED: dict[SchemaDialect, frozenset[str]] = {
     "openai": _COMMON
@@ -74,7 +74,7 @@ def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
     """Returns the schema of an object in the form of an API that enforces it, or None if it has none: for a dict with
     any keys, for any value, and for recursive types where the API rejects them."""
     definitions: Mapping[str, Schema] = schema.get("$defs", {})
-    lowering = _Lowering(dialect, definitions)
+    lowering = _SchemaLowerer(dialect, definitions)
     try:
         root = lowering.lower({key: value for key, value in schema.items() if key != "$defs"})
         if root.get("type") != "object" or (dialect == "anthropic" and _is_recursive(definitions)):
@@ -117,7 +117,7 @@ def _is_accepted(schema: object, dialect: SchemaDialect) -> bool:
     return all(_is_accepted(one, dialect) for one in (*inner, *([found["items"]] if "items" in found else ())))
 
 
-class _Lowering:
+class _SchemaLowerer:
     def __init__(self, dialect: SchemaDialect, definitions: Mapping[str, Schema]) -> None:
         self._dialect: SchemaDialect = dialect
         self._definitions = definitions
@@ -225,23 +225,7 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _is_recursive(definitions: Mapping[str, Schema]) -> bool:
-    return any(name in _reachable(name, definitions) for name in definitions)
-
-
-def _reachable(start: str, definitions: Mapping[str, Schema]) -> set[str]:
-    found: set[str] = set()
-    pending: list[Any] = [definitions[start]]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += cast("list[Any]", one)
-        elif isinstance(one, dict):
-            name = str(cast("Schema", one).get("$ref", "")).removeprefix(_REFERENCE)
-            if name in definitions and name not in found:
-                found.add(name)
-                pending.append(definitions[name])
-            pending += cast("Schema", one).values()
-    return found
+    return any(name in referenced_definitions(definitions[name], definitions) for name in definitions)
 
 
 def _loosen(schema: Any) -> Any:

@@ -27,9 +27,16 @@ from outrider.providers.stream_filters import (
     filter_stream,
 )
 from outrider.types.partial_json import JsonSpan
-from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.parts import (
+    FilePart,
+    ModelPart,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    attachment_part,
+)
 from outrider.types.request import Delta, ModelMessage, Prompt, Request, ToolChoice, ToolSpec
-from outrider.types.tool_state import Attachment
 
 ScanOutput = list[PartChunk | PartBoundary | ReclassifyText]
 
@@ -637,7 +644,7 @@ def _render_parts(content: Iterable[ModelPart], names: dict[str, str]) -> Iterat
                 yield TextPart(render_call(part))
             case ToolResultPart():
                 yield TextPart(render_result(part, names.get(part.tool_use_id, "unknown")))
-                yield from map(_to_file_part, part.attachments)
+                yield from map(attachment_part, part.attachments)
             case TextPart() | ReasoningPart() | FilePart():
                 yield part
             case _:
@@ -658,8 +665,3 @@ def _join_texts(parts: Iterable[ModelPart]) -> Iterator[ModelPart]:
         yield part
     if texts:
         yield TextPart("\n\n".join(texts))
-
-
-def _to_file_part(attachment: Attachment) -> FilePart:
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return FilePart(attachment.mime_type, url, attachment.name)

@@ -332,7 +332,7 @@ class SessionFollower:
             case FeedConnected():
                 remote.is_connected = True
                 remote.mirror.mark_reconnected()
-            case _:
+            case FeedDisconnected():
                 pass
         for event in events:
             self._questions.observe_event(remote.session.id, event)

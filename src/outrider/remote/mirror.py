@@ -358,15 +358,7 @@ class SessionMirror:
     def _approval_event(self, approval: Approval) -> Event:
         if approval.answer == "open":
             return approval.requested_event(self.session.agent)
-        return ToolApprovalResultEvent(
-            session_id=approval.session_id,
-            call_id=approval.call_id,
-            tool_name=approval.tool,
-            approved=approval.answer == "allowed",
-            approval_id=approval.id,
-            scope=approval.scope,
-            answered_by=approval.answered_by,
-        )
+        return approval.result_event()
 
     async def _is_older(self, message_id: str) -> bool:
         """Returns whether the message is older than the loaded page. Ids are ordered by time, except for imported

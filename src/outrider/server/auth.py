@@ -568,7 +568,7 @@ class RequestGuard:
             return None
         scope[TOKEN_ID] = token
         user = self._users.get(name)
-        return Requester.of(user) if user is not None else None
+        return Requester.from_user(user) if user is not None else None
 
     def _check_body(self, method: str, headers: dict[str, str]) -> RejectedRequest | None:
         length = headers.get("content-length", "0")

@@ -154,7 +154,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
             return False
         if self.requester.name != SERVER_REQUESTER.name:
             user = self.users.get(self.requester.name)
-            if user is None or Requester.of(user) != self.requester:
+            if user is None or Requester.from_user(user) != self.requester:
                 return False
         return not any([await self._is_hidden(one) for one in session_ids])
 
@@ -184,7 +184,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
         root = await self.engine.store.get(await find_root_session(self.engine, session_id))
         owner = self.users.get(root.owner)
         if owner is not None and owner.name != self.requester.name:
-            await self.limits.check_budget(Requester.of(owner))
+            await self.limits.check_budget(Requester.from_user(owner))
 
 
 def _has_left(workspace: Path, root: Path) -> bool:

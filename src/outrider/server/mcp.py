@@ -301,7 +301,7 @@ class PausedRun:
         self.id = new_id()
         self.report: ProgressCallback = _report_nothing
         self._questions: dict[str, tuple[str, asyncio.Future[ApprovalForm | None]]] = {}
-        self._has_news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._end: RunReport | OutriderError | None = None
 
@@ -316,7 +316,7 @@ class PausedRun:
         """Waits for the answer to a question, which the next result of the request carries."""
         key, answer = new_id(), asyncio.get_running_loop().create_future()
         self._questions[key] = text, answer
-        self._has_news.set()
+        self._changed.set()
         try:
             async with asyncio.timeout(MAX_PAUSE_SECONDS):
                 return await answer
@@ -346,8 +346,8 @@ class PausedRun:
             while self._end is None:
                 if waiting := self._unanswered():
                     return InputRequiredResult(input_requests=waiting, request_state=self.id)
-                self._has_news.clear()
-                await self._has_news.wait()
+                self._changed.clear()
+                await self._changed.wait()
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -375,7 +375,7 @@ class PausedRun:
         finally:
             if self._end is None:
                 self._end = OutriderError("the run was cancelled")
-            self._has_news.set()
+            self._changed.set()
 
 
 async def _report_nothing(step: float, doing: str) -> None:
@@ -407,7 +407,7 @@ _DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open
 
 
 @dataclass(frozen=True)
-class Found:
+class SessionMatch:
     session_id: str
     title: str
     kind: str
@@ -491,7 +491,7 @@ class McpTools:
         self,
         words: Annotated[str, Field(description="Words of a title, a message or tool output.")],
         limit: Annotated[int, Field(ge=1, le=MAX_HITS)] = 20,
-    ) -> list[Found]:
+    ) -> list[SessionMatch]:
         """Find earlier sessions. In a snippet, « and » stand around the words."""
         try:
             hits = await self._archive.search(words, limit=limit if self._folder is None else MAX_SEARCHED)
@@ -499,7 +499,10 @@ class McpTools:
         except OutriderError as error:
             raise McpToolError(str(error)) from error
         found = [hit for hit in hits if known[hit.session_id]][:limit]
-        return [Found(session_id=hit.session_id, title=hit.title, kind=hit.kind, snippet=hit.snippet) for hit in found]
+        return [
+            SessionMatch(session_id=hit.session_id, title=hit.title, kind=hit.kind, snippet=hit.snippet)
+            for hit in found
+        ]
 
     async def _is_readable(self, session_id: str) -> bool:
         if self._folder is None:

@@ -17,7 +17,7 @@ from outrider.engine.archive import (
 )
 from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
-from outrider.presentation.items import Notice, damage_notice, event_notice, is_shown_elsewhere, state_label
+from outrider.presentation.items import Notice, damage_notice, event_notice, has_other_display, state_label
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -91,7 +91,7 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
     added: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
         added["notice"] = notice
-        if is_shown_elsewhere(event) or isinstance(event, ErrorEvent):  # the message that ended has the error
+        if has_other_display(event) or isinstance(event, ErrorEvent):  # the message that ended has the error
             added["shown_elsewhere"] = True
     match event:
         case ToolApprovalRequestedEvent():

@@ -153,8 +153,8 @@ class IdleSessionCloser:
         asking = {approval.session_id for approval in await self._engine.approvals()}
         for session_id, live in list(self._engine.live.items()):
             active_at = self._active_at.setdefault(session_id, now)
-            is_kept = live.in_turn or session_id in asking
-            if is_kept or now - active_at < self._idle_seconds:
+            is_retained = live.in_turn or session_id in asking
+            if is_retained or now - active_at < self._idle_seconds:
                 continue
             if not any(process.alive for process in list_processes(self._engine, session_id)):
                 await self._engine.close(session_id)
@@ -209,7 +209,7 @@ class BudgetWatcher:
         if owner is None:
             return
         try:
-            await self._limits.check_budget(Requester.of(owner))
+            await self._limits.check_budget(Requester.from_user(owner))
         except LimitReachedError as error:
             self._engine.bus.publish(
                 ErrorEvent(session_id=root.id, error_type=type(error).__name__, message=error.message)

@@ -6,7 +6,7 @@ approval while the turn waits on the server; the next request of the client brin
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -214,7 +214,7 @@ class _TurnFollower:
             case PartUpdatedEvent(part=ToolPart() as part):
                 yield from self._call_items(part)
             case LoopCompletedEvent() if event.session_id == self._session_id:
-                self.completed = TurnEnd(event.termination_reason, event.output)  # type: ignore[arg-type]
+                self.completed = TurnEnd(cast("Any", event.termination_reason), event.output)
             case _:
                 pass
 

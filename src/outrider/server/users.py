@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from outrider.config.paths import lock_file
 from outrider.config.stored_keys import KeyStore
 from outrider.engine.archive import SessionFilter
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import archive_of, write_private_file
+from outrider.engine.frontend import archive_of, lock_file, write_private_file
 from outrider.errors import ConfigurationError, LimitReachedError
 from outrider.types.ids import now_ms
 
@@ -111,7 +110,7 @@ class Requester(msgspec.Struct, frozen=True):
     team: str = ""
 
     @classmethod
-    def of(cls, user: ServerUser) -> "Requester":
+    def from_user(cls, user: ServerUser) -> "Requester":
         return cls(user.name, user.role, user.team)
 
     @property

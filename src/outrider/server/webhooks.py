@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -218,7 +217,7 @@ class TurnWebhooks:
         if not webhook.user:
             return True
         user = self._users.get(webhook.user)
-        requester = Requester.of(user) if user is not None else None
+        requester = Requester.from_user(user) if user is not None else None
         return requester is not None and self._users.access_level(requester, root.id, root.owner) is not None
 
     def _insert_notices(self, webhooks: Sequence[ServerWebhook], event_id: str, notice: TurnNotice) -> None:
@@ -340,16 +339,7 @@ class TurnWebhooks:
         """Opens the file, which contains secrets, on first use."""
         with self._opening:
             if self._database is None:
-                self._database = self._create_database()
+                from outrider.background.webhooks import open_webhook_file  # lazy: most servers have no webhooks
+
+                self._database = open_webhook_file(self._path, _WEBHOOK_TABLES)
             return self._database
-
-    def _create_database(self) -> "sa.Engine":
-        import sqlalchemy as sa  # lazy: most servers have no webhooks
-
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
-        database = sa.create_engine(f"sqlite:///{self._path}", connect_args={"timeout": 30})
-        with database.begin() as db:
-            for statement in _WEBHOOK_TABLES:
-                db.exec_driver_sql(statement)
-        return database

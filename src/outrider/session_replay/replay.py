@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iter
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -46,6 +46,7 @@ from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.agents import Agent, Provider
 from outrider.types.events import LLMRequestEvent
 from outrider.types.messages import Message
+from outrider.types.modes import Mode
 from outrider.types.parts import CompactionPart, ToolPart
 from outrider.types.request import Delta, Request
 from outrider.types.tool_state import ToolCompleted, ToolError
@@ -304,14 +305,15 @@ class SessionRerun:
         start = len(assistant_steps(recorded.messages[:given])) if recorded else 0
         for number, (old, new) in enumerate(zip_longest(before[start:], after[start:]), start + 1):
             notes = self._notes.get((now.id if now else "", number), [])
-            agent = (old or new).agent  # type: ignore[union-attr]  zip_longest yields at least one of them
+            agent = next(step.agent for step in (old, new) if step is not None)
             where = recorded.id if recorded else self._recorded.id
             yield ReplayedStep(number, agent, where, (*notes, *compare_steps(old, new)))
 
     async def _run_turn(
         self, journal: Journal, context: RunContext, pending: list[RecordedInput], answer: Message | None
     ) -> None:
-        self.session.mode = answer.mode if answer and answer.mode else self.session.mode  # type: ignore[assignment]
+        if answer is not None and answer.mode:
+            self.session.mode = cast("Mode", answer.mode)
 
         async def take_input() -> list[Message]:
             made = len(assistant_steps(self.session.messages))

@@ -229,10 +229,10 @@ async def what_if(
     change = _parse_changes(changes)
     original = await load_session(engine.store, session_id)
     steps = assistant_steps(original.messages)
-    number = _count_kept_steps(steps, at_step, change.results)
+    number = _count_retained_steps(steps, at_step, change.results)
     replaced = steps[number] if number < len(steps) else None
     agent = _select_agent(engine, original, replaced, change)  # first: a mistake must not leave a fork
-    fork = await _create_fork(engine, original, _kept_messages(original, replaced), change.results)
+    fork = await _create_fork(engine, original, _retained_messages(original, replaced), change.results)
     agents = [agent, *(other for other in engine.runtime.spec.agents.values() if other.name != agent.name)]
     rules = {} if change.rules is None else {"rules": change.rules}
     mode = replaced.mode if replaced and replaced.mode else original.mode
@@ -256,7 +256,7 @@ def _parse_changes(changes: WhatIfKeywords) -> WhatIfChanges:
     return change
 
 
-def _count_kept_steps(steps: Sequence[Message], at_step: int | None, results: Mapping[str, str]) -> int:
+def _count_retained_steps(steps: Sequence[Message], at_step: int | None, results: Mapping[str, str]) -> int:
     """Returns the number of steps to keep in the fork."""
     missing = results.keys() - {call.call_id for step in steps for call in tool_calls(step)}
     if missing:
@@ -270,20 +270,22 @@ def _count_kept_steps(steps: Sequence[Message], at_step: int | None, results: Ma
     return number
 
 
-def _kept_messages(session: Session, replaced: Message | None) -> list[Message]:
+def _retained_messages(session: Session, replaced: Message | None) -> list[Message]:
     """Returns the messages before the step that runs again."""
-    kept = session.messages if replaced is None else session.messages[: session.messages.index(replaced)]
-    if not is_cut_off(kept):
+    retained = session.messages if replaced is None else session.messages[: session.messages.index(replaced)]
+    if not is_cut_off(retained):
         raise ConfigurationError(
             "the turn has ended at this step: there is nothing to run again; choose an earlier step"
         )
-    return kept
+    return retained
 
 
-async def _create_fork(engine: Engine, original: Session, kept: Sequence[Message], results: Mapping[str, str]) -> str:
+async def _create_fork(
+    engine: Engine, original: Session, retained: Sequence[Message], results: Mapping[str, str]
+) -> str:
     """Creates the fork and stores the changed results in it; the metadata holds the original results."""
     title = f"{original.title.removesuffix(_TITLE_MARK)}{_TITLE_MARK}".strip()
-    fork = await engine.store.fork(original.id, at=kept[-1].id, title=title)
+    fork = await engine.store.fork(original.id, at=retained[-1].id, title=title)
     edited = list(_edit_results((await engine.store.load(fork.id)).messages, results))
     if edited:
         await engine.store.append(fork.id, edited)

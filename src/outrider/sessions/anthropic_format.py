@@ -124,17 +124,17 @@ def _find_call_message(earlier: list[Message], call_id: str) -> Message | None:
 
 
 def _end_call(part: ToolPart, result: ToolResultPart, at: int) -> ToolPart:
-    kept = dict(result.metadata)
-    if not result.content.strip() and "content" not in kept:
-        kept["content"] = result.to_api_format().get("content")
-    metadata = {"result": kept} if kept else {}
+    retained = dict(result.metadata)
+    if not result.content.strip() and "content" not in retained:
+        retained["content"] = result.to_api_format().get("content")
+    metadata = {"result": retained} if retained else {}
     running = part.state.start(at) if isinstance(part.state, ToolPending) else part.state
     if not isinstance(running, ToolRunning):
         return part
     if result.is_error:
         if result.attachments:
-            kept = {"content": result.to_api_format().get("content")} | kept
-        state = running.fail(result.content, at, metadata={"result": kept} if kept else {})
+            retained = {"content": result.to_api_format().get("content")} | retained
+        state = running.fail(result.content, at, metadata={"result": retained} if retained else {})
     else:
         state = running.complete(result.content, at, metadata=metadata, attachments=result.attachments)
     return part.with_state(running).with_state(state)

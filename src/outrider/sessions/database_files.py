@@ -21,6 +21,7 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 )
 _SUFFIXES = ("-wal", "-shm", "-journal")
 LOCK_SUFFIX = "-gate"
+BUSY_SECONDS = 30
 
 
 def prepare_folder(path: Path) -> None:
@@ -110,6 +111,21 @@ def file_system_type(path: Path) -> str:
 def journal_mode(path: Path, type_of: Callable[[Path], str] = file_system_type) -> str:
     kind = type_of(path.parent)
     return "delete" if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.") else "wal"
+
+
+def open_connection(path: Path, *, cached_statements: int = 128) -> sqlite3.Connection:
+    """Opens a connection that any thread may use, without implicit transactions. It waits for locks of others."""
+    return sqlite3.connect(
+        path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=cached_statements
+    )
+
+
+def configure_connection(db: sqlite3.Connection, path: Path) -> None:
+    """Configures a connection to a database other than the store: it waits for locks of others, uses the journal that
+    suits the file system, and syncs at checkpoints only, so a power failure may lose the last commits."""
+    db.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+    db.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
+    db.execute("PRAGMA synchronous = NORMAL")
 
 
 def store_file_paths(path: Path) -> list[Path]:

@@ -45,7 +45,7 @@ MAX_TEXT_BYTES = 64 * 2**20  # large texts of an open session; no prompt of a mo
 
 class DraftBuffer:
     """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS; only a running
-    timer keeps it, so a closed journal is freed at once.
+    timer refers to it, so a closed journal is freed at once.
 
     A draft is written as a whole. So that a long text is not written again for each of its chunks, a part above
     LARGE_DRAFT is written when it has grown by half, and one above MAX_DRAFT when it ends or the journal closes."""

@@ -7,15 +7,17 @@ family, so no model receives it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
+from urllib.parse import unquote
 
 import msgspec
 
 from outrider.errors import ConfigurationError, PartValidationError
 from outrider.sessions.anthropic_format import read_api_messages, write_api_messages
-from outrider.types.anthropic_blocks import as_dict, content_blocks
+from outrider.types.anthropic_blocks import as_dict, content_blocks, read_file_url
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart
+from outrider.types.tool_state import data_url_base64, make_data_url, parse_data_url
 from outrider.types.validate import is_object
 
 MessageFormat = Literal["anthropic", "openai", "openai-responses", "google"]
@@ -207,7 +209,7 @@ class FormatReader:
             self._open_calls.setdefault(call["name"], []).append(call_id)
             return _read_call(call_id, call["name"], call.get("args") or {})
         if data := part.get("inlineData") or part.get("inline_data"):
-            return _file(f"data:{_either(data, 'mimeType', 'mime_type')};base64,{data['data']}")
+            return _file(make_data_url(_either(data, "mimeType", "mime_type"), data["data"]))
         if file := part.get("fileData") or part.get("file_data"):
             return _file(_either(file, "fileUri", "file_uri"), _either(file, "mimeType", "mime_type"))
         if "text" not in part:
@@ -291,19 +293,20 @@ def _read_part(part: Any) -> Fields:
         case {"type": "input_file", "file_url": str(url)}:
             return _file(url, "application/pdf")
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
-            return _file(f"data:audio/{kind};base64,{data}")
+            return _file(make_data_url(f"audio/{kind}", data))
         case _:
             kind = part.get("type") if is_object(part) else type(part).__name__
             raise ValueError(f"content of the type {kind!r} cannot be imported")
 
 
 def _file(url: str, mime: str = "") -> Fields:
-    head, comma, data = url.partition(",")
-    if url.startswith("data:") and comma:
-        mime = head.removeprefix("data:").partition(";")[0] or mime
-        source: Fields = {"type": "base64", "media_type": mime, "data": data}
-    else:
-        source = {"type": "url", "url": url}
+    data = parse_data_url(url)
+    mime = (data and data.mime) or mime
+    source: Fields = {"type": "url", "url": url}
+    if data is not None and data.is_base64:
+        source = {"type": "base64", "media_type": mime, "data": data.payload}
+    elif data is not None:
+        source = {"type": "text", "media_type": mime, "data": unquote(data.payload)}
     return {"type": "image" if mime.startswith("image/") else "document", "source": source}
 
 
@@ -335,11 +338,6 @@ def _result_text(block: Fields) -> str:
     return "\n".join(part["text"] for part in content_blocks(block.get("content")) if part.get("type") == "text")
 
 
-def _url_of(block: Fields) -> str:
-    source = block["source"]
-    return source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"
-
-
 def _write_chat(fields: Fields) -> Iterable[Fields]:
     content = fields["content"]
     if isinstance(content, str):
@@ -368,14 +366,24 @@ def _write_chat_answer(content: Sequence[Fields]) -> Fields:
     return answer | ({"tool_calls": calls} if calls else {})
 
 
+def _write_url(block: Fields) -> str:
+    """Returns the URL of a file; these formats accept content in base64 only."""
+    mime, url = read_file_url(block)
+    content = data_url_base64(url)
+    return url if content is None else make_data_url(mime, content)
+
+
 def _write_chat_part(block: Fields) -> Fields:
     match block["type"]:
         case "text":
             return {"type": "text", "text": block["text"]}
         case "image":
-            return {"type": "image_url", "image_url": {"url": _url_of(block)}}
+            return {"type": "image_url", "image_url": {"url": _write_url(block)}}
         case "document":
-            return {"type": "file", "file": {"filename": block.get("title") or "document", "file_data": _url_of(block)}}
+            return {
+                "type": "file",
+                "file": {"filename": block.get("title") or "document", "file_data": _write_url(block)},
+            }
         case kind:
             raise PartValidationError(f"a block of the type {kind!r} has no form in Chat Completions")
 
@@ -392,10 +400,10 @@ def _write_items(fields: Fields) -> Iterable[Fields]:
             case "text":
                 parts.append({"type": text_kind, "text": block["text"]})
             case "image":
-                parts.append({"type": "input_image", "image_url": _url_of(block)})
+                parts.append({"type": "input_image", "image_url": _write_url(block)})
             case "document":
                 name = block.get("title") or "document"
-                parts.append({"type": "input_file", "filename": name, "file_data": _url_of(block)})
+                parts.append({"type": "input_file", "filename": name, "file_data": _write_url(block)})
             case "tool_use" | "tool_result" as kind:
                 if parts:
                     yield {"type": "message", "role": role, "content": parts}
@@ -439,12 +447,11 @@ class _ContentWriter:
                 key = "error" if block.get("is_error") else "output"
                 name = self._names.get(call_id, call_id)
                 return {"functionResponse": {"id": call_id, "name": name, "response": {key: _result_text(block)}}}
-            case "image" | "document" if block["source"]["type"] == "base64":
-                source = block["source"]
-                return {"inlineData": {"mimeType": source["media_type"], "data": source["data"]}}
             case "image" | "document":
-                mime = "image/*" if block["type"] == "image" else "application/pdf"
-                return {"fileData": {"fileUri": _url_of(block), "mimeType": mime}}
+                mime, url = read_file_url(block)
+                if (content := data_url_base64(url)) is not None:
+                    return {"inlineData": {"mimeType": mime, "data": content}}
+                return {"fileData": {"fileUri": url, "mimeType": mime}}
             case kind:
                 raise PartValidationError(f"a block of the type {kind!r} has no form in Gemini")
 

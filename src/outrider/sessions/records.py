@@ -12,7 +12,7 @@ from outrider._sync import describe_value
 from outrider.errors import ConfigurationError
 from outrider.sessions.session import ForkPoint, Session, SessionTime
 from outrider.types.codec import AnyPart
-from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -344,6 +344,18 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
             preview=self.preview,
             position=self.position,
             flow=self.flow,
+        )
+
+    def result_event(self) -> ToolApprovalResultEvent:
+        """Returns the event that reports the answer."""
+        return ToolApprovalResultEvent(
+            session_id=self.session_id,
+            call_id=self.call_id,
+            tool_name=self.tool,
+            approved=self.answer == "allowed",
+            approval_id=self.id,
+            scope=self.scope,
+            answered_by=self.answered_by,
         )
 
     def answered_with(

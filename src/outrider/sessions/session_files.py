@@ -19,7 +19,7 @@ from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CacheTokens, FilePart, ModelRef, ReasoningPart, TextPart, Tokens, ToolPart
-from outrider.types.tool_state import Attachment, ToolPending
+from outrider.types.tool_state import Attachment, ToolPending, attachment_from_url
 from outrider.types.validate import is_object
 
 Fields = dict[str, Any]
@@ -464,6 +464,4 @@ def _opencode_call(part: Fields) -> ToolPart:
 
 def _opencode_file(file: Fields) -> Attachment:
     mime, url, name = str(file.get("mime") or ""), str(file["url"]), file.get("filename")
-    if url.startswith("data:") and ";base64," in url:
-        return Attachment(mime, data=url.partition(",")[2], name=name)
-    return Attachment(mime, url=url, name=name)
+    return attachment_from_url(mime, url, name)

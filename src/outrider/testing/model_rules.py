@@ -27,7 +27,7 @@ _GOOGLE = _words(
     "type description title enum const anyOf oneOf $ref $defs $id $anchor $schema properties required items "
     "prefixItems format additionalProperties minItems maxItems minimum maximum propertyOrdering default pattern"
 )
-_BESIDE_REFERENCE = _words("title description default")
+_REFERENCE_SIBLINGS = _words("title description default")
 
 
 def strict_problems(what: str, schema: Body) -> Problems:
@@ -77,7 +77,7 @@ def google_problems(what: str, schema: Body) -> Problems:
     for place, inner in schemas_in(schema, ()):
         here = ".".join((what, *place))
         yield from (f"{here}: the keyword {word} is not supported" for word in sorted(inner.keys() - _GOOGLE))
-        if "$ref" in inner and any(not word.startswith("$") for word in inner.keys() - _BESIDE_REFERENCE):
+        if "$ref" in inner and any(not word.startswith("$") for word in inner.keys() - _REFERENCE_SIBLINGS):
             yield f"{here}: a schema with $ref must not have other properties"
 
 

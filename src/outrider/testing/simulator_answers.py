@@ -113,10 +113,6 @@ class SimulatedApi(msgspec.Struct, frozen=True):
         """Returns why the API rejects the conversation of a request, in its own words; None if it accepts it."""
         return next(self.rules.conversation_problems(body, model or body.get("model", self.model)), None)
 
-    def whole(self, pieces: Sequence[AnswerPiece]) -> Body:
-        """Returns an answer as one JSON object."""
-        return self.body(pieces, self.model)
-
     def stream(
         self, pieces: Sequence[AnswerPiece], model: str = "", *, size: int = 0, change: PayloadChange | None = None
     ) -> Iterator[Frame]:

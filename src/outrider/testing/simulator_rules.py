@@ -707,7 +707,7 @@ _CONFIG_FIELDS = _words(
 _PART_DATA = _words(
     "text functionCall functionResponse inlineData fileData executableCode codeExecutionResult toolCall toolResponse"
 )
-_BESIDE_PART_DATA = _words("thoughtSignature videoMetadata audioTranscription mediaProcessing speechMetadata")
+_PART_DATA_SIBLINGS = _words("thoughtSignature videoMetadata audioTranscription mediaProcessing speechMetadata")
 
 
 _LISTS = ("contents", "parts", "tools", "functionDeclarations", "safetySettings")
@@ -739,7 +739,7 @@ def _google_contents(contents: list[Body]) -> Problems:
             yield f"* GenerateContentRequest.contents[{at}].parts: contents.parts must not be empty.\n"
         for place, part in enumerate(content.get("parts") or ()):
             given = len(part.keys() & _PART_DATA)
-            if given > 1 or (not given and not part.keys() & _BESIDE_PART_DATA):
+            if given > 1 or (not given and not part.keys() & _PART_DATA_SIBLINGS):
                 yield (
                     f"* GenerateContentRequest.contents[{at}].parts[{place}].data: required oneof field 'data' must "
                     "have one initialized field\n"

@@ -513,8 +513,8 @@ class FileEditor:
             if editor is not None:
                 saved = _threads.run(lambda: _save_buffers(revisions, editor))
                 await _finish_despite_cancel(asyncio.ensure_future(saved))
-            async with AsyncExitStack() as kept:
-                await self._enter_save(kept, context, changes)
+            async with AsyncExitStack() as retained:
+                await self._enter_save(retained, context, changes)
                 committed = _threads.run(lambda: commit_changes(changes, editor))
                 await _finish_despite_cancel(asyncio.ensure_future(committed))
             for revision in revisions.changed_revisions():
@@ -526,9 +526,9 @@ class FileEditor:
             return self._own_lock
         return self._lock.hold(lambda note: context.report(Progress(note)))
 
-    async def _enter_save(self, kept: AsyncExitStack, context: ToolContext, changes: list[PlannedChange]) -> None:
+    async def _enter_save(self, retained: AsyncExitStack, context: ToolContext, changes: list[PlannedChange]) -> None:
         try:
-            await kept.enter_async_context(self._save_originals(context, changes))
+            await retained.enter_async_context(self._save_originals(context, changes))
         except Exception as error:
             why = getattr(error, "message", "") or str(error) or type(error).__name__
             shown = ", ".join(change.location.display for change in changes)

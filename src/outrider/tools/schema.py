@@ -155,7 +155,9 @@ def _list_parameters(function: Callable[..., Any], tool: str) -> list[inspect.Pa
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"tool {tool}: Python does not tell its parameters ({error}); wrap it") from error
+        raise ConfigurationError(
+            f"tool {tool}: its parameters are not known ({error}); wrap it in a function with parameters"
+        ) from error
     bound = function.keywords if isinstance(function, partial) else {}
     return [parameter for parameter in parameters if parameter.name not in bound]
 
@@ -257,16 +259,17 @@ def _compact_node(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> 
     if name in definitions and name not in inside and not _refers_to(definitions[name], name):
         rest = {key: value for key, value in found.items() if key != "$ref"}
         return _compact_node({**definitions[name], **rest}, definitions, (*inside, name))
-    kept = {key: value for key, value in found.items() if not _is_redundant(key, value)}
-    required = kept.get("required", ())
-    if isinstance(kept.get("properties"), dict):
-        properties = cast("Schema", kept["properties"])
-        kept["properties"] = {
+    retained = {key: value for key, value in found.items() if not _is_redundant(key, value)}
+    required = retained.get("required", ())
+    if isinstance(retained.get("properties"), dict):
+        properties = cast("Schema", retained["properties"])
+        retained["properties"] = {
             one: _compact_node(hint if one in required else _without_null(hint), definitions, inside)
             for one, hint in properties.items()
         }
     return {
-        key: value if key == "properties" else _compact_node(value, definitions, inside) for key, value in kept.items()
+        key: value if key == "properties" else _compact_node(value, definitions, inside)
+        for key, value in retained.items()
     }
 
 
@@ -377,7 +380,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
-    "integer": lambda value: not isinstance(value, bool) and (isinstance(value, int) or _is_whole(value)),
+    "integer": lambda value: not isinstance(value, bool) and (isinstance(value, int) or _is_integral(value)),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
 }
 
@@ -393,15 +396,15 @@ class _SchemaCheck:
 
     def find_problems(self, value: Any, schema: Any, where: str, depth: int) -> Iterator[str]:
         if schema is False:
-            yield f"{_place(where)} is not expected"
+            yield f"{_quote_path(where)} is not expected"
         if not is_object(schema) or depth > _MAX_DEPTH:
             return
         if "$ref" in schema:
             yield from self.find_problems(value, self._resolve(str(schema["$ref"])), where, depth + 1)
         if (problem := _type_problem(value, schema)) is not None:
-            yield f"{_place(where)} {problem}"
+            yield f"{_quote_path(where)} {problem}"
             return
-        yield from (f"{_place(where)} {problem}" for problem in _value_problems(value, schema))
+        yield from (f"{_quote_path(where)} {problem}" for problem in _value_problems(value, schema))
         if is_object(value):
             yield from self._object_problems(value, schema, where, depth)
         if isinstance(value, list):
@@ -413,7 +416,7 @@ class _SchemaCheck:
 
     def _object_problems(self, value: dict[str, Any], schema: dict[str, Any], where: str, depth: int) -> Iterator[str]:
         if missing := [name for name in schema.get("required", ()) if name not in value]:
-            yield f"{_place(where)} lacks {', '.join(missing)}"
+            yield f"{_quote_path(where)} lacks {', '.join(missing)}"
         properties = schema.get("properties", {})
         patterns = schema.get("patternProperties", {})
         for name, item in value.items():
@@ -429,7 +432,7 @@ class _SchemaCheck:
             rule = first[number] if number < len(first) else schema.get("items", True)
             yield from self.find_problems(item, rule, f"{where}[{number}]", depth + 1)
         if schema.get("uniqueItems") and _has_equal_items(value):
-            yield f"{_place(where)} has equal items"
+            yield f"{_quote_path(where)} has equal items"
 
     def _combination_problems(self, value: Any, schema: dict[str, Any], where: str, depth: int) -> Iterator[str]:
         for rule in schema.get("allOf", ()):
@@ -439,11 +442,11 @@ class _SchemaCheck:
                 continue
             matching = sum(self._matches(value, rule, depth) for rule in schema[keyword])
             if not matching:
-                yield f"{_place(where)} has none of the possible forms"
+                yield f"{_quote_path(where)} has none of the possible forms"
             elif keyword == "oneOf" and matching > 1:
-                yield f"{_place(where)} has more than one of the possible forms"
+                yield f"{_quote_path(where)} has more than one of the possible forms"
         if "not" in schema and self._matches(value, schema["not"], depth):
-            yield f"{_place(where)} has a form that is excluded"
+            yield f"{_quote_path(where)} has a form that is excluded"
 
     def _resolve(self, reference: str) -> Any:
         """Return the schema of a local reference; one that does not exist allows everything."""
@@ -484,7 +487,7 @@ def _length(kind: type) -> Callable[[Any], int | None]:
 
 
 def _is_multiple(value: float, step: float) -> bool:
-    return not step or _is_whole(value / step)
+    return not step or _is_integral(value / step)
 
 
 _LIMITS: tuple[tuple[str, Callable[[Any], float | None], Callable[[float, float], bool], str], ...] = (
@@ -518,7 +521,7 @@ def _has_equal_items(value: list[Any]) -> bool:
     return any(_is_same(item, before) for number, item in enumerate(value) for before in value[:number])
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integral(value: Any) -> bool:
     return isinstance(value, float) and value.is_integer()
 
 
@@ -526,5 +529,5 @@ def _type_name(value: Any) -> str:
     return next((name for name, matches in _TYPES.items() if matches(value)), type(value).__name__)
 
 
-def _place(where: str) -> str:
+def _quote_path(where: str) -> str:
     return f"`{where}`" if where else "it"

@@ -288,11 +288,11 @@ _READ_BY_RIPGREP = (*_IGNORE_FILE_NAMES, ".git/info/exclude")
 
 def _choose_ripgrep(folder: int) -> str | None:
     """Returns the ripgrep executable, None if there is none or if it would wait for a pipe in this folder."""
-    exists = (name for name in _READ_BY_RIPGREP if _is_there(folder, name))
+    exists = (name for name in _READ_BY_RIPGREP if _exists(folder, name))
     return find_ripgrep() if all(_is_file(folder, name) for name in exists) else None
 
 
-def _is_there(folder: int, name: str) -> bool:
+def _exists(folder: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=folder)
     except OSError:

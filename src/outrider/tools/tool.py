@@ -127,7 +127,7 @@ class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     has_run: Callable[[], bool] = lambda: False
     is_suspended: Callable[[], bool] = lambda: False
     preview: bool = False
-    deps: Deps = None  # type: ignore[assignment]
+    deps: Deps = cast("Any", None)
     owner: str = ""
     metadata: dict[str, Any] = {}
     root_session_id: str = ""
@@ -416,8 +416,8 @@ class Tool(Generic[Parameters, Returned_co]):
     def spec(self) -> ToolSpec:
         """Returns the definition for a request. The schema is compacted unless it is explicit or strict."""
         if self._spec is None or self._spec.description != self.description:
-            kept = self._parameters is not None or self.options.strict
-            parameters = self.parameters if kept else compact_schema(self.parameters, self.options.unsaid)
+            retained = self._parameters is not None or self.options.strict
+            parameters = self.parameters if retained else compact_schema(self.parameters, self.options.unsaid)
             self._spec = ToolSpec(self.name, self.description, parameters, self.options.strict)
         return self._spec
 

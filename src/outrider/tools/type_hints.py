@@ -42,6 +42,7 @@ from outrider.tools.type_notes import (
     parse_docstring,
     read_metadata,
 )
+from outrider.types.validate import referenced_definitions
 
 Variables = Mapping[Any, Any]  # the arguments of generic types, by type variable
 
@@ -467,21 +468,5 @@ def inline_root(root: Schema, definitions: Definitions) -> Schema:
         rest = {key: value for key, value in root.items() if key != "$ref"}
         root = {**found[root["$ref"].removeprefix("#/$defs/")], **rest}
     root = {key: value for key, value in root.items() if key != "title" or not isinstance(value, str)}
-    used = _used_definitions(root, found)
+    used = referenced_definitions(root, found)
     return root | ({"$defs": {name: schema for name, schema in found.items() if name in used}} if used else {})
-
-
-def _used_definitions(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
-    used: set[str] = set()
-    pending: list[Any] = [schema]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += cast("list[Any]", one)
-        elif isinstance(one, dict):
-            name = str(cast("Schema", one).get("$ref", "")).removeprefix("#/$defs/")
-            if name in definitions and name not in used:
-                used.add(name)
-                pending.append(definitions[name])
-            pending += cast("Schema", one).values()
-    return used

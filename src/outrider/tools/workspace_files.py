@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, check_place, require_posix
+from outrider._posix import (
+    O_CLOEXEC,
+    O_DIRECTORY,
+    O_NOCTTY,
+    O_NOFOLLOW,
+    O_NONBLOCK,
+    check_place,
+    is_within,
+    require_posix,
+)
 from outrider.errors import ToolFailure
 from outrider.tools.text.encoding import (
     MAX_LINE_LENGTH,
@@ -239,7 +248,7 @@ class WorkspaceFiles:
         self._private = [
             folder
             for folder in folders
-            if any(folder != root and _is_below(folder, root) for root in (self.root, *self._readable))
+            if any(folder != root and is_within(folder, root) for root in (self.root, *self._readable))
         ]
         self._own_folders = folders
         self._granted = granted
@@ -261,7 +270,7 @@ class WorkspaceFiles:
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
         if self._is_private(found.real_path, extra):
             raise ToolFailure(f"{shown}: it belongs to Outrider itself; only the user changes it")
-        home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "")
+        home = next((root for root in [self.root, *extra] if is_within(found.real_path, root)), "")
         if found.ok and not home:  # `contain` has resolved the root again
             raise ToolFailure(f"the workspace {self.root} was replaced by a link; nothing in it is used")
         return FileLocation(found.real_path, home or "/", self._display_path(found.real_path))
@@ -269,8 +278,8 @@ class WorkspaceFiles:
     def _is_private(self, real: str, readable: Sequence[str]) -> bool:
         """Returns whether a path is in a private folder, and not in a readable folder of that one."""
         return any(
-            _is_below(real, folder)
-            and not any(_is_below(real, inner) and _is_below(inner, folder) for inner in readable)
+            is_within(real, folder)
+            and not any(is_within(real, inner) and is_within(inner, folder) for inner in readable)
             for folder in self._private
         )
 
@@ -298,7 +307,7 @@ class WorkspaceFiles:
 
     def read_current(self, location: FileLocation, saved: bytes | None) -> CurrentContent:
         """Returns the content of a file with unsaved changes of the user's editor; `saved` is that on disk."""
-        if self.editor is None or any(_is_below(location.real, folder) for folder in self._own_folders):
+        if self.editor is None or any(is_within(location.real, folder) for folder in self._own_folders):
             return CurrentContent(saved)
         return self.editor.read(location.real, location.display, saved)
 
@@ -382,7 +391,7 @@ class WorkspaceFiles:
             raise ToolFailure(f"the workspace {self.root} was replaced by a link; nothing in it is used")
 
     def _display_path(self, real: str) -> str:
-        inside = _is_below(real, self.root)
+        inside = is_within(real, self.root)
         return printable_path(os.path.relpath(real, self.root) if inside else real)
 
 
@@ -455,10 +464,6 @@ def _suggest_similar(path: str) -> str:
 
 def _list_hint(reason: str, op: str) -> str:
     return "; list shows what is in it" if "folder" in reason and op == "read" else ""
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 _MAX_ENTRIES = 20_000
@@ -534,23 +539,23 @@ def _read_decoded(
     try:
         lines = _iterate_lines(text)
         skipped = sum(1 for _ in islice(lines, first - 1))
-        kept, cut = _take_lines(lines, bounds)
-        total = skipped + len(kept) + cut + sum(1 for _ in lines) if version or not cut else None
-        return FileLines(tuple(kept), first, total, encoding, version, bool(cut))
+        retained, cut = _take_lines(lines, bounds)
+        total = skipped + len(retained) + cut + sum(1 for _ in lines) if version or not cut else None
+        return FileLines(tuple(retained), first, total, encoding, version, bool(cut))
     finally:
         text.detach()
 
 
 def _take_lines(lines: Iterator[str], bounds: ReadBounds) -> tuple[list[str], int]:
     """Returns the lines that fit, and 1 if one more line was consumed."""
-    kept: list[str] = []
+    retained: list[str] = []
     room = bounds.characters
     for line in lines:
         room -= len(line) + 8  # line number and tab
-        if len(kept) >= bounds.lines or (room < 0 and kept):
-            return kept, 1
-        kept.append(line)
-    return kept, 0
+        if len(retained) >= bounds.lines or (room < 0 and retained):
+            return retained, 1
+        retained.append(line)
+    return retained, 0
 
 
 def _iterate_lines(text: io.TextIOWrapper) -> Iterator[str]:

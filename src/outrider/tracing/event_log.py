@@ -70,9 +70,9 @@ class EventRecorder:
     def _maker_for_base_class(self, event: Event) -> Callable[[Any], AgentEvent | None] | None:
         return next((self._makers[cls] for cls in type(event).__mro__ if cls in self._makers), None)
 
-    def restore_open(self, begun: list[AgentEvent]) -> None:
+    def restore_open(self, opening: list[AgentEvent]) -> None:
         """Restores the open records of a stored log."""
-        self.open = {_record_key(record, record.type): record for record in begun}
+        self.open = {_record_key(record, record.type): record for record in opening}
 
     def _loop_started(self, event: LoopStartedEvent) -> None:
         self._open_record(_make_record("finish", event, {"message": event.user_message}))
@@ -134,9 +134,9 @@ class EventRecorder:
         self.open[_record_key(record, record.type)] = record
 
     def _close_record(self, record: AgentEvent, opened_as: EventKind) -> AgentEvent:
-        begun = self.open.pop(_record_key(record, opened_as), None)
-        if begun is not None:
-            for name, value in begun.data.items():
+        opening = self.open.pop(_record_key(record, opened_as), None)
+        if opening is not None:
+            for name, value in opening.data.items():
                 record.data.setdefault(name, value)
             record.data.pop("open", None)
         return record

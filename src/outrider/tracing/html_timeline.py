@@ -43,7 +43,7 @@ def timeline_rows(spans: list[tuple[int, Span]]) -> list[list[Any]]:
             span.tokens.output + span.tokens.reasoning,
             cost_cell(span),
             approval_wait(span),
-            [[label, _truncate(said, limit)] for label, said in (*_span_texts(span), *_span_facts(span))],
+            [[label, _truncate(detail, limit)] for label, detail in (*_span_texts(span), *_span_facts(span))],
         ]
         for depth, span in spans
     ]
@@ -171,7 +171,12 @@ SPAN_LIMIT = 100_000
 PLAIN_TREE_LIMIT = 1_000
 _TABLE_ROWS = 50
 _MARKS: dict[SpanStatus, str] = {"ok": "✓", "failed": "✗", "stopped": "■", "unfinished": "…"}
-_SAID: dict[SpanStatus, str] = {"ok": "done", "failed": "failed", "stopped": "stopped", "unfinished": "unfinished"}
+_STATUS_LABELS: dict[SpanStatus, str] = {
+    "ok": "done",
+    "failed": "failed",
+    "stopped": "stopped",
+    "unfinished": "unfinished",
+}
 
 
 def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
@@ -183,7 +188,7 @@ def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
         "STYLE": _load_asset("timeline.css"),
         "SCRIPT": _load_asset("timeline.js"),
         "TITLE": escape(visible(title or f"Trace of {root.name}")),
-        "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_SAID[root.status]}</p>',
+        "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_STATUS_LABELS[root.status]}</p>',
         "WHEN": escape(_start_text(root)),
         "OUTCOME": escape(_outcome_text(root)),
         "TILES": "".join(_render_tiles(root, [span for _, span in shown])),
@@ -226,8 +231,8 @@ def _start_text(root: Span) -> str:
 
 
 def _outcome_text(root: Span) -> str:
-    said = root.error if root.status == "failed" else root.result or root.outcome
-    return escape_line(said or "", 300)
+    detail = root.error if root.status == "failed" else root.result or root.outcome
+    return escape_line(detail or "", 300)
 
 
 def _render_tiles(root: Span, spans: list[Span]) -> Iterator[str]:

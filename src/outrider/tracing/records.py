@@ -77,17 +77,17 @@ def bounded_text(text: str) -> str:
 
 def _bounded_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
     items = list(value.items())
-    kept = {bounded_text(str(key)): bounded_copy(item, depth) for key, item in items[:ITEM_LIMIT]}
+    retained = {bounded_text(str(key)): bounded_copy(item, depth) for key, item in items[:ITEM_LIMIT]}
     if len(items) > ITEM_LIMIT:
-        kept["…"] = f"({len(items) - ITEM_LIMIT:,} more entries)"
-    return kept
+        retained["…"] = f"({len(items) - ITEM_LIMIT:,} more entries)"
+    return retained
 
 
 def _bounded_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
-    kept = [bounded_copy(item, depth) for item in value[:ITEM_LIMIT]]
+    retained = [bounded_copy(item, depth) for item in value[:ITEM_LIMIT]]
     if len(value) > ITEM_LIMIT:
-        kept.append(f"({len(value) - ITEM_LIMIT:,} more items)")
-    return kept
+        retained.append(f"({len(value) - ITEM_LIMIT:,} more items)")
+    return retained
 
 
 def _safe_repr(value: object) -> str:

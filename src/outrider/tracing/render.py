@@ -120,8 +120,8 @@ def span_outcome(span: Span) -> str:
         case "ok":
             return ", ".join(word for word in (escape_line(span.outcome, 60), *span_remarks(span)) if word)
         case "failed":
-            said = span.error or ""
-            return escape_line(said if span.outcome in said else f"{span.outcome}: {said}", 200)
+            message = span.error or ""
+            return escape_line(message if span.outcome in message else f"{span.outcome}: {message}", 200)
         case "stopped":
             return escape_line(span.outcome, 60) or "stopped"
         case "unfinished":
@@ -129,7 +129,7 @@ def span_outcome(span: Span) -> str:
 
 
 def span_remarks(span: Span) -> Iterator[str]:
-    """Yields delays that are no work, retries and approvals, and where a result comes from."""
+    """Yields notes about a span: a cache miss, retries, the wait for an approval, and the origins of a result."""
     if miss := span.details.get("cache_miss"):
         yield f"cache miss ({escape_line(str(miss), 120)})"
     if isinstance(retries := span.details.get("retries"), int) and span.kind == "model":

@@ -103,11 +103,11 @@ def loop_status(event: AgentEvent, reason: str) -> SpanStatus:
 def add_error(span: Span, event: AgentEvent) -> None:
     """Adds an error to a span, and ends it if it is open."""
     kind, message = as_text(event.data.get("error_type")), as_text(event.data.get("message"))
-    said = ": ".join(word for word in (kind, message) if word) or "error"
+    problem = ": ".join(word for word in (kind, message) if word) or "error"
     if span.error is None:
-        span.error = said
-    elif said not in span.error:
-        span.error = f"{span.error}\n{said}"
+        span.error = problem
+    elif problem not in span.error:
+        span.error = f"{span.error}\n{problem}"
     if span.status == "unfinished":
         span.status = "failed"
         span.end = max(span.start, as_time(event.timestamp))

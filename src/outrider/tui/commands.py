@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 from time import time
-from typing import Literal, get_args
+from typing import Literal, assert_never, get_args
 
 import msgspec
 
@@ -26,7 +26,16 @@ from outrider.presentation.formats import (
     group_git_files,
     shorten,
 )
-from outrider.presentation.items import TextItem, ToolCallItem, UserItem, message_items
+from outrider.presentation.items import (
+    CommandItem,
+    FileItem,
+    NoticeItem,
+    TextItem,
+    ToolCallItem,
+    UserItem,
+    file_summary,
+    message_items,
+)
 from outrider.presentation.tool_calls import call_input, call_title
 from outrider.project.extensions import CustomCommand
 from outrider.tui.completion import CompletionChoice
@@ -384,19 +393,26 @@ async def show_subagents(ui: ScreenApi, _: str) -> None:
 
 
 def _message_text(message: Message) -> str:
-    """Return a message as Markdown: its text, and one line for each call."""
+    """Return a message as Markdown: its text, and one line for each call, file and notice."""
     rows: list[str] = []
     for item in message_items(message):
         match item:
             case UserItem():
                 rows.append("\n".join(f"> {line}" for line in item.text.split("\n")))
+                rows.extend(f"> [file {file_summary(file)}]" for file in item.files)
             case ToolCallItem():
                 done = f"- **{item.part.display_status}** `{call_title(item.part.tool, call_input(item.part))}`"
                 rows.append(done)
             case TextItem():
                 rows.append(item.text)
+            case FileItem():
+                rows.append(f"[file {file_summary(item.part)}]")
+            case NoticeItem():
+                rows.append(f"*{item.text}*")
+            case CommandItem():
+                rows.append(f"`$ {item.command}`")
             case _:
-                pass
+                assert_never(item)
     return "\n\n".join(rows)
 
 
@@ -469,11 +485,11 @@ async def show_permissions(ui: ScreenApi, _: str) -> None:
     controller = ui.controller
     answers = await controller.archive.lasting_approvals()
     here = [found for found in answers if applies_here(found, {controller.session_id}, str(controller.workspace))]
-    elsewhere = len(answers) - len(here)
-    others = f"; {format_count(elsewhere, 'more')} of other folders or sessions: outrider permissions list"
+    more = len(answers) - len(here)
+    others = f"; {more:,} more of other folders or sessions: outrider permissions list"
     if not here:
         text = "no stored approvals apply here; rules are in your settings"
-        ui.show_notice(f"{text}{others if elsewhere else ''}")
+        ui.show_notice(f"{text}{others if more else ''}")
         return
     items = [
         PickerItem(

@@ -14,6 +14,7 @@ from textual.app import App
 
 from outrider.config.settings import Settings, remember_model
 from outrider.errors import OutriderError, WeightsError
+from outrider.presentation.formats import format_bytes
 from outrider.project.trust import TrustItem, WorkspaceTrust, find_project
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
 from outrider.tui.widgets.modals import ProgressScreen, SecretScreen
@@ -140,7 +141,7 @@ class ModelSetup:
         from outrider.models.local_models import list_weights, missing_model_message
 
         weights = next(found for found in list_weights(self._settings.data_folder) if found.default)
-        size = f"{weights.bytes / 1e9:.1f} GB"
+        size = format_bytes(weights.bytes)
         state = "it is on this machine" if weights.path else f"a download of {size}, once"
         found = missing_model_message(self._settings.missing).partition("Or use a model that")[2]
         server = f"\n\nOr leave, and start with a model that{found}" if found else ""

@@ -266,7 +266,7 @@ class SessionContext(msgspec.Struct, Generic[Deps], frozen=True, kw_only=True):
     are those that the session was created with; a called agent has those of its caller. `root_session_id` is the
     session of the entry agent, `agent` the name of the agent that answers."""
 
-    deps: Deps = None  # type: ignore[assignment]
+    deps: Deps = cast("Any", None)
     session_id: str = ""
     root_session_id: str = ""
     owner: str = ""

@@ -15,7 +15,7 @@ from outrider.types.parts import (
     ToolUsePart,
     result_content,
 )
-from outrider.types.tool_state import Attachment
+from outrider.types.tool_state import Attachment, attachment_from_url, make_data_url
 from outrider.types.validate import is_object
 
 _ATTRIBUTES = ("type", "text", "thinking", "signature", "data", "id", "name", "input", "tool_use_id", "content")
@@ -142,23 +142,22 @@ def _tool_result(fields: dict[str, Any]) -> ToolResultPart:
 def _attachment(block: dict[str, Any]) -> Attachment | None:
     if block.get("type") not in ("image", "document"):
         return None
-    mime, url = _file_url(block)
-    if url.startswith("data:") and ";base64," in url:
-        return Attachment(mime_type=mime, data=url.partition(",")[2], name=block.get("title"))
-    return Attachment(mime_type=mime, url=url, name=block.get("title"))
+    mime, url = read_file_url(block)
+    return attachment_from_url(mime, url, block.get("title"))
 
 
 def _file(fields: dict[str, Any]) -> FilePart:
-    mime, url = _file_url(fields)
+    mime, url = read_file_url(fields)
     return FilePart(mime=mime, url=url, filename=fields.get("title"), metadata=_rest(fields, "source", "title"))
 
 
-def _file_url(fields: dict[str, Any]) -> tuple[str, str]:
+def read_file_url(fields: dict[str, Any]) -> tuple[str, str]:
+    """Returns the media type and the URL of an image or document block."""
     source = fields.get("source")
     fallback = "image/*" if fields.get("type") == "image" else "application/pdf"
     match source:
         case {"type": "base64", "media_type": str(mime), "data": str(data)}:
-            return mime, f"data:{mime};base64,{data}"
+            return mime, make_data_url(mime, data)
         case {"type": "text", "data": str(text)}:
             mime = source.get("media_type", "text/plain")
             return mime, f"data:{mime};charset=utf-8,{quote(text)}"

@@ -32,7 +32,7 @@ class MessageTime(msgspec.Struct, frozen=True):
 
 MCP_SERVERS = "mcp_servers"  # the metadata of an input that has what the model knows of the MCP servers
 WORKSPACE_STATE = "workspace_state"  # the metadata of the text about the workspace in the first user message
-INSTRUCTIONS = "instructions"  # the metadata of texts that tell the model what to do, and of the messages they are for
+INSTRUCTIONS = "instructions"  # metadata of instructions for the model, and of the messages they are for
 
 
 def _is_added(part: TextPart) -> bool:

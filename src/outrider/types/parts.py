@@ -20,7 +20,9 @@ from outrider.types.tool_state import (
     ToolPending,
     ToolRunning,
     ToolState,
+    attachment_url,
     move,
+    parse_data_url,
 )
 from outrider.types.validate import convert, listed
 
@@ -87,8 +89,8 @@ class Usage(msgspec.Struct, frozen=True):
 
     def plus(self, tokens: Tokens, cost: Decimal | None) -> "Usage":
         """Return the sum. The cost is None if one of both is unknown."""
-        known = self.total_cost is not None and cost is not None
-        return Usage(self.tokens + tokens, self.total_cost + cost if known else None)  # type: ignore[operator]
+        known = None if self.total_cost is None or cost is None else self.total_cost + cost
+        return Usage(self.tokens + tokens, known)
 
 
 DisplayStatus = Literal["generating", "generated", "calling", "done", "canceled", "errored"]
@@ -537,16 +539,20 @@ def result_content(text: str, attachments: tuple[Attachment, ...]) -> str | list
 
 
 def attachment_block(attachment: Attachment) -> dict[str, Any]:
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return file_block(attachment.mime_type, url, attachment.name)
+    return file_block(attachment.mime_type, attachment_url(attachment), attachment.name)
+
+
+def attachment_part(attachment: Attachment) -> "FilePart":
+    """Returns the part of a message that has the file."""
+    return FilePart(attachment.mime_type, attachment_url(attachment), attachment.name)
 
 
 def _source(mime: str, url: str) -> dict[str, Any]:
     if url.startswith("file-id:"):
         return {"type": "file", "file_id": url.removeprefix("file-id:")}
-    if not url.startswith("data:"):
+    data = parse_data_url(url)
+    if data is None:
         return {"type": "url", "url": url}
-    head, _, payload = url.removeprefix("data:").partition(",")
-    if not head.endswith(";base64"):
-        return {"type": "text", "media_type": mime, "data": unquote(payload)}
-    return {"type": "base64", "media_type": mime, "data": payload}
+    if not data.is_base64:
+        return {"type": "text", "media_type": mime, "data": unquote(data.payload)}
+    return {"type": "base64", "media_type": mime, "data": data.payload}

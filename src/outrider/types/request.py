@@ -74,11 +74,11 @@ class Prompt(Sequence[ModelMessage]):
             self._sent = (self._sent[1], len(self._messages))
         return self._sent[0]
 
-    def opening(self, made_of: object, write: Callable[[], bytes]) -> bytes:
-        """Returns the bytes before the messages, cached as long as `made_of` is equal."""
+    def opening(self, inputs_key: object, write: Callable[[], bytes]) -> bytes:
+        """Returns the bytes before the messages, cached as long as `inputs_key` is equal."""
         known = self._opening
-        if known is None or known[0] != made_of:
-            self._opening = known = (made_of, write())
+        if known is None or known[0] != inputs_key:
+            self._opening = known = (inputs_key, write())
         return known[1]
 
     def rewritten(self, form: str, rewrite: "Rewrite") -> "Prompt":

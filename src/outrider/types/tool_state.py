@@ -12,7 +12,8 @@ in the table raises InvalidStateTransition.
 import os
 import pathlib
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast, get_args
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -158,10 +159,50 @@ class _StoredAttachments(msgspec.Struct):
 
 
 def _attachment_of_file(fields: dict[str, Any]) -> Attachment:
-    head, comma, data = str(fields["url"]).partition(";base64,")
-    if comma and head.startswith("data:"):
-        return Attachment(fields["mime"], data=data, name=fields.get("filename"))
-    return Attachment(fields["mime"], url=fields["url"], name=fields.get("filename"))
+    return attachment_from_url(fields["mime"], str(fields["url"]), fields.get("filename"))
+
+
+class DataUrl(NamedTuple):
+    """The fields of a data: URL. `payload` is base64 text, or percent-encoded text."""
+
+    mime: str
+    payload: str
+    is_base64: bool
+
+
+def make_data_url(mime: str, content: str) -> str:
+    """Returns a data: URL of base64 text."""
+    return f"data:{mime};base64,{content}"
+
+
+def parse_data_url(url: str) -> DataUrl | None:
+    """Returns the fields of a data: URL; None for other URLs."""
+    if not url.startswith("data:"):
+        return None
+    head, comma, payload = url.removeprefix("data:").partition(",")
+    mime, _, parameters = head.partition(";")
+    return DataUrl(mime, payload, f";{parameters}".endswith(";base64")) if comma else None
+
+
+def data_url_base64(url: str) -> str | None:
+    """Returns the base64 payload of a data: URL; None for other URLs."""
+    data = parse_data_url(url)
+    if data is None or data.is_base64:
+        return data and data.payload
+    return b64encode(unquote_to_bytes(data.payload)).decode()
+
+
+def attachment_url(attachment: Attachment) -> str:
+    """Returns the URL of an attachment, a data: URL if it has data."""
+    return attachment.url or make_data_url(attachment.mime_type, attachment.data or "")
+
+
+def attachment_from_url(mime: str, url: str, name: str | None) -> Attachment:
+    """Returns an attachment that has the content of a base64 data: URL as data, and another URL as it is."""
+    data = parse_data_url(url)
+    if data is not None and data.is_base64:
+        return Attachment(mime, data=data.payload, name=name)
+    return Attachment(mime, url=url, name=name)
 
 
 def _read_time(state: msgspec.Struct, time: Any, cls: type[RunningTime] | type[EndedTime]) -> None:
@@ -333,13 +374,13 @@ class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"
         metadata: dict[str, Any] | None = None,
     ) -> ToolError:
         """Return the error state of a call that did not start."""
-        kept = {"raw": self.raw} if self.raw and not self.input else {}
+        retained = {"raw": self.raw} if self.raw and not self.input else {}
         return ToolError(
             input=self.input,
             error=error,
             time=EndedTime(at, at),
             reason=reason,
-            metadata={**kept, **(metadata or {})},
+            metadata={**retained, **(metadata or {})},
         )
 
 

@@ -23,6 +23,23 @@ def is_object(value: object) -> TypeGuard[JsonObject]:
     return isinstance(value, dict)
 
 
+def referenced_definitions(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the definitions that a JSON schema refers to with `$ref`, also through other ones."""
+    found: set[str] = set()
+    pending: list[Any] = [schema]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list):
+            pending += cast("list[Any]", one)
+        elif is_object(one):
+            name = str(one.get("$ref", "")).removeprefix("#/$defs/")
+            if name in definitions and name not in found:
+                found.add(name)
+                pending.append(definitions[name])
+            pending += one.values()
+    return found
+
+
 class ArgumentsMeta(type(msgspec.Struct)):
     """The metaclass of values that programs create. A wrong argument raises ConfigurationError, which names the
     class and the nearest argument, in place of a TypeError."""

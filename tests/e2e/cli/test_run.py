@@ -151,12 +151,13 @@ async def test_a_folder_that_is_gone_is_reported(program: Program):
 async def test_files_are_attached(program: Program):
     picture = base64.b64decode("iVBORw0KGgo=")
     (program.workspace / "shot.png").write_bytes(picture)
+    (program.workspace / "main.ts").write_text("const three = 3")  # the name is registered as video
     async with answering(program, ["A picture, and milk."]) as server:
-        done = await program.run("run", "-f", "shot.png", "--file", "notes.txt", "what is it?")
+        done = await program.run("run", "-f", "shot.png", "--file", "notes.txt", "-f", "main.ts", "what is it?")
     assert done.code == 0
     content = json.dumps(server.requests[0].body["messages"][-1]["content"])
     assert "data:image/png;base64,iVBORw0KGgo=" in content
-    assert "remember the milk" in content
+    assert "remember the milk" in content and "const three = 3" in content
 
 
 @pytest.mark.parametrize(

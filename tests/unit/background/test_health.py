@@ -61,11 +61,11 @@ async def test_endpoints_distinguish_a_live_worker_from_one_that_takes_no_runs()
         assert "outrider_queue_runs_state" not in (await ask(port, "/metrics"))[1]
         status = WorkerStatus(is_draining=True)
         assert await ask(port, "/readyz") == (503, "draining\n")
-        metrics.last_agenda = monotonic() - 400
+        metrics.last_work_check = monotonic() - 400
         assert (await ask(port, "/livez"))[0] == 200, "it waits for the database"
         metrics.last_heartbeat = monotonic()
         assert (await ask(port, "/livez"))[0] == 503
-        metrics.last_agenda = monotonic()
+        metrics.last_work_check = monotonic()
         metrics.last_attempt = monotonic() - 90
         assert (await ask(port, "/livez"))[0] == 503
         assert (await ask(port, "/other"))[0] == 404

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -195,6 +197,21 @@ async def test_the_file_of_runs_is_private(tmp_path: Path):
         await asyncio.to_thread(database.migrate)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         database.close()
+
+
+def test_opening_the_file_of_runs_again_keeps_the_locks_of_open_connections(tmp_path: Path):
+    path = tmp_path / "runs.sqlite"
+    database, again = RunDatabase(f"sqlite:///{path}"), RunDatabase(f"sqlite:///{path}")
+    database.migrate()
+    with database.engine.connect() as db:
+        db.execute(sa.text("SELECT count(*) FROM outrider_entries"))
+        again.migrate()
+        again.close()
+        # The last connection of all processes deletes the log when it is closed: without a lock this one would.
+        script = f"import sqlite3; db = sqlite3.connect({str(path)!r}); db.execute('SELECT 1 FROM outrider_entries')"
+        subprocess.run([sys.executable, "-c", f"{script}; db.close()"], check=True)
+        assert Path(f"{path}-wal").exists()
+    database.close()
 
 
 async def test_the_queue_of_an_older_database_is_completed(tmp_path: Path):

@@ -149,7 +149,7 @@ async def test_a_terminal_shows_the_activity_until_the_turn_ends():
     async with asyncio.timeout(10):
         while "writing" not in err.getvalue():
             await asyncio.sleep(0.01)
-    status = "writing · 0 s · 100 tokens"
+    status = "writing · 0s · 100 tokens"
     assert err.getvalue() == f"\r{status}"
     console.print_stderr("a notice")
     assert err.getvalue().endswith(f"tokens\r{' ' * len(status)}\ra notice\n"), "other text replaces the line"

@@ -194,6 +194,9 @@ def test_a_provider_without_its_key_is_no_obstacle_until_it_is_used(home):
     toml = '[providers.work]\nkind = "openai"\napi_key_env = "WORK"\nmodel = "m"'
     assert settings(home, toml).model.startswith("anthropic/")
     assert settings(home, toml, model="work").missing == "the provider 'work' has no key: set WORK"
+    for kind, needed in (("scripted", "options = {"), ("outrider", 'base_url = "…"')):
+        missing = settings(home, f'[providers.work]\nkind = "{kind}"\n', model="work/x").missing
+        assert missing is not None and needed in missing and "key" not in missing
 
 
 def test_agents_have_their_own_instructions_tools_rules_and_limits(home):

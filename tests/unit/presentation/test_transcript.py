@@ -18,7 +18,7 @@ from outrider.presentation.items import (
     event_notice,
     file_name,
     file_summary,
-    is_shown_elsewhere,
+    has_other_display,
     message_items,
     part_item,
 )
@@ -231,7 +231,7 @@ def test_every_event_is_handled(cls: type[Event]):
 def test_a_notice_is_an_item_unless_a_part_or_the_activity_shows_it(cls: type[Event]):
     event = smallest_event(cls)
     if event_notice(event) is not None:
-        assert bool(applied(TranscriptView(SESSION), event)) is not is_shown_elsewhere(event)
+        assert bool(applied(TranscriptView(SESSION), event)) is not has_other_display(event)
 
 
 def test_an_event_of_a_program_is_a_detail():

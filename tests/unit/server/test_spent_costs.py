@@ -49,7 +49,7 @@ async def test_only_sessions_that_were_active_since_the_last_check_are_listed_ag
     users.put(ANA)
     agent = Agent("writer", "You write.", "model-1", "scripted")
     async with Engine([agent], [Provider("scripted", "scripted")], store=store) as engine:
-        limits, ana = UserLimits(users, engine, clock=lambda: store.now), Requester.of(ANA)
+        limits, ana = UserLimits(users, engine, clock=lambda: store.now), Requester.from_user(ANA)
         created = await store.spend_in_new_sessions(*["0.10"] * 20)
         store.now += HOUR // 2
         assert await limits.check_budget(ana) == 8

@@ -1,6 +1,7 @@
 """Lists of messages and session files of other programs are read and written."""
 
 import json
+from base64 import b64decode
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +15,7 @@ from outrider.sessions.session import Session
 from outrider.testing import scripted_model
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CacheTokens, FilePart, ModelRef, ReasoningPart, TextPart, Tokens
-from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.tool_state import ToolCompleted, ToolError, data_url_base64
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 CHAT: list[dict[str, Any]] = [
@@ -324,3 +325,25 @@ async def test_a_list_of_messages_is_imported_and_nonsense_is_refused():
         ]
         (stored,) = (await import_session(store, json.dumps(failed))).sessions
         assert isinstance((await store.load(stored.id)).messages[0].get_calls()[0].state, ToolError)
+
+
+@pytest.mark.parametrize("format", list(LISTS))
+def test_a_text_document_keeps_its_text_in_every_format(format: Any):
+    source = {"type": "text", "media_type": "text/plain", "data": "a, %b\nü"}
+    session, other = Session(), Session()
+    session.set_messages([{"role": "user", "content": [{"type": "document", "source": source}]}], "anthropic")
+    other.set_messages(session.get_messages(format), format)
+    part = other.messages[0].parts[0]
+    assert isinstance(part, FilePart)
+    assert (part.mime, b64decode(data_url_base64(part.url) or "").decode()) == ("text/plain", "a, %b\nü")
+
+
+def test_a_percent_encoded_data_url_is_read_as_text():
+    file = {"type": "file", "file": {"file_data": "data:text/plain,a%20b", "filename": "a.txt"}}
+    session = Session()
+    session.set_messages([{"role": "user", "content": [file]}], "openai")
+    assert session.get_messages("anthropic")[0]["content"][0]["source"] == {
+        "type": "text",
+        "media_type": "text/plain",
+        "data": "a b",
+    }

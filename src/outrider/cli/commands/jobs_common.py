@@ -41,15 +41,15 @@ def run_with_jobs(
         from outrider.background.database import is_outage
         from outrider.background.factory import standard_jobs
 
-        deadline, has_begun, is_announced = monotonic() + _OUTAGE_SECONDS, False, False
+        deadline, has_started, is_announced = monotonic() + _OUTAGE_SECONDS, False, False
         while True:
             try:
                 async with standard_jobs(user_folders(), arguments.database) as jobs:
-                    has_begun = True
+                    has_started = True
                     return await work(jobs)
             except Exception as problem:
                 is_outage_error = isinstance(problem, StoreUnavailableError) or is_outage(problem)
-                if (has_begun and not is_repeatable) or not is_outage_error or monotonic() > deadline:
+                if (has_started and not is_repeatable) or not is_outage_error or monotonic() > deadline:
                     raise
                 if not is_announced:
                     Console().print_stderr(f"Waiting for database: {problem}", "yellow")

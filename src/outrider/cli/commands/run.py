@@ -9,7 +9,6 @@ import stat
 import sys
 import termios
 from argparse import Namespace
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -86,10 +85,10 @@ def decode_argument(argument: str) -> str:
 
 def attach_file(file: str) -> FilePart:
     """Return a file as a message part with a data URL."""
+    from outrider.engine.frontend import file_part  # lazy: most prompts have no files
+
     path = Path(file).expanduser()
-    content = _read_file(path)
-    mime = _detect_mime(path, content)
-    return FilePart(mime, f"data:{mime};base64,{b64encode(content).decode()}", path.name)
+    return file_part(path, _read_file(path))
 
 
 def _read_word(argument: str) -> str:
@@ -135,20 +134,6 @@ def _read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _detect_mime(path: Path, content: bytes) -> str:
-    """Return the MIME type: by name for media and PDF, else text/plain for anything that decodes as UTF-8."""
-    from mimetypes import guess_type  # imported late: it reads the system's MIME tables
-
-    mime = guess_type(path.name)[0] or ""
-    if mime.startswith(("image/", "audio/", "video/", "application/pdf")):
-        return mime
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return mime or "application/octet-stream"
-    return "text/plain" if b"\0" not in content else mime or "application/octet-stream"
 
 
 class ResumedSession(NamedTuple):

@@ -49,6 +49,7 @@ from outrider.types.parts import (
     is_withdrawn,
     tool_result,
 )
+from outrider.types.tool_state import make_data_url
 from outrider.types.validate import is_object
 
 Line = dict[str, Any]
@@ -409,7 +410,7 @@ def _decode_block(block: Any) -> PartBase:
             "type": "image" | "document",
             "source": {"type": "base64", "media_type": str() as mime, "data": str() as data},
         }:
-            return FilePart(mime, f"data:{mime};base64,{data}")
+            return FilePart(mime, make_data_url(mime, data))
         case _:
             raise InputProblem("a block of a user message is a text, or an image or document in base64")
 

@@ -5,7 +5,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, assert_never, cast
 
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
-from outrider.presentation.formats import clean_line
+from outrider.presentation.formats import clean_line, format_elapsed, format_tokens
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
@@ -76,8 +76,9 @@ class ProgressPrinter:
 
     def _tick(self, activity: "SessionActivity") -> None:
         self._timer = None
-        tokens = f" · {activity.tokens:,} tokens" if activity.tokens else ""
-        self._console.show_status(f"{activity.retry_text or activity.label} · {activity.seconds:.0f} s{tokens}")
+        tokens = f" · {format_tokens(activity.tokens)} tokens" if activity.tokens else ""
+        elapsed = format_elapsed(activity.seconds)
+        self._console.show_status(f"{activity.retry_text or activity.label} · {elapsed}{tokens}")
         self._show_activity(activity)
 
     def _print_event(self, event: Event) -> None:

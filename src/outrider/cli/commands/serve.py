@@ -6,7 +6,6 @@ import os
 import ssl
 import sys
 import urllib.parse
-import urllib.request
 from argparse import Namespace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +20,7 @@ from outrider.cli.output import Console, format_table
 from outrider.cli.parser import import_object
 from outrider.cli.setup import settings_from_arguments
 from outrider.config.paths import find_app_folders
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, NetworkError
 
 
 def start_server(arguments: Namespace) -> int:
@@ -85,21 +84,26 @@ def _read_oidc_options(arguments: Namespace) -> dict[str, Any] | None:
 def print_login_link(arguments: Namespace) -> int:
     """Ask the running server for a link, with the token that only its owner can read. `name` is the user of the
     link; without it, the holder of the token."""
+    from outrider.remote.client import fetch_url  # lazy: a server that starts does not need it
+
     default_port = import_object("outrider.server.server:DEFAULT_PORT")
     read_token = import_object("outrider.server.auth:read_token")
     url = f"{'https' if arguments.tls_cert else 'http'}://{arguments.host}:{arguments.port or default_port}"
-    headers = {"Authorization": f"Bearer {read_token(_server_folder() / 'token')}"}
+    headers = {"content-type": "application/json", "authorization": f"Bearer {read_token(_server_folder() / 'token')}"}
     user = urllib.parse.urlencode({"user": arguments.name}) if isinstance(arguments.name, str) else ""
-    request = urllib.request.Request(f"{url}/api/login-links?{user}", method="POST", headers=headers)
+    sent = fetch_url(f"{url}/api/login-links?{user}", headers, b"{}", seconds=10, max_bytes=1 << 16)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            link = json.load(response)["url"]
-    except (OSError, ValueError) as error:
+        status, body = asyncio.run(sent)
+        answer = json.loads(body)
+        text = answer["url"] if status < 300 else answer["error"]["message"]
+    except (NetworkError, TimeoutError, ValueError, LookupError, TypeError) as error:
         raise ConfigurationError(
-            f"no Outrider server with this token answers on {url}: {getattr(error, 'reason', error)}. If it listens on "
-            "another port, name it with --port"
+            f"no Outrider server answers on {url}: {str(error) or 'no answer in time'}. If it listens on another port, "
+            "name it with --port"
         ) from error
-    sys.stdout.write(f"{link}\n")
+    if status >= 300:
+        raise ConfigurationError(f"the server on {url} gives no link: {text}")
+    sys.stdout.write(f"{text}\n")
     return exit_codes.SUCCESS
 
 

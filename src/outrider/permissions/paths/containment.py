@@ -21,7 +21,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
-from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, is_within
 from outrider.errors import ConfigurationError
 from outrider.permissions.paths.protected import (
     Access,
@@ -155,7 +155,7 @@ def _classify_path(text: str, roots: list[str], cwd: str, op: FileOperation) -> 
         full = os.path.join(Path.cwd(), full)  # noqa: PTH118
     resolver = _PathResolver(follow_last=op not in _NO_FOLLOW_OPS)
     real = resolver.resolve(full)
-    home = next((root for root in real_roots if _is_below(real, root)), None)
+    home = next((root for root in real_roots if is_within(real, root)), None)
     if home is None:
         return Containment("outside", real, "it is outside the workspace")
     # The path as written and every symlink on the way are checked too: a harmless target must not hide a protected
@@ -171,10 +171,6 @@ def _real_root(root: str) -> str:
     if not os.path.isdir(root):  # noqa: PTH112
         raise _PathRejected("the workspace directory does not exist")
     return os.path.realpath(root)
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 class _PathResolver:
@@ -235,21 +231,21 @@ def _find_protected(paths: set[str], roots: list[str], op: FileOperation) -> str
     access = "read" if op in _READ_OPS else "write"
     for path in paths:
         for root in roots:
-            if not _is_below(path, root):
+            if not is_within(path, root):
                 continue
             parts = path[len(root) :].strip("/").split("/")
             if name := find_protected_name(parts, access):
                 return name
             if access == "write" and (may_create_bare_repository(Path(path)) or _in_git_folder(path, root)):
                 return parts[-1]
-            if access == "write" and any(_is_below("/".join(parts), target) for target in list_link_targets(root)):
+            if access == "write" and any(is_within("/".join(parts), target) for target in list_link_targets(root)):
                 return parts[-1]
     return None
 
 
 def _in_git_folder(path: str, root: str) -> bool:
     folder = find_linked_git_folder(Path(root))
-    return folder is not None and _is_below(path, str(folder))
+    return folder is not None and is_within(path, str(folder))
 
 
 def _reject_unfit_file(full: str, real: str, home: str, op: FileOperation) -> None:
@@ -284,7 +280,7 @@ def find_escaping_link(folder: str, root: str, names: Collection[str] = ()) -> s
         if (
             entry.is_symlink()
             and _matches_any_pattern(entry.name, names)
-            and not _is_below(os.path.realpath(entry.path), root)
+            and not is_within(os.path.realpath(entry.path), root)
         ):
             return f"{entry.name} is a symlink to a target outside the workspace"
     if seen < MAX_SCANNED_ENTRIES:
@@ -483,3 +479,18 @@ def write_private_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def lock_file(path: Path) -> Generator[None]:
+    """Holds a lock next to the file while it is read and replaced; other processes wait for it."""
+    from outrider._posix import O_NOFOLLOW, fcntl  # lazy: only commands that change shared files need it
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_NOFOLLOW, 0o600)
+    try:
+        if os.name == "posix":
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -269,9 +269,9 @@ def find_unfinished_secret(text: str) -> int:
     """Returns where a secret may start that further text would complete; the length of the text if there is none."""
     start = max(0, len(text) - MAX_HELD_CHARS)
     tail = text[start:]
-    begun = tail.rfind(_PEM_BEGIN)
-    if begun >= 0 and _PEM_END not in tail[begun:]:
-        return start + begun
+    begin = tail.rfind(_PEM_BEGIN)
+    if begin >= 0 and _PEM_END not in tail[begin:]:
+        return start + begin
     starts = [len(tail)]
     word = _last_word(tail)
     if ends_in_long_word(tail) or contains_key_mark(tail[word:]):
@@ -398,14 +398,14 @@ class Redactor:
 
     def find_unfinished_secret(self, text: str) -> int:
         """As the module's function, and also finds the start of a known secret."""
-        begun = find_unfinished_secret(text)
+        begin = find_unfinished_secret(text)
         for secret in self.known_forms:
             at = text.find(secret[:_KNOWN_PREFIX_LENGTH], max(0, len(text) - len(secret)))
-            while 0 <= at < begun:
+            while 0 <= at < begin:
                 if secret.startswith(text[at:]):
-                    begun = at
+                    begin = at
                 at = text.find(secret[:_KNOWN_PREFIX_LENGTH], at + 1)
-        return begun
+        return begin
 
     def is_plain(self, text: str) -> bool:
         """Returns whether the text contains neither a secret nor the start of one; a fast check for streamed chunks."""

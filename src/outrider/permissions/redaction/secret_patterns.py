@@ -329,8 +329,8 @@ def _reduce_char(char: str) -> str:
     return "0" if char in "0123456789" else "_" if char in "_.-=" else "@" if char in _RARE_SIGNS else " "
 
 
-def _all_except(kept: str) -> bytes:
-    return bytes(set(range(256)) - set(kept.encode()))
+def _all_except(retained: str) -> bytes:
+    return bytes(set(range(256)) - set(retained.encode()))
 
 
 _WORDS = "".join(map(_reduce_char, map(chr, range(256)))).encode()

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from outrider._posix import is_within
 from outrider.permissions.paths.containment import contain
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.rules import match_words
@@ -176,7 +177,7 @@ def _path_after_revision(word: str) -> str:
 
 def _is_inside(folder: str, root: str) -> bool:
     real = os.path.realpath(folder) if folder else root
-    return real == root or real.startswith(root.rstrip("/") + "/")
+    return is_within(real, root)
 
 
 def certain_words(command: AnalysedCommand) -> tuple[str, ...] | None:

@@ -21,6 +21,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from outrider._posix import is_within, parent_of
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import GIT_VARIABLES, PINNED_DESCRIPTOR, LaunchRequest, NamespaceJoin
 from outrider.processes.sandbox.overlay import OverlayFolders, hides_path, lstat_or_none
@@ -32,8 +33,6 @@ from outrider.processes.sandbox.sandbox import (
     SandboxPolicy,
     access_above,
     find_identity,
-    is_within,
-    parent_of,
     real_path,
     resolve_zones,
 )

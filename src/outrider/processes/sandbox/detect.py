@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider._posix import is_within
 from outrider.errors import ConfigurationError
 from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
@@ -40,7 +41,6 @@ from outrider.processes.sandbox.sandbox import (
     SandboxPolicy,
     access_above,
     find_identity,
-    is_within,
     resolve_zones,
 )
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture

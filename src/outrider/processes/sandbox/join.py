@@ -81,7 +81,7 @@ def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interr
     """
     inner: dict[str, Any] = marshal.loads(request["join"]["init"])
     os.dup2(streams[2], 2)  # for error messages
-    holder = _Holder(inner["seccomp"], request["join"].get("pinned"))
+    holder = _NamespaceHolder(inner["seccomp"], request["join"].get("pinned"))
     is_ready = holder.start(request["join"]["holder"], interrupts)
     command = JoinedCommand(holder.pid)
     if is_ready:
@@ -92,7 +92,7 @@ def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interr
     return command
 
 
-class _Holder:
+class _NamespaceHolder:
     """Bubblewrap with the seccomp filter of the command, and the program in it that holds the namespaces.
 
     Without Landlock the command can write to the memory of all processes in the namespace. A process there without
@@ -182,7 +182,7 @@ def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int 
 
 def _drop_missing(argv: list[bytes]) -> list[bytes]:
     """Returns the arguments of bubblewrap without those that hide a file or folder that does not exist any more."""
-    kept: list[bytes] = []
+    retained: list[bytes] = []
     position = 0
     while position < len(argv):
         for prefix in _HIDING_OPTIONS:
@@ -191,9 +191,9 @@ def _drop_missing(argv: list[bytes]) -> list[bytes]:
                 position = end + 1
                 break
         else:
-            kept.append(argv[position])
+            retained.append(argv[position])
             position += 1
-    return kept
+    return retained
 
 
 class JoinedCommand:

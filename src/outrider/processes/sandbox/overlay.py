@@ -118,7 +118,7 @@ def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange
     """
     reader = _ChangeReader(str(workspace), str(folders.upper))
     try:
-        changes = list(islice(reader.read_folder("", _Lower(exists=True, hidden=False)), MAX_CHANGES + 1))
+        changes = list(islice(reader.read_folder("", _LowerFolder(exists=True, hidden=False)), MAX_CHANGES + 1))
     except RecursionError:
         raise OSError(errno.ENAMETOOLONG, "its folders are nested too deeply") from None
     if len(changes) > MAX_CHANGES:
@@ -126,7 +126,7 @@ def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange
     return sorted(changes, key=lambda change: change.path)
 
 
-class _Lower(msgspec.Struct, frozen=True):
+class _LowerFolder(msgspec.Struct, frozen=True):
     """The folder of the workspace below a folder of the upper layer: whether there is one, and whether the command did
     not see its content."""
 
@@ -139,13 +139,13 @@ class _ChangeReader:
         self._workspace = workspace
         self._upper = upper
 
-    def read_folder(self, folder: str, lower: _Lower) -> Iterator[OverlayChange]:
+    def read_folder(self, folder: str, lower: _LowerFolder) -> Iterator[OverlayChange]:
         """Yields the changes below a folder of the upper layer; `folder` is "" or ends with a slash."""
         with os.scandir(f"{self._upper}/{folder}") as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 yield from self._read_entry(f"{folder}{entry.name}", entry, lower)
 
-    def _read_entry(self, path: str, entry: "os.DirEntry[str]", lower: _Lower) -> Iterator[OverlayChange]:
+    def _read_entry(self, path: str, entry: "os.DirEntry[str]", lower: _LowerFolder) -> Iterator[OverlayChange]:
         status = entry.stat(follow_symlinks=False)
         # Without a folder there, the path could lead through a link.
         base = FileStamp.of_path(f"{self._workspace}/{path}") if lower.exists else None
@@ -165,7 +165,7 @@ class _ChangeReader:
         yield OverlayChange(path, "deleted", _file_kind(base.mode), base=base)
 
     def _read_subfolder(
-        self, path: str, status: os.stat_result, base: FileStamp | None, parent: _Lower
+        self, path: str, status: os.stat_result, base: FileStamp | None, parent: _LowerFolder
     ) -> Iterator[OverlayChange]:
         mode = stat.S_IMODE(status.st_mode)
         if base is None:
@@ -177,7 +177,7 @@ class _ChangeReader:
         hidden = parent.hidden or _is_opaque(f"{self._upper}/{path}")
         if exists and hidden:
             yield from self._removed_below(path, still_in=f"{self._upper}/{path}")
-        yield from self.read_folder(f"{path}/", _Lower(exists, hidden))
+        yield from self.read_folder(f"{path}/", _LowerFolder(exists, hidden))
 
     def _read_file(self, path: str, status: os.stat_result, base: FileStamp | None) -> Iterator[OverlayChange]:
         kind, mode, size = _file_kind(status.st_mode), stat.S_IMODE(status.st_mode), status.st_size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from outrider._lazy import lazy_pattern
-from outrider._posix import O_NOFOLLOW, check_place
+from outrider._posix import O_NOFOLLOW, check_place, is_within, parent_of
 from outrider.processes.launch import LaunchRequest
 
 if TYPE_CHECKING:
@@ -232,16 +232,6 @@ def access_above(path: str, zones: AccessZones) -> Access | None:
         if parent in zones:
             return zones[parent]
     return None
-
-
-def parent_of(path: str) -> str:
-    """Returns the parent folder of an absolute path string."""
-    return path.rpartition("/")[0] or "/"
-
-
-def is_within(path: str, folder: str) -> bool:
-    """Returns whether a path is the folder itself or inside it; both are resolved strings."""
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 # In the home folder: keys, tokens, cookies, mail, and the credentials of other agents.

@@ -10,7 +10,6 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.providers.request_body import (
-    data_url_base64,
     data_url_text,
     encode_json,
     normalize_media_type,
@@ -22,6 +21,7 @@ from outrider.providers.request_body import (
 from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice, ToolSpec
+from outrider.types.tool_state import attachment_url, data_url_base64
 
 ThinkingForm = Literal["enabled", "adaptive"]  # values of `thinking.type` that turn it on
 
@@ -246,8 +246,7 @@ def _failed_call_files(part: ModelPart) -> Iterator[dict[str, Any]]:
 
 def _encode_attachments(part: ToolResultPart) -> Iterator[dict[str, Any]]:
     for attachment in part.attachments:
-        url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-        yield encode_file(attachment.mime_type, url, attachment.name)
+        yield encode_file(attachment.mime_type, attachment_url(attachment), attachment.name)
 
 
 def refers_to_upload(part: ModelPart) -> bool:

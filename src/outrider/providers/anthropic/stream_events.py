@@ -182,10 +182,10 @@ def decode_message(body: bytes) -> CompleteMessage:
 
 
 def _decode_lenient(data: bytes) -> Any:
-    mended = repair_json(data, mark_surrogates=True)
+    repaired = repair_json(data, mark_surrogates=True)
     try:
-        if mended is not None:
-            return _drop_nulls(msgspec.json.decode(mended))
+        if repaired is not None:
+            return _drop_nulls(msgspec.json.decode(repaired))
     except RecursionError:
         pass
     shown = data[:200].decode("utf-8", "replace")

@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.errors import NetworkError, ProviderError
 from outrider.providers.error_mapping import build_provider_error, parse_retry_after
-from outrider.providers.response_json import decode_error_body, decode_json, format_json
+from outrider.providers.response_json import decode_error_body, decode_json, error_fields, format_json
 from outrider.types.ids import new_id
 from outrider.types.partial_json import JsonPathWriter, PathStep
 from outrider.types.parts import CacheTokens, Tokens
@@ -24,6 +24,7 @@ from outrider.types.request import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.tool_state import make_data_url
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -36,26 +37,16 @@ def error_from_payload(
 ) -> ProviderError:
     """Converts an error object, or an object or list that contains one, to a ProviderError. Errors inside a stream have
     no status."""
-    while (inner := _inner_error(payload)) is not None:
-        payload = inner
-    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {"message": payload}
+    fields = error_fields(payload)
     message, kind, code = fields.get("message"), fields.get("status"), fields.get("code")
     return build_provider_error(
-        message if isinstance(message, str) else format_json(payload),
+        message if isinstance(message, str) else format_json(fields),
         status=status,
         type=kind if isinstance(kind, str) else None,
         code=code if isinstance(code, str | int) else None,
         headers=headers,
         retry_after=_retry_delay(fields.get("details")),
     )
-
-
-def _inner_error(payload: Any) -> Any:
-    """Returns the nested error object, or None if `payload` is the error itself."""
-    if isinstance(payload, list):
-        return cast("list[Any]", payload)[0] if payload else None
-    inner = cast("dict[str, Any]", payload).get("error") if isinstance(payload, dict) else None
-    return cast("Any", inner) if isinstance(inner, dict) else None
 
 
 def _retry_delay(details: Any) -> float | None:
@@ -206,7 +197,7 @@ class PartReader:
             self._emit(PartEnd(index, {"part": part}))
             return
         mime: str = file.get("mimeType") or "application/octet-stream"
-        url: str = f"data:{mime};base64,{file.get('data', '')}" if inline else file.get("fileUri", "")
+        url: str = make_data_url(mime, file.get("data", "")) if inline else file.get("fileUri", "")
         own: Fields = {"by_model": True} | ({"thought": True} if part.get("thought") else {})
         self._emit(PartStart(index, "file"))
         self._emit(PartEnd(index, own | _signature_state(part), mime, url))
@@ -354,8 +345,8 @@ class GeminiDecoder:
             for part in candidate.content.parts or ():
                 self._parts.read(part, self._response_id)
         if found := _as_object(candidate.grounding_metadata):
-            kept = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
-            self._grounding |= kept
+            retained = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
+            self._grounding |= retained
         if candidate.finish_reason is not None:
             self._raw_finish = candidate.finish_reason
             self.is_complete = True

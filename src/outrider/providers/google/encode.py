@@ -6,7 +6,6 @@ from typing import Any, assert_never
 
 from outrider.providers.google.decode import GENERATED_ID_PREFIX
 from outrider.providers.request_body import (
-    data_url_base64,
     data_url_text,
     encode_json,
     is_fetchable_url,
@@ -19,7 +18,7 @@ from outrider.providers.request_body import (
 from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
-from outrider.types.tool_state import Attachment
+from outrider.types.tool_state import Attachment, attachment_url, data_url_base64
 
 _BUDGET_BY_EFFORT: dict[ReasoningEffort, int] = {
     "none": 0,
@@ -266,8 +265,7 @@ def _signature_field(own: Fields) -> Fields:
 
 
 def _encode_attachment(attachment: Attachment) -> Fields:
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return _encode_file(attachment.mime_type, url, attachment.name)
+    return _encode_file(attachment.mime_type, attachment_url(attachment), attachment.name)
 
 
 def _encode_file(mime: str, url: str, name: str | None) -> Fields:

@@ -189,8 +189,8 @@ def find_error(data: bytes) -> ProviderError | None:
     """Returns the error in an event or in a body without choices, or None."""
     from outrider.providers.response_json import repair_json
 
-    mended = repair_json(data)
-    value = msgspec.json.decode(mended) if mended else None
+    repaired = repair_json(data)
+    value = msgspec.json.decode(repaired) if repaired else None
     match value:
         case [{"error": _}, *_]:
             return error_from_payload(value)

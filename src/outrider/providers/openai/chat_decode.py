@@ -34,6 +34,7 @@ from outrider.types.request import (
     ToolSpec,
     UsageReport,
 )
+from outrider.types.tool_state import make_data_url, parse_data_url
 
 UNNAMED_TOOL = "unnamed"  # the API requires a name in the replayed call; no tool has this one
 _INPUT_OPENING, _INPUT_CLOSING = '{"input":"', '"}'  # wraps free-text input into a JSON object while it streams
@@ -201,7 +202,8 @@ class ImageBlock(msgspec.Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        return self.url[5:].partition(";")[0] if self.url.startswith("data:") else "image/*"
+        data = parse_data_url(self.url)
+        return data.mime if data is not None else "image/*"
 
 
 ContentBlock = TextBlock | ThinkingBlock | ImageBlock
@@ -568,7 +570,7 @@ class ChatDecoder:
         deltas = self._content.finish(cited)
         deltas += self._calls.finish()
         if self._audio.data:
-            url = f"data:{self._audio_mime};base64,{self._audio.data}"
+            url = make_data_url(self._audio_mime, self._audio.data)
             state = {"audio": self._audio.id, "transcript": self._audio.transcript}
             deltas += self._content.add_file(self._audio_mime, url, state)
         return [*deltas, Finish(self._finish_reason(), self._raw_finish or "")]

@@ -26,7 +26,6 @@ from outrider.providers.openai.common import (
 )
 from outrider.providers.request_body import (
     cache_per_tool,
-    data_url_base64,
     data_url_text,
     encode_json,
     is_fetchable_url,
@@ -44,6 +43,7 @@ from outrider.types.request import (
     ToolChoice,
     ToolSpec,
 )
+from outrider.types.tool_state import attachment_url, data_url_base64, make_data_url
 
 # OpenAI's reasoning models accept only max_completion_tokens, and the role "developer" instead of "system".
 _REASONING_MODELS = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
@@ -259,7 +259,7 @@ def encode_file(mime: str, url: str, name: str | None, dialect: ChatDialect) -> 
     data = data_url_base64(url)
     if not _is_supported_file(mime, url, dialect):
         return {"type": "text", "text": unreadable_file_note(mime, url, name)}
-    address = f"data:{mime};base64,{data}" if data is not None else url
+    address = make_data_url(mime, data) if data is not None else url
     match mime.partition("/")[0]:
         case "image":
             return {"type": "image_url", "image_url": {"url": address}}
@@ -365,8 +365,7 @@ class MessageWriter:
     def _attachment_blocks(self, part: ToolResultPart) -> Iterator[Fields]:
         yield {"type": "text", "text": f"Attached to the result of {part.tool_name or 'call'} {part.tool_use_id}:"}
         for attachment in part.attachments:
-            url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-            yield encode_file(attachment.mime_type, url, attachment.name, self._dialect)
+            yield encode_file(attachment.mime_type, attachment_url(attachment), attachment.name, self._dialect)
 
     def _assistant_messages(self, message: ModelMessage) -> list[Fields]:
         kinds: dict[str, list[Any]] = {"text": [], "reasoning": [], "tool_use": [], "file": []}

@@ -61,16 +61,14 @@ def error_from_payload(
     """Converts an error object, or an object or list that contains one, to a ProviderError. Errors inside a stream have
     no status."""
     from outrider.providers.error_mapping import build_provider_error
-    from outrider.providers.response_json import format_json
+    from outrider.providers.response_json import error_fields, format_json
 
-    while (inner := _inner_error(payload)) is not None:
-        payload = inner
-    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {"message": payload}
+    fields = error_fields(payload)
     texts = (fields.get(name) for name in ("error", "message", "detail"))
     message = next((word for word in texts if isinstance(word, str)), None)
     kind, code = fields.get("type"), fields.get("code")
     return build_provider_error(
-        message if message is not None else format_json(payload),
+        message if message is not None else format_json(fields),
         status=status,
         type=kind if isinstance(kind, str) and kind != "error" else None,
         code=code if isinstance(code, str | int) else None,
@@ -85,17 +83,6 @@ def _upstream_error(metadata: Any) -> str:
 
     raw: Any = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
     return raw if isinstance(raw, str) else format_json(raw) if raw else ""
-
-
-def _inner_error(payload: Any) -> Any:
-    """Returns the nested error object, or None if `payload` is the error itself."""
-    if isinstance(payload, list):
-        return cast("list[Any]", payload)[0] if payload else None
-    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
-    for inner in (fields.get("error"), fields.get("errors")):
-        if inner and isinstance(inner, dict | list):
-            return cast("Any", inner)
-    return None
 
 
 _MAX_COST = 1_000_000  # dollars of one answer; a larger number is an error of the server

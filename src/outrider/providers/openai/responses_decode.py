@@ -27,6 +27,7 @@ from outrider.types.request import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.tool_state import make_data_url
 
 Fields = dict[str, Any]
 
@@ -223,7 +224,7 @@ class OpaqueItem:
             return
         mime = f"image/{item.get('output_format') or 'png'}"
         rest = {name: value for name, value in item.items() if name != "result"}
-        yield PartEnd(index, {"item": rest}, mime, f"data:{mime};base64,{item['result']}")
+        yield PartEnd(index, {"item": rest}, mime, make_data_url(mime, item["result"]))
 
 
 def match_to_events(seen: Iterable[int], pieces: Any) -> dict[int, Fields]:

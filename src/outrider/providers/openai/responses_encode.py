@@ -13,7 +13,6 @@ from outrider.providers.openai.common import (
     parameters_with_properties,
 )
 from outrider.providers.request_body import (
-    data_url_base64,
     data_url_text,
     encode_json,
     is_fetchable_url,
@@ -25,7 +24,7 @@ from outrider.providers.request_body import (
 from outrider.types.modes import VendorTool
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
-from outrider.types.tool_state import Attachment
+from outrider.types.tool_state import Attachment, attachment_url, data_url_base64, make_data_url
 
 Fields = dict[str, Any]
 
@@ -278,8 +277,7 @@ def _result_text(part: ToolResultPart) -> str:
 
 
 def _encode_attachment(attachment: Attachment) -> Fields:
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return _encode_file(attachment.mime_type, url, attachment.name)
+    return _encode_file(attachment.mime_type, attachment_url(attachment), attachment.name)
 
 
 def _encode_file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields:
@@ -299,7 +297,7 @@ def _encode_file(mime: str, url: str, name: str | None, detail: str = "auto") ->
     return {
         "type": "input_file",
         "filename": name or f"file.{mime.rpartition('/')[2]}",
-        "file_data": f"data:{mime};base64,{content}",
+        "file_data": make_data_url(mime, content),
     }
 
 

@@ -39,6 +39,7 @@ from outrider.server.turn_stream import (
 )
 from outrider.types.ids import new_id
 from outrider.types.parts import FilePart, PartBase, TextPart
+from outrider.types.tool_state import make_data_url
 
 AGUI_SENDER, A2A_SENDER = "ag-ui", "a2a"
 APPROVAL_REASON = "tool_approval"
@@ -254,7 +255,7 @@ def _read_run(run: AguiRun, *, keeps_history: bool) -> TurnInput:
     spoken = [_chat_message(one) for one in run.messages if one.get("role") in ("user", "assistant")]
     read = read_conversation([one for one in spoken if one["content"]], "openai")
     if not read or read[-1].role != "user":
-        raise ValueError("the last message must be one of the user")
+        raise ValueError("the last message must be a user message")
     content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
     history = read[:-1] if keeps_history else []
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, [*systems, *facts])))
@@ -275,7 +276,7 @@ def _chat_block(block: Fields) -> Fields:
     where = cast("Fields", source)
     url = where.get("value", "")
     if where.get("type") == "data":
-        url = f"data:{where.get('mimeType', 'application/octet-stream')};base64,{url}"
+        url = make_data_url(where.get("mimeType", "application/octet-stream"), url)
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -420,8 +421,8 @@ class _A2aTask:
 
     def _status(self, state: str, parts: Sequence[Fields] = ()) -> Fields:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        said = {"messageId": new_id(), "role": "ROLE_AGENT", "parts": list(parts), **self._ids}
-        return {"state": f"TASK_STATE_{state}", "timestamp": at, **({"message": said} if parts else {})}
+        status_message = {"messageId": new_id(), "role": "ROLE_AGENT", "parts": list(parts), **self._ids}
+        return {"state": f"TASK_STATE_{state}", "timestamp": at, **({"message": status_message} if parts else {})}
 
 
 def _artifact(part_id: str, text: str) -> Fields:
@@ -576,7 +577,7 @@ def _read_part(part: Fields) -> TextPart | FilePart:
         return TextPart(msgspec.json.encode(part["data"]).decode())
     media_type, name = str(part.get("mediaType") or "application/octet-stream"), part.get("filename")
     if "raw" in part:
-        return FilePart(media_type, f"data:{media_type};base64,{part['raw']}", name)
+        return FilePart(media_type, make_data_url(media_type, str(part["raw"])), name)
     if "url" in part and str(part["url"]).startswith("https://"):
         return FilePart(media_type, str(part["url"]), name)
     raise ValueError("a part needs text, data, raw or an https url")

@@ -184,7 +184,7 @@ async def _check_retry(request: RouteRequest[NoPayload, NoPayload], jobs: "JobCl
     user = request.users.get((await jobs.get_run(run_id)).user)
     if request.limits is None or user is None:
         return
-    payer = Requester.of(user)
+    payer = Requester.from_user(user)
     left = await request.limits.check_budget(payer, reserved=partial(jobs.reserved_cost, without=run_id))
     cost = await jobs.remaining_cost(run_id, await jobs.get_job(run_id))
     if left is not None and cost is not None and cost > left:

@@ -42,7 +42,7 @@ _encode = msgspec.json.encode
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """An agent as a model."""
+    """An agent, described as a model of the OpenAI API."""
 
     id: str
     created: int = 0

@@ -405,7 +405,9 @@ def _apply_decision(found: WorkspaceTrust, decision: TrustDecision) -> FolderTru
 def _find_trust(engine: Engine, path: str) -> WorkspaceTrust:
     extensions = engine.runtime.workspace_extensions
     if extensions is None:
-        raise ConfigurationError("this server uses no configuration of folders")
+        raise ConfigurationError(
+            "this server was started without the configuration of folders, so there is nothing to trust"
+        )
     return extensions.workspace_trust(Path(path))
 
 

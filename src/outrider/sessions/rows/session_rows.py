@@ -200,9 +200,10 @@ def message_change(session_id: str, seq: int, row: MessageRow) -> Change:
 
 def part_change(session_id: str, seq: int, stored: StoredPart) -> Change:
     part, problem = read_part(session_id, stored.row)
-    if part is None and problem is not None:
-        return DamagedChange(seq, problem)
-    return PartChange(seq, part, stored.draft)  # type: ignore[arg-type]  a row without a part always has an error
+    if part is not None:
+        return PartChange(seq, part, stored.draft)
+    assert problem is not None  # a row without a part always has an error
+    return DamagedChange(seq, problem)
 
 
 def encode_record(value: InboxItem | Approval) -> bytes:

@@ -24,7 +24,14 @@ from outrider.permissions.paths.gitignore import (
     parse_ignore_lines,
 )
 from outrider.permissions.paths.protected import find_protected_name
-from outrider.sessions.database_files import FairFileLock, journal_mode, prepare_file, prepare_folder, translate_errors
+from outrider.sessions.database_files import (
+    FairFileLock,
+    configure_connection,
+    open_connection,
+    prepare_file,
+    prepare_folder,
+    translate_errors,
+)
 from outrider.sessions.records import to_storable_text
 from outrider.types.ids import new_id
 
@@ -104,11 +111,10 @@ class SnapshotDatabase:
 
 
 def _open_connection(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    db = open_connection(path)
     try:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
-        db.execute("PRAGMA synchronous = NORMAL")
+        configure_connection(db, path)
         _create_tables(db, path)
     except BaseException:
         db.close()

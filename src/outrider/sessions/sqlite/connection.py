@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from outrider.errors import StoreVersionError
-from outrider.sessions.database_files import create_private_file, translate_errors
+from outrider.sessions.database_files import create_private_file, open_connection, translate_errors
 from outrider.sessions.failpoints import failpoint
 
 T = TypeVar("T")
@@ -18,16 +18,14 @@ T = TypeVar("T")
 # 320 KB with 8 KiB. A long session takes 1.49 times its payload (bench_sessions), and 1.36 times with 8 KiB.
 PAGE_BYTES = 4096
 READER_THREADS = 2
-BUSY_MILLISECONDS = 30_000
 WAL_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 def connect_writer(path: Path, *, wait_for_locks: bool = True) -> sqlite3.Connection:
     """Opens a connection for writing. Without `wait_for_locks` it fails at once if the file is locked, and never
     checkpoints the write-ahead log."""
-    db = sqlite3.connect(path, isolation_level=None, cached_statements=256, check_same_thread=False)
+    db = open_connection(path, cached_statements=256)
     try:
-        db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
         db.execute("PRAGMA synchronous = FULL")
         db.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT_BYTES}")
         if not wait_for_locks:
@@ -82,8 +80,7 @@ class ReaderPool:
     def _thread_connection(self) -> sqlite3.Connection:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
-            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+            db = open_connection(self._path)
             db.execute("PRAGMA query_only = ON")
             self._local.db = db
             self._opened.append(db)

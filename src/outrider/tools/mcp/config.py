@@ -141,8 +141,8 @@ def hide_secrets(text: str, config: ServerConfig) -> str:
 
 
 def _longest_first(values: Iterable[str]) -> list[str]:
-    kept = {value.strip() for value in values if len(value.strip()) >= _MIN_SECRET_LENGTH}
-    return sorted(kept, key=lambda value: (-len(value), value))
+    retained = {value.strip() for value in values if len(value.strip()) >= _MIN_SECRET_LENGTH}
+    return sorted(retained, key=lambda value: (-len(value), value))
 
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")

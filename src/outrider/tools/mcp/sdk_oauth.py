@@ -334,7 +334,9 @@ def check_login_kind(server: object) -> HttpServer:
     if not isinstance(server, HttpServer):
         raise ConfigurationError("this server runs as a program on this machine; only servers with a URL have a login")
     if any(name.lower() == "authorization" for name in server.headers):
-        raise ConfigurationError("this server has an `Authorization` header in its configuration, which is its login")
+        raise ConfigurationError(
+            "this server has an `Authorization` header in its configuration; remove the header to log in"
+        )
     return server
 
 

@@ -83,15 +83,15 @@ class TailBuffer:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept = bytearray()
+        self._tail = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        self._kept += chunk
-        del self._kept[: max(0, len(self._kept) - self._most)]
+        self._tail += chunk
+        del self._tail[: max(0, len(self._tail) - self._most)]
 
     @property
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace").strip()
+        return self._tail.decode("utf-8", "replace").strip()
 
 
 READ_SIZE = 1 << 18

@@ -312,8 +312,8 @@ def _replacement_text(plain: NormalizedText, span: tuple[int, int], old: str, ne
     originals = split_lines(plain.original[slice(*span)])
     before, after = split_lines(old), split_lines(new)
     pieces: list[str] = []
-    for same, kept, fresh in align_lines(before, after):
-        pieces += originals[kept] if same else [with_ending(line, ending) for line in after[fresh]]
+    for same, retained, fresh in align_lines(before, after):
+        pieces += originals[retained] if same else [with_ending(line, ending) for line in after[fresh]]
     return "".join(pieces)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import outrider
+from outrider._posix import is_within
 from outrider.errors import ConfigurationError
 from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest
@@ -17,7 +18,6 @@ from outrider.processes.sandbox.sandbox import (
     SandboxPolicy,
     access_above,
     default_policy,
-    is_within,
     list_secret_paths,
     resolve_zones,
 )

@@ -245,14 +245,14 @@ def _parse_index_entry(
     mode, flags_at = content[at + 24 : at + 28], at + 40 + hash_bytes
     flags = int.from_bytes(content[flags_at : flags_at + 2])
     start = flags_at + (4 if flags & 0x4000 and version > 2 else 2)
-    kept = 0
+    retained = 0
     if version == 4:  # a path begins with a part of the path before it
         start, removed = _read_offset(content, start)
-        kept = len(previous) - removed
+        retained = len(previous) - removed
     end = content.find(b"\0", start)
-    if mode not in _INDEX_MODES or end < 0 or kept < 0:
+    if mode not in _INDEX_MODES or end < 0 or retained < 0:
         return None
-    path = previous[:kept] + content[start:end]
+    path = previous[:retained] + content[start:end]
     return (end + 1 if version == 4 else at + (end - at + 8) // 8 * 8), path, mode
 
 

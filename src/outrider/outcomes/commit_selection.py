@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
-from outrider.outcomes.describe import expand_kept, list_changes, parents_of
+from outrider.outcomes.describe import expand_selection, list_changes, parents_of
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
 from outrider.processes.sandbox.overlay import OverlayChange, show_path
 from outrider.types.outcomes import CommandOutcome
 
 
-class KeptChanges(msgspec.Struct, frozen=True):
+class CommitSelection(msgspec.Struct, frozen=True):
     """The paths of the workspace and of a git folder outside it that are committed. `conflicts` are the entries of the
     question that another program has changed meanwhile: if a file of a git folder is among them, nothing of this folder
     is committed, because its files depend on each other."""
@@ -25,7 +25,7 @@ class KeptChanges(msgspec.Struct, frozen=True):
     conflicts: frozenset[str] = frozenset()
 
     @classmethod
-    def choose(cls, pending: PendingOutcome, folder: OutcomeFolder, keep: Sequence[str] | None) -> "KeptChanges":
+    def choose(cls, pending: PendingOutcome, folder: OutcomeFolder, keep: Sequence[str] | None) -> "CommitSelection":
         """Returns what an answer keeps; None keeps everything."""
         if keep is None:
             return cls.choose_paths(
@@ -35,18 +35,18 @@ class KeptChanges(msgspec.Struct, frozen=True):
                 [change.path for change in pending.recorded],
             )
         view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
-        paths = expand_kept(pending.changes, keep, sort_changes(view, pending.changes).entries)
+        paths = expand_selection(pending.changes, keep, sort_changes(view, pending.changes).entries)
         if pending.repository is None:
             return cls.choose_paths(pending, folder, paths, ())
         at, data = pending.repository.folder, _sort_recorded(pending, folder).data
         below = [path.removeprefix(f"{at}/") for path in keep if path.startswith(f"{at}/")]
-        recorded = expand_kept(pending.recorded, [*below, *([""] if at in keep else ())], data)
+        recorded = expand_selection(pending.recorded, [*below, *([""] if at in keep else ())], data)
         return cls.choose_paths(pending, folder, paths, recorded)
 
     @classmethod
     def choose_paths(
         cls, pending: PendingOutcome, folder: OutcomeFolder, paths: Sequence[str], recorded: Sequence[str]
-    ) -> "KeptChanges":
+    ) -> "CommitSelection":
         """Returns these paths without those in conflict, and without those in a new folder that the answer drops."""
         paths, recorded = _without_missing(pending.changes, paths), _without_missing(pending.recorded, recorded)
         view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
@@ -62,8 +62,8 @@ class KeptChanges(msgspec.Struct, frozen=True):
             data.get(path, path) for path in find_conflicts(Path(at), folder.upper_recorded(pending.call_id), wanted)
         }
         names = {show_path(f"{at}/{path}".rstrip("/")) for path in further}
-        kept = tuple(path for path in recorded if data.get(path, path) not in further)
-        return cls(left, kept, frozenset({*map(show_path, found), *names}))
+        selected = tuple(path for path in recorded if data.get(path, path) not in further)
+        return cls(left, selected, frozenset({*map(show_path, found), *names}))
 
 
 def _without_missing(changes: Iterable[OverlayChange], paths: Sequence[str]) -> list[str]:
@@ -93,9 +93,9 @@ def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[lis
     return paths, recorded, not protected and not steering
 
 
-def commit_recorded(pending: PendingOutcome, folder: OutcomeFolder, kept: KeptChanges) -> tuple[str, ...]:
+def commit_recorded(pending: PendingOutcome, folder: OutcomeFolder, selected: CommitSelection) -> tuple[str, ...]:
     """Commits what git recorded outside the workspace; returns the paths in conflict."""
-    changes = [change for change in pending.recorded if change.path in set(kept.recorded)]
+    changes = [change for change in pending.recorded if change.path in set(selected.recorded)]
     if pending.repository is None or not changes:
         return ()
     at = pending.repository.folder

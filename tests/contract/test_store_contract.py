@@ -219,6 +219,14 @@ async def test_an_update_changes_what_it_names_and_nothing_else(store: Store, se
     assert (again.title, again.metadata, again.workspace_directory) == ("A run", {"k": [1]}, "/w")
 
 
+async def test_a_session_is_found_by_its_current_title_only(store: Store):
+    made = await store.create(StoredSession())
+    for before, title in (("", "heron"), ("heron", "otter"), ("otter", ""), ("", "badger")):
+        await store.update(made.id, SessionUpdate(title=title))
+        assert not before or not await store.search(before)
+        assert not title or [hit.session_id for hit in await store.search(title)] == [made.id]
+
+
 @pytest.mark.parametrize(
     "title", ["x" * 10_000, "🦊 مرحبا", "line\nbreak\0nul", "'; DROP TABLE sessions; --", "\ud800"]
 )

@@ -39,6 +39,7 @@ from outrider.types.validate import ArgumentsMeta
 
 if TYPE_CHECKING:
     from outrider.permissions.information_flow import EgressPolicy, FlowState
+    from outrider.permissions.policy import PermissionRules
 
 
 def denial_reason(tool: str | Tool, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
@@ -116,12 +117,12 @@ class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
 
 @cache
-def _load_policy() -> "tuple[Callable[..., Decision], Callable[[Tool], bool]]":
+def _load_policy() -> "tuple[type[PermissionRules], Callable[..., Decision], Callable[[Tool], bool]]":
     """Import the policy with the first call: a shell's grammar takes long to load."""
     from outrider.permissions.information_flow import can_send
-    from outrider.permissions.policy import decide
+    from outrider.permissions.policy import PermissionRules, decide_with_rules
 
-    return decide, can_send
+    return PermissionRules, decide_with_rules, can_send
 
 
 class PermissionChecker:
@@ -163,15 +164,18 @@ class PermissionChecker:
         sandbox = self._sandbox if not self._unconfined or mode_asks(mode) else lambda: True
         if not custom and (why := denial_reason(tool, call.state.input, mode, sandbox)):
             return Decision("deny", why)
-        decide, can_send = _load_policy()
-        decision = decide(
+        rules_type, decide_with_rules, can_send = _load_policy()
+        rules = rules_type(
+            allow=(*self._rules.allow, *custom),
+            ask=(*self._rules.ask, *context.ask_rules),
+            deny=(*self._rules.deny, *context.deny_rules),
+            confined=(*granted.rules, *context.agent.permissions.get("allow", ())),
+        )
+        decision = decide_with_rules(
+            rules,
             tool,
             call.state.input,
             mode=mode,
-            allow=(*self._rules.allow, *custom),
-            confined=(*granted.rules, *context.agent.permissions.get("allow", ())),
-            ask=(*self._rules.ask, *context.ask_rules),
-            deny=(*self._rules.deny, *context.deny_rules),
             workspace=context.workspace,
             approved=granted.contents,
             readable=self._rules.readable,

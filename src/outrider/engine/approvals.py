@@ -52,6 +52,9 @@ class ApprovalGrant(msgspec.Struct, frozen=True):
         )
 
 
+_NO_GRANT = ApprovalGrant()
+
+
 def applies_here(approval: Approval, sessions: Collection[str], workspace: str) -> bool:
     """Return whether an approval applies. One about files applies in its own workspace only, for every scope."""
     if approval.scope == "session":
@@ -343,6 +346,8 @@ class ApprovalQueue:
 
     def find_grant(self, sessions: Collection[str], workspace: str) -> ApprovalGrant:
         """Return the combined grant that applies to these sessions in this workspace."""
+        if not self._lasting:
+            return _NO_GRANT
         applicable = [approval for approval in self._lasting.values() if applies_here(approval, sessions, workspace)]
         return ApprovalGrant.from_approvals(applicable)
 

@@ -75,10 +75,6 @@ def decide(
             raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
     if not isinstance(tool, str) and not hasattr(tool, "declaration"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {describe_value(tool)}")
-    if level not in APPROVAL_LEVELS:
-        raise ConfigurationError(
-            f"decide(): there is no approval level {describe_value(level)}; use {', '.join(APPROVAL_LEVELS)}"
-        )
     if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): workspace is the path of a folder, got {describe_value(workspace)}")
     own = ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow")
@@ -110,6 +106,10 @@ def decide_with_rules(
     `assess_call`."""
     if mode not in MODE_TABLE:
         raise ConfigurationError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
+    if level not in APPROVAL_LEVELS:
+        raise ConfigurationError(
+            f"decide(): there is no approval level {describe_value(level)}; use {', '.join(APPROVAL_LEVELS)}"
+        )
     kind, folder, reads_only = declaration_of(tool).kind, os.fspath(workspace), False
     if kind in NAME_ONLY_KINDS:
         decision = _decide_by_name(policy, tool_name(tool), kind, mode)

@@ -4,9 +4,21 @@ import msgspec
 import pytest
 
 from outrider.errors import PartValidationError
-from outrider.sessions.rows.codec import PartRow, part_row, read_part
+from outrider.sessions.rows.codec import PartRow, extract_blobs, insert_blobs, part_row, read_part
 from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, FileSource, PartTime, StepFinishPart, TextPart, TextRange, Tokens, ToolPart
+from outrider.types.parts import (
+    BodyEdit,
+    FilePart,
+    FileSource,
+    PartTime,
+    SentRequestRecord,
+    StepFinishPart,
+    StepStartPart,
+    TextPart,
+    TextRange,
+    Tokens,
+    ToolPart,
+)
 from outrider.types.tool_state import Attachment, EndedTime, RunningTime, ToolCompleted, ToolRunning
 
 OWNERS = {"session_id": new_id(), "message_id": new_id()}
@@ -49,3 +61,14 @@ def test_what_was_stored_is_read_as_it_was(part):
     read, damaged = read_part(part.session_id, PartRow(row.id, row.message_id, row.body))
     assert damaged is None
     assert msgspec.to_builtins(read) == msgspec.to_builtins(part)
+
+
+@pytest.mark.parametrize("patch", ["", "p" * 1_000])
+def test_the_head_of_a_request_becomes_the_same_blob_with_and_without_a_split(patch):
+    record = SentRequestRecord(9, "digest", 'head "é" ' * 300, ("openai",), patch=BodyEdit(0, patch))
+    part = StepStartPart(request=record, **OWNERS)
+    split, whole = part_row(part, split=True), part_row(part)
+    body, blobs = (split.body, split.texts) if split.texts else extract_blobs(split.body)
+    assert (body, dict(blobs)) == extract_blobs(whole.body)
+    assert bool(split.texts) is not bool(patch)
+    assert insert_blobs(body, lambda name: blobs[name]) == whole.body

@@ -3,19 +3,20 @@
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from types import UnionType
 from typing import Any, ClassVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.errors import PartValidationError
 from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
-from outrider.types.parts import PartBase, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import PartBase, ReasoningPart, SentRequestRecord, StepStartPart, TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
 
@@ -107,11 +108,33 @@ def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     return (msgspec.json.encode(lean), blobs) if blobs else (body, {})
 
 
-def split_large_texts(part: AnyPart) -> tuple[bytes, dict[str, str]] | None:
-    """Returns the row of a part and its large strings by hash, as `extract_blobs` does, but without a copy of the
-    strings. Returns None if no string is larger than SPLIT_CHARACTERS, or one cannot be encoded."""
-    if not isinstance(part, PartBase) or not _has_large_text(part):
+def split_texts(part: AnyPart) -> tuple[bytes, Mapping[str, bytes | str]] | None:
+    """Returns the row of a part and its large strings by hash, as `extract_blobs` does, but without reading the row
+    again. Returns None if the part has no string that is known to be large, or one that cannot be encoded."""
+    if isinstance(part, StepStartPart):
+        return _split_head(part, part.request) if part.request else None
+    return _split_large_texts(part) if isinstance(part, PartBase) and _has_large_text(part) else None
+
+
+def _split_head(part: StepStartPart, request: SentRequestRecord) -> tuple[bytes, dict[str, bytes]] | None:
+    if len(request.head) < _REQUEST_BLOB_BYTES:
         return None
+    try:
+        name, content = _encode_head(request.head)
+    except UnicodeEncodeError:
+        return None  # the usual way replaces what cannot be encoded
+    lean = encode_json(replace(part, request=replace(request, head=_BLOB_PREFIX + name)), _encode_part)
+    return (lean, {name: content}) if len(lean) < _REQUEST_BLOB_BYTES else None  # else it has other large strings
+
+
+@lru_cache(maxsize=8)
+def _encode_head(head: str) -> tuple[str, bytes]:
+    """Returns the name and the content of the blob of a head, which is equal in many sessions."""
+    content = head.encode()
+    return hashlib.sha256(content).hexdigest(), content
+
+
+def _split_large_texts(part: PartBase) -> tuple[bytes, dict[str, str]] | None:
     texts: dict[str, str] = {}
 
     def take(text: str) -> str:
@@ -131,7 +154,7 @@ def split_large_texts(part: AnyPart) -> tuple[bytes, dict[str, str]] | None:
         return None  # the usual way reports or replaces it
 
 
-def _has_large_text(part: AnyPart) -> bool:
+def _has_large_text(part: PartBase) -> bool:
     if isinstance(part, ToolPart):
         return isinstance(part.state, ToolCompleted) and len(part.state.output) > SPLIT_CHARACTERS
     return isinstance(part, TextPart | ReasoningPart) and len(part.text) > SPLIT_CHARACTERS
@@ -288,8 +311,8 @@ class PartRow(msgspec.Struct, frozen=True):
     outcome: str | None = None
     start: int | None = None
     end: int | None = None
-    texts: dict[str, str] = {}
-    """Large strings by hash, if the body refers to them; see `split_large_texts`."""
+    texts: Mapping[str, bytes | str] = {}
+    """Large strings by hash, if the body refers to them; see `split_texts`."""
 
 
 Row = MessageRow | PartRow
@@ -304,7 +327,7 @@ def rows_size(rows: Sequence[Row]) -> int:
 
 
 _get_body: Callable[[Row], bytes] = attrgetter("body")
-_get_texts: Callable[[Row], Mapping[str, str]] = attrgetter("texts")
+_get_texts: Callable[[Row], Mapping[str, bytes | str]] = attrgetter("texts")
 
 
 class AppendRequest(msgspec.Struct, frozen=True):
@@ -356,7 +379,7 @@ def message_row(message: Message) -> MessageRow:
 
 
 def part_row(part: AnyPart, *, split: bool = False) -> PartRow:
-    divided = split_large_texts(part) if split and _has_large_text(part) else None
+    divided = split_texts(part) if split else None
     body, texts = divided or (encode_json(part, _encode_part), {})
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body, texts=texts)

@@ -113,31 +113,37 @@ _PUT_PART = """
         tool = excluded.tool, outcome = excluded.outcome, start = excluded.start, end = excluded.end,
         body = excluded.body
 """
-_PART_KEY = "SELECT key FROM parts WHERE message = (SELECT key FROM messages WHERE session = ? AND id = ?) AND id = ?"
+_PUT_PART_WITH_BLOBS = f"{_PUT_PART} RETURNING key"
+_PUT_TITLE = "INSERT OR REPLACE INTO titles (rowid, title) VALUES (?, ?)"
 
 
 def insert_session(db: sqlite3.Connection, session: StoredSession, now: int) -> StoredSession:
     times = session.time or SessionTime(created=now, updated=now)
     session = msgspec.structs.replace(session, seq=1, time=times)
-    if db.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
-        raise StoreError(f"session {session.id} exists already")
     columns = session_columns(session)
     names = ", ".join(columns)
     placeholders = ", ".join("?" * len(columns))
-    key = db.execute(f"INSERT INTO sessions ({names}) VALUES ({placeholders})", tuple(columns.values())).lastrowid
-    db.execute("INSERT INTO titles (rowid, title) VALUES (?, ?)", (key, columns["title"]))
+    try:
+        added = db.execute(f"INSERT INTO sessions ({names}) VALUES ({placeholders})", tuple(columns.values()))
+    except sqlite3.IntegrityError as error:
+        if db.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
+            raise StoreError(f"session {session.id} exists already") from error
+        raise
+    if session.title:
+        db.execute(_PUT_TITLE, (added.lastrowid, session.title))
     return session
 
 
 def update_session(db: sqlite3.Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
+    """Writes only the columns that differ, because SQLite writes an index again for each column that is set."""
     key, seq = advance_sequence(db, session_id, 1, now)
-    before = decode_session(session_row(db, session_id))
-    session = msgspec.structs.replace(change.apply(before), seq=seq)
-    columns = session_columns(session)
-    settings = ", ".join(f"{name} = ?" for name in columns)
-    db.execute(f"UPDATE sessions SET {settings} WHERE key = ?", (*columns.values(), key))
-    if session.title != before.title:
-        db.execute("UPDATE titles SET title = ? WHERE rowid = ?", (columns["title"], key))
+    row = session_row(db, session_id)
+    session = msgspec.structs.replace(change.apply(decode_session(row)), seq=seq)
+    changed = {name: value for name, value in session_columns(session).items() if row[name] != value}
+    settings = ", ".join(f"{name} = ?" for name in changed)
+    db.execute(f"UPDATE sessions SET {settings} WHERE key = ?", (*changed.values(), key))
+    if "title" in changed:
+        db.execute(_PUT_TITLE, (key, session.title))
     return session
 
 
@@ -275,11 +281,11 @@ def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, d
     body, blobs = (row.body, row.texts) if draft or row.texts else extract_blobs(row.body)
     own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
     try:
-        db.execute(_PUT_PART, (session, session, row.message_id, *own))
+        put = db.execute(_PUT_PART_WITH_BLOBS if blobs else _PUT_PART, (session, session, row.message_id, *own))
     except sqlite3.IntegrityError as error:
         raise PartValidationError(f"there is no message {row.message_id}", field="message_id") from error
     if blobs:
-        key = db.execute(_PART_KEY, (session, row.message_id, row.id)).fetchone()[0]
+        key = put.fetchone()[0]
         release_blobs(db, key, but=blobs)
         for name, content in blobs.items():
             _put_blob(db, name, content)
@@ -319,12 +325,17 @@ def _take_inbox_item(db: sqlite3.Connection, session: int, item: str, seq: int, 
     db.execute("UPDATE inbox SET body = ? WHERE key = ?", (encode_record(taken), row[0]))
 
 
+_KNOWN_INPUT = """
+    SELECT inbox.body FROM sessions JOIN inbox ON inbox.session = sessions.key
+    WHERE sessions.id = ? AND sessions.deleted = 0 AND inbox.id = ?
+"""
+
+
 def put_inbox_item(db: sqlite3.Connection, item: InboxItem, now: int) -> InboxItem:
-    key = session_row(db, item.session_id)["key"]
-    known = db.execute("SELECT body FROM inbox WHERE session = ? AND id = ?", (key, item.id)).fetchone()
+    known = db.execute(_KNOWN_INPUT, (item.session_id, item.id)).fetchone()
     if known:
         return decode_inbox_item(known[0])
-    _, seq = advance_sequence(db, item.session_id, 1, now)
+    key, seq = advance_sequence(db, item.session_id, 1, now)
     item.message.join(item.session_id)
     body = encode_record(msgspec.structs.replace(item, created=item.created or now))
     db.execute("INSERT INTO inbox (session, id, seq, body) VALUES (?, ?, ?, ?)", (key, item.id, seq, body))

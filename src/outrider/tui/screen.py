@@ -2,14 +2,18 @@
 use."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from decimal import Decimal
+from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
+from textual._compositor import Compositor
 from textual.app import App
+from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
@@ -52,11 +56,48 @@ class MainScreen(Screen[None]):
 
     _paint_timer: Timer | None = None
 
+    def __init__(self) -> None:
+        super().__init__(id="_default")
+        self._compositor = LineCompositor()
+
     @property
     def _update_timer(self) -> Timer:
         if self._paint_timer is None:
             self._paint_timer = self.set_interval(PAINT_SECONDS, self._on_timer_update, pause=True)
         return self._paint_timer
+
+
+class LineCompositor(Compositor):
+    """Renders only the part of the screen that has changed, and only widgets that are visible there. For each change
+    Textual renders all lines of all widgets around it: for a key also the screen and the containers of the composer."""
+
+    def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
+        chops: list[dict[int, Strip | None]] = [dict.fromkeys(cuts[:-1]) for cuts in self.cuts]
+        left, right = crop.column_span
+        empty = {  # the pieces of each line that no widget has filled, from one cut to the next
+            y: [start for start, end in pairwise(self.cuts[y]) if start < right and end > left]
+            for y in crop.line_range
+            if is_rendered_line(y)
+        }
+        for widget, (region, clip) in self.visible_widgets.items():  # front to back
+            shown = region.intersection(clip)
+            start, end = shown.column_span
+            lines = [
+                y
+                for y, pieces in empty.items()
+                if shown.y <= y < shown.bottom and any(start <= piece < end for piece in pieces)
+            ]
+            if not lines:
+                continue
+            top = lines[0]
+            strips = widget.render_lines(Region(shown.x - region.x, top - region.y, shown.width, lines[-1] - top + 1))
+            for y in lines:
+                cuts = [cut for cut in self.cuts[y] if start <= cut <= end]
+                pieces = strips[y - top].divide([cut - start for cut in cuts[1:]])  # fewer, if the line is too short
+                filled = {cut: piece for cut, piece in zip(cuts, pieces, strict=False) if cut in empty[y]}
+                chops[y].update(filled)
+                empty[y] = [piece for piece in empty[y] if piece not in filled]
+        return cast("Sequence[Mapping[int, Strip]]", chops)
 
 
 class ScreenRenderer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 from textual._compositor import Compositor
+from textual._time import get_time
 from textual.app import App
 from textual.geometry import Region
 from textual.screen import Screen
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=Widget)
 
 FRAME_SECONDS = 1 / 30  # the shortest time between two frames
-PAINT_SECONDS = 0.002  # from a change to its output
 SPINNER_SECONDS = 0.1  # between two frames during a turn
 AWAY_SECONDS = 20.0  # without a key, after which the user is assumed to be away
 SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
@@ -51,8 +51,8 @@ SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits besid
 
 
 class MainScreen(Screen[None]):
-    """The screen of the conversation. It paints a change within PAINT_SECONDS; Textual waits for a sixtieth of a
-    second, which is longer than everything else between a key and its echo."""
+    """The screen of the conversation. It paints a change at once; Textual waits for a sixtieth of a second, which is
+    longer than everything else between a key and its echo. `ScreenRenderer` limits the number of frames."""
 
     _paint_timer: Timer | None = None
 
@@ -63,8 +63,24 @@ class MainScreen(Screen[None]):
     @property
     def _update_timer(self) -> Timer:
         if self._paint_timer is None:
-            self._paint_timer = self.set_interval(PAINT_SECONDS, self._on_timer_update, pause=True)
+            self._paint_timer = PaintTimer(self, self._on_timer_update)
+            self._timers.add(self._paint_timer)
         return self._paint_timer
+
+
+class PaintTimer(Timer):
+    """Calls its callback once for each time that it is resumed, without a delay. A timer with an interval would wait
+    for the rest of it after a frame, and so would the echo of a key."""
+
+    def __init__(self, screen: Screen[None], callback: Callable[[], None]) -> None:
+        super().__init__(screen, 0, callback=callback, pause=True)
+        self._start()
+
+    async def _run(self) -> None:
+        while True:
+            await self._active.wait()  # pyright: ignore[reportUnknownMemberType]  Textual leaves its type open
+            self.pause()
+            await self._tick(next_timer=get_time(), count=0)
 
 
 class LineCompositor(Compositor):

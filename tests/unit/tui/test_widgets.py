@@ -233,6 +233,18 @@ async def test_a_key_draws_the_composer_alone_and_reads_no_style_sheet():
         assert build_theme(LIGHT).foreground in colors
 
 
+async def test_a_change_right_after_a_frame_is_painted_without_waiting_for_a_clock():
+    line = CountingFrame()
+    async with MainStage(line).run_test(size=(60, 20)) as pilot:
+        await laid_out(pilot, lambda: line.drawn > 0)
+        for _ in range(3):
+            line.drawn = 0
+            line.refresh()
+            for _ in range(20):  # the message passes the widget, the screen and the timer, each in an iteration
+                await asyncio.sleep(0)
+            assert line.drawn == 1
+
+
 async def test_a_part_of_the_screen_is_drawn_as_textual_draws_it():
     transcript, below = TranscriptWidget(), Static("a line below")
     frame = Vertical(transcript, Horizontal(Static("one"), Static("two")))

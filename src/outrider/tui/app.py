@@ -147,7 +147,7 @@ class OutriderApp(App[int]):
         self._early_actions: list[Callable[[], None]] = []  # inputs and keys before the engine was open
 
     def get_default_screen(self) -> Screen[None]:
-        return MainScreen(id="_default")
+        return MainScreen()
 
     def compose(self) -> ComposeResult:
         completions = CompletionList()

@@ -15,8 +15,11 @@ from textual import _ansi_sequences as sequences
 from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.geometry import Region
 from textual.keys import Keys
 from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
 from outrider.presentation.formats import TAB_WIDTH, clean_text
@@ -254,6 +257,7 @@ class Composer(TextArea):
         self._values = ("", CompletionResult(0, ()))  # the last completion by MCP servers, and the text for it
         self._values_timer: asyncio.TimerHandle | None = None
         self._completed_state: tuple[str, tuple[int, int]] = ("", (0, 0))
+        self._has_styles = False  # the colors of the text area are those of the current style sheet
 
     def set_text(self, text: str) -> None:
         """Replace the text; undo returns to the one before."""
@@ -280,6 +284,18 @@ class Composer(TextArea):
     def redo(self) -> None:
         super().redo()
         self.history.checkpoint()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._has_styles = False
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return the lines of a region. Textual reads the colors from the style sheet for every key, which takes longer
+        than the rest of the drawing; here it does so only after the styles have changed."""
+        if self._has_styles:
+            return Widget.render_lines(self, crop)
+        self._has_styles = True
+        return super().render_lines(crop)
 
     def on_mount(self) -> None:
         if self._draft is not None and not self.text and (stored := self._draft.read()).text:
@@ -343,7 +359,12 @@ class Composer(TextArea):
         else:
             self.insert(self._pastes.shorten_paste(text))
 
-    def on_text_area_changed(self) -> None:
+    def check_message_enabled(self, message: Message) -> bool:
+        """Drop what no widget handles: Textual would pass it to every parent before it draws a key."""
+        return not isinstance(message, TextArea.SelectionChanged) and super().check_message_enabled(message)
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        event.stop()
         self.update_completions()
         if self._draft is not None and self._draft_timer is None:
             self._draft_timer = asyncio.get_running_loop().call_later(_DRAFT_SECONDS, self.store_draft)

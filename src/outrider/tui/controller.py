@@ -18,7 +18,7 @@ from outrider.presentation.items import CommandItem, Notice, UserItem
 from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
 from outrider.tui.theme import FolderChoices, FolderMemory
-from outrider.types.events import Event, SessionUpdatedEvent
+from outrider.types.events import Event, LLMRequestEvent, SessionUpdatedEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import UNATTENDED_MODES, ApprovalLevel, Mode, ReasoningEffort
@@ -161,6 +161,7 @@ class SessionController:
         self._first_effort: ReasoningEffort | None = choices.effort
         self._user_commands = UserCommandRunner()
         self._loading = False
+        self._requested_session = ""  # whose first request since it was opened has been sent
         self._opening = asyncio.Lock()
 
     @property
@@ -238,6 +239,8 @@ class SessionController:
         if isinstance(event, SessionUpdatedEvent) and self._unsent:
             self._mark_delivered(event)
         self.conversation.apply(event)
+        if isinstance(event, LLMRequestEvent) and event.session_id == self.session_id != self._requested_session:
+            self._freeze_objects(self.session_id)
         surplus = len(self.conversation.items) - MAX_ITEMS
         if surplus > PAGE_MESSAGES:
             self.conversation.forget_first(surplus)
@@ -496,7 +499,12 @@ class SessionController:
             await live.use_model(self._model or last)
         if self._effort is not None:
             await live.use_effort(self._effort)
-        # The modules and the messages stay: without this, each full collection visits them and delays a key by 40 ms.
+        self._freeze_objects()
+
+    def _freeze_objects(self, requested: str = "") -> None:
+        """Exclude the modules and the messages from garbage collections, because they stay: each full collection would
+        visit them and delay a key by 40 ms. The first request of a session, `requested`, loads the older messages."""
+        self._requested_session = requested
         gc.collect(1)
         gc.freeze()
 

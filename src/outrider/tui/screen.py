@@ -2,14 +2,19 @@
 use."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from decimal import Decimal
+from itertools import pairwise
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
+from textual._compositor import Compositor
+from textual._time import get_time
 from textual.app import App
+from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=Widget)
 
 FRAME_SECONDS = 1 / 30  # the shortest time between two frames
-PAINT_SECONDS = 0.002  # from a change to its output
 SPINNER_SECONDS = 0.1  # between two frames during a turn
 AWAY_SECONDS = 20.0  # without a key, after which the user is assumed to be away
 SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
@@ -47,16 +51,69 @@ SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits besid
 
 
 class MainScreen(Screen[None]):
-    """The screen of the conversation. It paints a change within PAINT_SECONDS; Textual waits for a sixtieth of a
-    second, which is longer than everything else between a key and its echo."""
+    """The screen of the conversation. It paints a change at once; Textual waits for a sixtieth of a second, which is
+    longer than everything else between a key and its echo. `ScreenRenderer` limits the number of frames."""
 
     _paint_timer: Timer | None = None
+
+    def __init__(self) -> None:
+        super().__init__(id="_default")
+        self._compositor = LineCompositor()
 
     @property
     def _update_timer(self) -> Timer:
         if self._paint_timer is None:
-            self._paint_timer = self.set_interval(PAINT_SECONDS, self._on_timer_update, pause=True)
+            self._paint_timer = PaintTimer(self, self._on_timer_update)
+            self._timers.add(self._paint_timer)
         return self._paint_timer
+
+
+class PaintTimer(Timer):
+    """Calls its callback once for each time that it is resumed, without a delay. A timer with an interval would wait
+    for the rest of it after a frame, and so would the echo of a key."""
+
+    def __init__(self, screen: Screen[None], callback: Callable[[], None]) -> None:
+        super().__init__(screen, 0, callback=callback, pause=True)
+        self._start()
+
+    async def _run(self) -> None:
+        while True:
+            await self._active.wait()  # pyright: ignore[reportUnknownMemberType]  Textual leaves its type open
+            self.pause()
+            await self._tick(next_timer=get_time(), count=0)
+
+
+class LineCompositor(Compositor):
+    """Renders only the part of the screen that has changed, and only widgets that are visible there. For each change
+    Textual renders all lines of all widgets around it: for a key also the screen and the containers of the composer."""
+
+    def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
+        chops: list[dict[int, Strip | None]] = [dict.fromkeys(cuts[:-1]) for cuts in self.cuts]
+        left, right = crop.column_span
+        empty = {  # the pieces of each line that no widget has filled, from one cut to the next
+            y: [start for start, end in pairwise(self.cuts[y]) if start < right and end > left]
+            for y in crop.line_range
+            if is_rendered_line(y)
+        }
+        for widget, (region, clip) in self.visible_widgets.items():  # front to back
+            shown = region.intersection(clip)
+            start, end = shown.column_span
+            lines = [
+                y
+                for y, pieces in empty.items()
+                if shown.y <= y < shown.bottom and any(start <= piece < end for piece in pieces)
+            ]
+            if not lines:
+                continue
+            top = lines[0]
+            strips = widget.render_lines(Region(shown.x - region.x, top - region.y, shown.width, lines[-1] - top + 1))
+            for y in lines:
+                cuts = [cut for cut in self.cuts[y] if start <= cut <= end]
+                pieces = strips[y - top].divide([cut - start for cut in cuts[1:]])  # fewer, if the line is too short
+                filled = {cut: piece for cut, piece in zip(cuts, pieces, strict=False) if cut in empty[y]}
+                chops[y].update(filled)
+                empty[y] = [piece for piece in empty[y] if piece not in filled]
+        return cast("Sequence[Mapping[int, Strip]]", chops)
 
 
 class ScreenRenderer:

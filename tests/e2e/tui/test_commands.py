@@ -1,6 +1,7 @@
 """Every slash command on a real engine, with the application driven from inside."""
 
 import asyncio
+import gc
 import os
 import re
 import subprocess
@@ -91,6 +92,19 @@ async def test_sessions_are_started_found_forked_cleared_and_written_out(home, w
         await say(app, pilot, "/clear")
         await until(lambda: shown_texts(app) == [])
         assert not any("internal error" in note for note in notes(app))
+
+
+async def test_the_first_request_of_a_session_excludes_its_messages_from_garbage_collections(home, workspace):
+    write_script(home, ["One.", "Two."])
+    async with application(home, workspace) as (app, pilot):
+        before = gc.get_freeze_count()
+        await say(app, pilot, "first")
+        await until(lambda: "One." in shown_texts(app) and idle(app))
+        after_first = gc.get_freeze_count()
+        assert after_first > before
+        await say(app, pilot, "second")
+        await until(lambda: "Two." in shown_texts(app) and idle(app))
+        assert gc.get_freeze_count() <= after_first  # garbage that is frozen would never be freed
 
 
 async def test_reports_are_pages_to_read(home, workspace):

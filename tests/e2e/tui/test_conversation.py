@@ -175,7 +175,7 @@ def test_at_forty_columns_everything_still_has_its_place(home, open_terminal: Op
     terminal.say("talk")
     terminal.wait_for("The end.")
     terminal.resize(40, 24)
-    terminal.wait_for("The end.", "agent", "›")
+    terminal.wait_for("and so has to go on below.", "The end.", "agent", "›")  # not the old lines, cut at the new width
     assert " ".join(terminal.text().split()).count("so has to go on below.") == 2, "nothing is cut off"
     assert "".join(terminal.text().split()).count("x" * 90) == 1
     terminal.say("more")

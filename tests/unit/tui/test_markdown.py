@@ -1,5 +1,6 @@
 """Markdown on the screen: whole or in pieces, it comes out the same, and nothing in it steers the terminal."""
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -58,6 +59,20 @@ def test_blocks_become_lines_that_fit():
     assert "▎ quoted words" in lines
     assert " def f(x: int) -> str:" in lines
     assert all(len(line) <= 40 for line in lines)
+
+
+def test_a_streaming_text_leaves_nothing_to_the_garbage_collector():
+    text = "A **bold** word and `code`.\n\n- one\n- [two](https://example.org)\n\n```python\nx = 1\n```\n" * 3
+    stream = MarkdownStream(80, DARK)
+    stream.render(text[:10])
+    gc.collect()
+    gc.disable()
+    try:
+        for end in range(10, len(text), 7):
+            stream.render(text[:end])
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_link_shows_its_target():

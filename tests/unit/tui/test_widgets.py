@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.style import Style
+from textual._compositor import Compositor
 from textual.app import App, ComposeResult
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import Key, Paste
 from textual.geometry import Offset, Region
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.widgets import Input, Static
+from textual.widgets import Input, Static, TextArea
 
 from outrider.engine.frontend import AskedQuestion
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
@@ -27,6 +31,7 @@ from outrider.tui.composer import Composer, InputHistory
 from outrider.tui.dialogs import ApprovalPanel, ChoicePanel, DialogQueue, QuestionPanel
 from outrider.tui.rendering.items import item_lines
 from outrider.tui.rendering.tool_calls import effect_lines
+from outrider.tui.screen import LineCompositor, MainScreen
 from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen, TextField
 from outrider.tui.widgets.status import QueuedInputLines, side_lines
@@ -136,6 +141,131 @@ async def test_a_growing_answer_draws_only_the_lines_that_changed():
             assert transcript.drawn <= lines, f"{transcript.drawn} lines for {delta!r}"
             strips = transcript.render_lines(Region(0, 0, 60, 30))
             assert [strip.text[:58].strip() for strip in strips] == [line.strip() for line in shown(transcript)]
+
+
+class CountingBar(ScrollBarRender):
+    """Counts how often the scrollbar is drawn."""
+
+    drawn = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        CountingBar.drawn += 1
+
+
+async def test_the_scrollbar_of_a_growing_answer_is_drawn_only_when_it_changes():
+    transcript = TranscriptWidget()
+    async with Stage(transcript).run_test(size=(60, 30)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        bar = transcript.vertical_scrollbar
+        bar.renderer = CountingBar
+        items = items_of(1000)
+        transcript.show_items(items)
+        await laid_out(pilot, lambda: CountingBar.drawn > 0)
+        CountingBar.drawn = 0
+        for number in range(5):
+            items = [*items, TextItem(f"new{number}", "m", "more", streaming=False)]
+            transcript.show_items(items)
+            await laid_out(pilot, lambda: transcript.scroll_y == transcript.max_scroll_y)
+        assert CountingBar.drawn == 0
+        assert (bar.window_virtual_size, bar.position) == (transcript.virtual_size.height, transcript.max_scroll_y)
+        transcript.scroll_to(y=0, animate=False, immediate=True)
+        await laid_out(pilot, lambda: CountingBar.drawn > 0)
+        CountingBar.drawn = 0
+        transcript.show_items(items[:40])
+        await laid_out(pilot, lambda: CountingBar.drawn > 0)
+
+
+class CountingFrame(Vertical):
+    """Counts how often it is drawn, and which messages about the text reach it."""
+
+    drawn = 0
+
+    def __init__(self, *widgets: Any) -> None:
+        super().__init__(*widgets)
+        self.received: list[TextArea.Changed | TextArea.SelectionChanged] = []
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self.drawn += 1
+        return super().render_lines(crop)
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        self.received.append(event)
+
+    def on_text_area_selection_changed(self, event: TextArea.SelectionChanged) -> None:
+        self.received.append(event)
+
+
+class CountingComposer(Composer):
+    """Counts how often the style sheet is read."""
+
+    read = 0
+
+    def get_component_rich_style(self, *names: str, partial: bool = False) -> Style:
+        self.read += 1
+        return super().get_component_rich_style(*names, partial=partial)
+
+
+class MainStage(Stage):
+    """Shows some widgets on the screen of the application."""
+
+    def get_default_screen(self) -> Screen[None]:
+        return MainScreen()
+
+
+async def test_a_key_draws_the_composer_alone_and_reads_no_style_sheet():
+    composer = CountingComposer(CompletionList(), InputHistory(None, Path("/ws")), ())
+    frame = CountingFrame(composer)
+    stage = MainStage(frame)
+    async with stage.run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        await laid_out(pilot, lambda: composer.has_focus and composer.read > 0)
+        await pilot.press("a")
+        frame.drawn = composer.read = 0
+        await pilot.press("b", "c")
+        await laid_out(pilot, lambda: composer.text == "abc")
+        assert composer.render_line(0).text.startswith("abc")
+        assert (frame.drawn, composer.read, frame.received) == (0, 0, [])
+        stage.theme = "outrider-light"
+        await laid_out(pilot, lambda: composer.read > 0)
+        colors = {segment.style.color.name for segment in composer.render_line(0) if segment.style and segment.text}
+        assert build_theme(LIGHT).foreground in colors
+
+
+async def test_a_change_right_after_a_frame_is_painted_without_waiting_for_a_clock():
+    line = CountingFrame()
+    async with MainStage(line).run_test(size=(60, 20)) as pilot:
+        await laid_out(pilot, lambda: line.drawn > 0)
+        for _ in range(3):
+            line.drawn = 0
+            line.refresh()
+            for _ in range(20):  # the message passes the widget, the screen and the timer, each in an iteration
+                await asyncio.sleep(0)
+            assert line.drawn == 1
+
+
+async def test_a_part_of_the_screen_is_drawn_as_textual_draws_it():
+    transcript, below = TranscriptWidget(), Static("a line below")
+    frame = Vertical(transcript, Horizontal(Static("one"), Static("two")))
+    frame.styles.height = 18
+    async with MainStage(frame, below).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        transcript.show_items(items_of(100))
+        await laid_out(pilot, lambda: transcript.max_scroll_y > 0)
+        compositor = pilot.app.screen._compositor
+        assert isinstance(compositor, LineCompositor)
+        for crop in (Region(0, 0, 60, 20), Region(3, 4, 20, 3), Region(59, 0, 1, 20), Region(0, 16, 60, 4)):
+            odd = {y for y in crop.line_range if y % 3}.__contains__
+            expected, drawn = Compositor._render_chops(compositor, crop, odd), compositor._render_chops(crop, odd)
+            for y in filter(odd, crop.line_range):
+                ends = compositor.cuts[y][1:]
+                wanted = {
+                    start: strip.text
+                    for (start, strip), end in zip(expected[y].items(), ends, strict=True)
+                    if start < crop.right and end > crop.x
+                }
+                assert {start: strip.text for start, strip in drawn[y].items() if strip is not None} == wanted
 
 
 async def test_the_end_stays_in_view_when_a_question_takes_room_below():

@@ -25,6 +25,7 @@ from outrider.tui.theme import Palette
 # The parser and the lexers are loaded with the first text, after the first screen is shown.
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
     from markdown_it.tree import SyntaxTreeNode
     from pygments.lexer import Lexer
 
@@ -366,9 +367,21 @@ def _parser(*, has_links: bool) -> "MarkdownIt":
 
 
 def _parse_markdown(text: str) -> "SyntaxTreeNode":
+    return _node_class()(_parser(has_links=text.count("[") <= _MAX_BRACKETS).parse(text))
+
+
+@lru_cache(maxsize=1)
+def _node_class() -> type["SyntaxTreeNode"]:
     from markdown_it.tree import SyntaxTreeNode
 
-    return SyntaxTreeNode(_parser(has_links=text.count("[") <= _MAX_BRACKETS).parse(text))
+    class DownwardNode(SyntaxTreeNode):
+        """A node without a link to its parent. With links in both directions, only a garbage collection would free the
+        trees of a streaming text, and collections delay keys."""
+
+        def _add_child(self, tokens: Sequence["Token"]) -> None:
+            self.children.append(type(self)(tokens, create_root=False))
+
+    return DownwardNode
 
 
 def _block_lines(nodes: Sequence["SyntaxTreeNode"], width: int, palette: Palette, depth: int = 0) -> list[Text]:

@@ -1,7 +1,7 @@
 """The scrollable transcript: draws only visible lines, and renders only items that have changed."""
 
 from bisect import bisect_right
-from typing import Any
+from typing import Any, cast
 
 from rich.segment import Segment
 from rich.style import Style
@@ -11,6 +11,7 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import var
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widgets import Static
@@ -66,6 +67,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._found: int | None = None  # the line that a search has found
         self._lines: dict[int, tuple[Strip | None, Strip]] = {}  # rows that were drawn: the strip, and how it was drawn
         self._drawn_for: tuple[object, ...] = ()
+        self._drawn_bar: list[Segment] = []
 
     @property
     def text_width(self) -> int:
@@ -91,7 +93,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
             if self.scroll_offset.y == offset:
                 self._refresh_changed_lines()
             else:
-                self.refresh()
+                self.refresh(self.size.region)
 
     def _refresh_changed_lines(self) -> None:
         """Draw the visible lines that differ from what was drawn: text usually grows at its end."""
@@ -104,7 +106,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if not self._at_end:
             changed.append(height - 1)  # its marker counts the new lines
         if changed:
-            self.refresh(Region(0, changed[0], self.region.width, changed[-1] - changed[0] + 1))
+            self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
 
     def expand_all(self, *, expand: bool) -> None:
         for item in self._items:
@@ -125,6 +127,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
             self._scroll_to_end()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        self._move_scrollbar(new_value)  # before Textual draws it for every change
         super().watch_scroll_y(old_value, new_value)
         self._at_end = new_value >= self.max_scroll_y - 1
         if self._at_end:
@@ -303,8 +306,19 @@ class TranscriptWidget(ScrollView, can_focus=False):
         """Set the height of the content. Textual would lay out the whole screen, but only the scrollbar changes."""
         size: Any = TranscriptWidget.virtual_size  # the reactive attribute of the class, not its value
         self.set_reactive(size, Size(self._width, height))
-        self.vertical_scrollbar.window_virtual_size = height
-        self.vertical_scrollbar.window_size = self.size.height
+        self._move_scrollbar(self.max_scroll_y if self._at_end else self.scroll_y)
+
+    def _move_scrollbar(self, position: float) -> None:
+        """Set the values of the scrollbar, and draw it only if it looks different: a line more seldom moves it."""
+        bar, kind = self.vertical_scrollbar, cast("Any", ScrollBar)  # its class has the reactive attributes
+        bar.set_reactive(kind.window_virtual_size, self.virtual_size.height)
+        bar.set_reactive(kind.window_size, self.size.height)
+        bar.set_reactive(kind.position, bar.validate_position(position))
+        window = bar.window_size if bar.window_size < bar.window_virtual_size else 0  # as the bar calls its renderer
+        drawn = ScrollBarRender.render_bar(bar.size.height, bar.window_virtual_size, window, bar.position).segments
+        if drawn != self._drawn_bar:
+            self._drawn_bar = drawn
+            bar.refresh()
 
     def _first_in_view(self) -> tuple[ItemBlock, int] | None:
         """Return the block at the top of the view and the line within it."""

@@ -209,7 +209,7 @@ class SessionNotFoundError(StoreError):
 
 
 class SessionInUseError(StoreError):
-    """Another process owns the session. `details` has the owner's host and pid and the time of the lease."""
+    """Another process or run uses the session. `details` has host and pid of the process and the time of its lease."""
 
 
 class LeaseLostError(StoreError):

@@ -119,9 +119,9 @@ class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 def _load_policy() -> "tuple[Callable[..., Decision], Callable[[Tool], bool]]":
     """Import the policy with the first call: a shell's grammar takes long to load."""
     from outrider.permissions.information_flow import can_send
-    from outrider.permissions.policy import decide
+    from outrider.permissions.policy import decide_stored
 
-    return decide, can_send
+    return decide_stored, can_send
 
 
 class PermissionChecker:

@@ -177,6 +177,7 @@ async def open_run_session(
             workspace_directory=str(Path.cwd()), mode=mode or spec.entry.mode, agent=spec.entry.name
         )
         async with (
+            _reserve(session),
             _relay_approvals(bus, spec, approve),
             await _open_journal(fresh if session is None else session, run_store, runtime) as journal,
         ):
@@ -188,6 +189,13 @@ async def open_run_session(
             yield RunSession(spec.entry, run_context, journal, runtime)
     finally:
         await runtime.aclose()
+
+
+@asynccontextmanager
+async def _reserve(session: Session | str | None) -> AsyncGenerator[None, None]:
+    """Reserve a session that the program has as an object, because a store has no lease for it."""
+    with session.reserve() if isinstance(session, Session) else nullcontext():
+        yield
 
 
 def _relay_approvals(

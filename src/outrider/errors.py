@@ -76,7 +76,7 @@ class ToolFailure(OutriderError):
     `denied` if no user could be asked and `interrupted` if it is not known which effects the call had."""
 
     def __init__(self, message: str, *, reason: FailureReason = "failed", **details: Any) -> None:
-        super().__init__(message, **details)
+        super().__init__(str(message), **details)  # functions of programs also pass exceptions and numbers
         self.reason: FailureReason = reason
 
 

@@ -23,6 +23,7 @@ from outrider import (
     Limits,
     OutputUnavailableError,
     Provider,
+    ProviderError,
     Session,
     SessionContext,
     SessionInUseError,
@@ -530,6 +531,12 @@ async def test_unusual_exceptions_end_the_call_once_and_the_session_stays_usable
         calls = [part for message in (await engine.open(session_id)).messages for part in message.get_calls()]
     assert (first.text, second.text) == ("one", "two")
     assert [part.state.status for part in calls] == ["error"]
+
+
+async def test_the_representation_of_a_result_has_its_error():
+    async with Engine([helper()], scripted(ProviderError("no capacity"))) as engine:
+        result = await engine.prompt(await engine.create(), "x")
+    assert repr(result).endswith("termination_reason='error', error='ProviderError: no capacity')")
 
 
 async def test_two_runs_cannot_use_one_session_object_at_once_and_the_first_one_is_not_disturbed():

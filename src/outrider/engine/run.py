@@ -304,8 +304,8 @@ async def async_run(
     if isinstance(session, Session):
         check_mode(session.mode, "the session")
     check_level(approval, "the run")
-    check_message(message)
     files = check_attachments(attachments)
+    check_message(message, can_be_empty=bool(files) or session is not None)
     output = as_output_type(output_type, output_validators, output_attempts)
     spec = RunSpec.build(entry, agents, tools, providers)
     engine_options = EngineOptions(limits=limits, hooks=hooks or Hooks(), callback_seconds=callback_seconds)
@@ -351,13 +351,15 @@ async def async_run(
     return result
 
 
-def check_message(message: object) -> None:
-    """Raise ConfigurationError if a message is not a text."""
+def check_message(message: object, *, can_be_empty: bool = True) -> None:
+    """Raise ConfigurationError if a message is not a text, or empty without anything else that a model could read."""
     if not isinstance(message, str):
         raise ConfigurationError(
             f"the message of a run is a text, got {type(message).__name__}; an earlier conversation is passed as "
             "session=Session(messages=…)"
         )
+    if not message.strip() and not can_be_empty:
+        raise ConfigurationError("the message of a run is empty; write what the agent should do, or pass attachments")
 
 
 @overload

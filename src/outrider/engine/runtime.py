@@ -747,6 +747,8 @@ def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
         if kind is None or not isinstance(values, list | tuple):
             continue
         for value in cast("Iterable[Any]", values):
+            if kind is Provider and hasattr(value, "stream"):
+                continue  # a provider of the program; `as_provider` names what it lacks
             if not isinstance(value, kind) and not hasattr(value, "name"):
                 raise ConfigurationError(
                     f"{where}: {name} has {_describe(value)}; it has {kind.__name__} values, such as {_EXAMPLES[kind]}"

@@ -76,7 +76,7 @@ class ToolFailure(OutriderError):
     `denied` if no user could be asked and `interrupted` if it is not known which effects the call had."""
 
     def __init__(self, message: str, *, reason: FailureReason = "failed", **details: Any) -> None:
-        super().__init__(message, **details)
+        super().__init__(str(message), **details)  # functions of programs also pass exceptions and numbers
         self.reason: FailureReason = reason
 
 
@@ -209,7 +209,7 @@ class SessionNotFoundError(StoreError):
 
 
 class SessionInUseError(StoreError):
-    """Another process owns the session. `details` has the owner's host and pid and the time of the lease."""
+    """Another process or run uses the session. `details` has host and pid of the process and the time of its lease."""
 
 
 class LeaseLostError(StoreError):

@@ -3,20 +3,23 @@
 It needs the extra `mcp`.
 """
 
+import inspect
 import os
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Self
+from typing import Any, Never, Self, cast
 
+from outrider._sync import describe_exception
 from outrider.config.providers import proxy_for
-from outrider.errors import ConfigurationError, OutriderError
+from outrider.errors import CallbackError, ConfigurationError, OutriderError
 from outrider.processes.launch import child_environment
 from outrider.tools.mcp.config import HttpServer, OAuthClient, ServerConfig, ServerLimits, StdioServer, parse_config
 from outrider.tools.mcp.connection import AskUser, Elicitation, ElicitationReply, McpHost, ServerFault, has_changed
 from outrider.tools.mcp.server import McpServer, ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool, make_mcp_tool, resource_tools, tool_names
 from outrider.tools.tool import Policy, Tool
+from outrider.types.validate import check_names
 
 __all__ = [
     "Elicitation",
@@ -59,7 +62,9 @@ class McpToolset:
         environment: Mapping[str, str] | None = None,
         workspace: str | Path | None = None,
         ask: AskUser | None = None,
+        **unknown: Never,
     ) -> None:
+        check_names("McpToolset()", unknown, _TOOLSET_ARGUMENTS)
         if not isinstance(server, StdioServer | HttpServer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"McpToolset takes one server, StdioServer(…) or HttpServer(…), got {type(server).__name__}"
@@ -67,6 +72,10 @@ class McpToolset:
         for name, value in (("include", include), ("exclude", exclude), ("approval", approval)):
             if isinstance(value, str):
                 raise ConfigurationError(f"McpToolset({name}={value!r}): write a list of names, [{value!r}]")
+            if not _is_filter(value):
+                raise ConfigurationError(f"McpToolset({name}={value!r}): write a list of names, or a function of one")
+        if prefix is not None and not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"McpToolset(prefix={prefix!r}): write a text, such as prefix='files_'")
         self.server = server
         self._include = include
         self._exclude = exclude
@@ -88,7 +97,32 @@ class McpToolset:
         if status.state != "ready":
             await self.__aexit__()
             raise OutriderError(f"the MCP server {self.server.name!r} cannot be used: {status.error or status.state}")
+        try:
+            self._check_filters()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
+
+    def _check_filters(self) -> None:
+        """Raises ConfigurationError for a name of a tool that the server does not have: a misspelled one would offer no
+        tools, or call one without approval. Patterns may match nothing, because programs share them between servers."""
+        known = sorted(self._connection.definitions)
+        for argument, chosen in (("include", self._include), ("exclude", self._exclude), ("approval", self._approval)):
+            if isinstance(chosen, bool) or chosen is None or callable(chosen):
+                continue
+            for name in chosen:
+                if name not in known and not any(sign in name for sign in "*?["):
+                    raise ConfigurationError(
+                        f"McpToolset({argument}=…): the server {self.server.name!r} has no tool {name!r}; it has "
+                        f"{', '.join(known) or 'none'}"
+                    )
+        has_choice = self._include is None or callable(self._include) or bool(self._include)  # else resources only
+        if known and has_choice and not any(map(self._is_selected, known)):
+            raise ConfigurationError(
+                f"McpToolset(include=…, exclude=…) selects no tool of the server {self.server.name!r}; it has "
+                f"{', '.join(known)}"
+            )
 
     async def __aexit__(self, *_: object) -> None:
         servers, self._servers = self._servers, None
@@ -120,8 +154,8 @@ class McpToolset:
         return self._servers.servers[self.server.name]
 
     def _is_selected(self, name: str) -> bool:
-        included = self._include is None or _matches(self._include, name)
-        return included and not _matches(self._exclude, name)
+        included = self._include is None or _matches("include", self._include, name)
+        return included and not _matches("exclude", self._exclude, name)
 
     def _name_tools(self, found: Collection[str]) -> dict[str, str]:
         names = tool_names([(self.server.name, name) for name in found], self._prefix)
@@ -139,12 +173,31 @@ class McpToolset:
         )
 
     def _policy(self, name: str) -> Policy:
-        asks = self._approval if isinstance(self._approval, bool) else _matches(self._approval, name)
+        asks = self._approval if isinstance(self._approval, bool) else _matches("approval", self._approval, name)
         return "ask" if asks else "allow"
 
 
-def _matches(chosen: ToolFilter, name: str) -> bool:
-    return bool(chosen(name)) if callable(chosen) else any(fnmatchcase(name, pattern) for pattern in chosen)
+_TOOLSET_ARGUMENTS = ("include", "exclude", "prefix", "approval", "limits", "environment", "workspace", "ask")
+
+
+def _is_filter(value: Any) -> bool:
+    if value is None or isinstance(value, bool) or callable(value):
+        return True
+    return isinstance(value, Collection) and all(isinstance(name, str) for name in cast("Collection[Any]", value))
+
+
+def _matches(argument: str, chosen: ToolFilter, name: str) -> bool:
+    if not callable(chosen):
+        return any(fnmatchcase(name, pattern) for pattern in chosen)
+    where = f"the function {argument} of McpToolset"
+    try:
+        found: object = chosen(name)
+    except Exception as error:
+        raise CallbackError(where, f"failed for {name!r} ({describe_exception(error)})") from error
+    if inspect.iscoroutine(found):  # it would be true for every tool
+        found.close()
+        raise CallbackError(where, "is async; it is a plain function, because `tools` is read at once")
+    return bool(found)
 
 
 def read_mcp_config(path: str | Path, environment: Mapping[str, str] | None = None) -> list[ServerConfig]:

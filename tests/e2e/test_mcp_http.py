@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -383,3 +384,31 @@ async def test_a_toolset_filters_prefixes_and_asks(tmp_path):
     with pytest.raises(OutriderError, match="'gone' cannot be used"):
         async with McpToolset(missing, workspace=tmp_path):
             pass
+
+
+async def test_a_toolset_refuses_names_and_functions_that_would_select_the_wrong_tools(tmp_path: Path):
+    server = StdioServer(name="friendly", command=sys.executable, args=(FRIENDLY, "stdio"))
+
+    async def selects(name: str) -> bool:
+        return name == "add"
+
+    def fails(name: str) -> bool:
+        raise OSError(name)
+
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"include": ["ad"]}, r"McpToolset\(include=…\): the server 'friendly' has no tool 'ad'; it has .*add"),
+        ({"exclude": ["ad"]}, r"McpToolset\(exclude=…\).*no tool 'ad'"),
+        ({"approval": ["ad"]}, r"McpToolset\(approval=…\).*no tool 'ad'"),
+        ({"include": ["ad?"], "exclude": ["*"]}, "selects no tool of the server 'friendly'; it has .*add"),
+        ({"include": selects}, "the function include of McpToolset is async"),
+        ({"include": fails}, "the function include of McpToolset failed for .* [(]OSError"),
+        ({"approvals": True}, "has no argument 'approvals'; did you mean 'approval'"),
+        ({"prefix": 3}, "write a text, such as prefix='files_'"),
+        ({"include": [3]}, "write a list of names, or a function of one"),
+    ]
+    for options, problem in wrong:
+        with pytest.raises(OutriderError, match=problem):
+            async with McpToolset(server, workspace=tmp_path, **options):
+                pass
+    async with McpToolset(server, include=[], approval=["delete_*"], workspace=tmp_path) as toolset:
+        assert toolset.tools == []

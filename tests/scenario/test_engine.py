@@ -3,7 +3,9 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from outrider import (
     ConfigurationError,
     Engine,
     Limits,
+    Provider,
     ProviderError,
     SessionInUseError,
     StorageFullError,
@@ -429,3 +432,52 @@ async def test_names_of_version_0_1_work_and_name_their_replacement():
             assert held.discreet(["open"]) == ["open"]
         with pytest.warns(DeprecationWarning, match=r"use Engine\.replace"):
             assert not held.like(attended=False).attended
+
+
+async def test_an_engine_that_is_open_in_another_event_loop_says_so():
+    async with engine(["One.", "Two."]) as held:
+        session = await held.create()
+        await held.prompt(session, "x")
+        uses: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+            held.create,
+            lambda: held.prompt(session, "y"),
+            lambda: held.open(session),
+            lambda: held.abort(session),
+            lambda: held.answer("x", allow=True),
+        ]
+        for use in uses:
+            with pytest.raises(ConfigurationError, match=r"opened in another event loop.*run_coroutine_threadsafe"):
+                await asyncio.to_thread(lambda use=use: asyncio.run(use()))
+        assert (await held.prompt(session, "y")).output == "Two."
+
+
+def test_an_engine_can_be_opened_again_in_another_event_loop():
+    held = engine(["One."])
+
+    async def use() -> str:
+        async with held:
+            return (await held.prompt(await held.create(), "x")).output
+
+    assert [asyncio.run(use()), asyncio.run(use())] == ["One.", "One."]
+
+
+async def test_an_engine_that_could_not_be_opened_can_be_opened_again():
+    held = Engine([agent()], [Provider("scripted", "anthropic")])
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="has no key"):
+            await held.__aenter__()
+
+
+async def test_an_answer_with_an_unknown_scope_is_refused_before_it_is_stored():
+    @Tool(policy="ask")
+    def send() -> str:
+        return "sent"
+
+    async with engine([[call("send")], "Done."], send) as held:
+        end = await held.enqueue(await held.create(), "x")
+        while not (questions := await held.approvals()):
+            await asyncio.sleep(0.01)
+        with pytest.raises(ConfigurationError, match=r"scope is .*'forever'.*once, session, project and always"):
+            await held.answer(questions[0].id, allow=True, scope="forever")
+        await held.answer(questions[0].id, allow=True, scope="session")
+        assert (await end).output == "Done."

@@ -23,6 +23,8 @@ from outrider import (
     Limits,
     OutputUnavailableError,
     Provider,
+    ProviderError,
+    Session,
     SessionContext,
     SessionInUseError,
     Tool,
@@ -529,3 +531,33 @@ async def test_unusual_exceptions_end_the_call_once_and_the_session_stays_usable
         calls = [part for message in (await engine.open(session_id)).messages for part in message.get_calls()]
     assert (first.text, second.text) == ("one", "two")
     assert [part.state.status for part in calls] == ["error"]
+
+
+async def test_the_representation_of_a_result_has_its_error():
+    async with Engine([helper()], scripted(ProviderError("no capacity"))) as engine:
+        result = await engine.prompt(await engine.create(), "x")
+    assert repr(result).endswith("termination_reason='error', error='ProviderError: no capacity')")
+
+
+async def test_two_runs_cannot_use_one_session_object_at_once_and_the_first_one_is_not_disturbed():
+    started, answered = asyncio.Event(), asyncio.Event()
+
+    @Tool
+    async def look() -> str:
+        started.set()
+        await answered.wait()
+        return "rain"
+
+    session = Session()
+    first = asyncio.create_task(
+        async_run(helper(), "one", tools=[look], providers=scripted([call("look")], "It rains."), session=session)
+    )
+    await started.wait()
+    with pytest.raises(SessionInUseError, match="used by another run of this program; wait for its end"):
+        await async_run(helper(), "two", providers=scripted("Two."), session=session)
+    copy = pickle.loads(pickle.dumps(session))  # another object with the same messages
+    assert (await async_run(helper(), "two", providers=scripted("Two."), session=copy)).output == "Two."
+    answered.set()
+    assert (await first).output == "It rains."
+    assert [message.get_text_content() for message in session.messages] == ["one", "", "It rains."]
+    assert (await async_run(helper(), "two", providers=scripted("Two."), session=session)).output == "Two."

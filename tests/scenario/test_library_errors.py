@@ -5,7 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from annotated_types import Ge, MinLen
@@ -21,6 +21,7 @@ from outrider import (
     Hooks,
     Limits,
     Message,
+    OpenTelemetry,
     OutriderError,
     Provider,
     RetryPolicy,
@@ -35,12 +36,13 @@ from outrider import (
     register_part_type,
     run,
     run_stream,
+    server_app,
 )
-from outrider.mcp import StdioServer
+from outrider.mcp import HttpServer, McpToolset, OAuthClient, StdioServer
 from outrider.permissions import contain, decide
-from outrider.providers import Credential
-from outrider.stores import SqliteStore
-from outrider.testing import Simulator, check_store
+from outrider.providers import Credential, ModelCatalog, ModelDescription, RateLimit
+from outrider.stores import PostgresStore, SqliteStore
+from outrider.testing import Simulator, call, check_store
 from outrider.types.modes import MODES
 from outrider.workspace import Workspace
 from tests.fixtures.cases import for_each
@@ -74,6 +76,22 @@ def with_engine(use: Callable[[Engine], Awaitable[Any]], **options: Any) -> Any:
 
 def key_of(kind: Any, **options: Any) -> Any:
     return Provider("p", kind, "key", options=options)
+
+
+class Nameless:
+    async def stream(self, request: object) -> object: ...
+
+
+class Returns(Nameless):
+    name = "mine"
+
+
+def server() -> StdioServer:
+    return StdioServer(name="a", command="b")
+
+
+async def read_events(engine: Engine) -> None:
+    engine.events(cast("Any", Session()))
 
 
 CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is wrong, what to do
@@ -481,6 +499,89 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a misspelled argument of decide": (lambda: judge("read", {}, alow=()), "no argument 'alow'", "allow"),
     "a text for a simulator": (lambda: Simulator(ANY or "hi"), "the script of a simulator", "a list of answers"),
     "store for a check": (lambda: asyncio.run(check_store(ANY or "x")), "check_store()", "a function"),
+    "an empty message": (lambda: go(AGENT, " "), "the message of a run is empty", "pass attachments"),
+    "a session for events": (lambda: with_engine(read_events), "Engine.events(): session_id", "Engine.create"),
+    "scope of an answer": (
+        lambda: with_engine(lambda e: e.answer("x", allow=True, scope=ANY or "forever")),
+        "Engine.answer(): scope",
+        "once, session, project and always",
+    ),
+    "a rule of decide": (
+        lambda: judge("shell", {}, allow=["shell("]),
+        "decide().allow: 'shell('",
+        "write tool(pattern)",
+    ),
+    "a number as a rule": (
+        lambda: judge("shell", {}, deny=[3]),
+        "decide().deny: a rule is a text, got 3",
+        "write tool(",
+    ),
+    "a number as rules": (lambda: judge("shell", {}, ask=3), "decide(): ask is a list of rules", "write ask=("),
+    "one message as a list": (lambda: Session().set_messages(ANY or {"role": "user"}), "got dict", "[message, …]"),
+    "a message of OpenAI for Gemini": (
+        lambda: Session().set_messages([{"role": "user", "content": "x"}], "google"),
+        "messages[0]: a content of Gemini has a list of `parts`",
+        "got content",
+    ),
+    "command of a server": (
+        lambda: StdioServer(name="a", command=ANY or ["npx"]),
+        "StdioServer('a'): command",
+        "args=",
+    ),
+    "environment of a server": (
+        lambda: StdioServer(name="a", command="b", env=ANY or {"A": 1}),
+        "env",
+        "'NAME': 'value'",
+    ),
+    "words of a server": (
+        lambda: StdioServer(name="a", command="b", args=ANY or (1,)),
+        "args is a tuple",
+        "args=('-y'",
+    ),
+    "url of a server": (lambda: HttpServer(name="a", url="ftp://x"), "HttpServer('a') needs", "https://"),
+    "headers of a server": (
+        lambda: HttpServer(name="a", url="http://x", headers=ANY or []),
+        "headers is a dict",
+        "Bearer",
+    ),
+    "login of a server": (lambda: HttpServer(name="a", url="http://x", oauth=ANY or "x"), "oauth is", "OAuthClient("),
+    "a misspelled login": (
+        lambda: OAuthClient(**ANY or {"clientid": "x"}),
+        "OAuthClient()",
+        "did you mean 'client_id'",
+    ),
+    "a misspelled toolset": (lambda: McpToolset(server(), **ANY or {"includ": []}), "McpToolset()", "'include'"),
+    "a misspelled store": (lambda: SqliteStore("x.db", **ANY or {"clok": 1}), "SqliteStore()", "did you mean 'clock'"),
+    "a name as a database": (lambda: PostgresStore("localhost"), "the address of a database", "postgresql://user@host"),
+    "a misspelled database": (lambda: PostgresStore("a=b", **ANY or {"shema": "x"}), "PostgresStore()", "'schema'"),
+    "a misspelled simulator": (lambda: Simulator([], **ANY or {"dellay": 1}), "Simulator()", "did you mean 'delay'"),
+    "a misspelled rate": (lambda: RateLimit(**ANY or {"request_per_minute": 1}), "RateLimit()", "requests_per_minute"),
+    "a rate of nothing": (lambda: RateLimit(requests_per_minute=0), "RateLimit(requests_per_minute=0)", "above 0"),
+    "a rate in options": (
+        lambda: go(agent(provider="p"), "x", providers=[key_of("openai", rate_limit={"tokens_per_minute": -1})]),
+        "tokens_per_minute=-1",
+        "a number above 0",
+    ),
+    "models as a list": (lambda: ModelCatalog.from_config(ANY or []), "models is a dict", "context_limit"),
+    "a misspelled model": (lambda: ModelCatalog.from_config({"m": {"price": {}}}), "models['m']", '"prices"'),
+    "a misspelled description": (lambda: ModelDescription(**ANY or {"contxt": 1}), "ModelDescription()", "'context'"),
+    "a name for telemetry": (
+        lambda: OpenTelemetry(ANY or "x"),
+        "OpenTelemetry() takes a TracerProvider",
+        "opentelemetry.sdk",
+    ),
+    "a name for a server": (lambda: server_app(ANY or "x"), "server_app() takes an Engine", "Engine(["),
+    "a call of nothing": (lambda: call(ANY or 3), "call() takes the name of a tool", "call('add', a=1"),
+    "a provider without a name": (
+        lambda: go(AGENT, "x", providers=[Nameless()]),
+        "a `name` and a method `stream`",
+        "CustomProvider",
+    ),
+    "an answer that is returned": (
+        lambda: go(agent(provider="mine"), "x", providers=[Returns()]),
+        "returned a coroutine",
+        "`yield`",
+    ),
     "sessions to compare": (lambda: compare(*ANY or (1, 2)), "compare()", "two sessions"),
 }
 CASES |= WRONG_TYPES

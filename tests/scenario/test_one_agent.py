@@ -390,6 +390,8 @@ async def test_chat_mode_has_no_tools_and_plan_mode_only_those_that_read():
         (None, "denied", "no user is available"),
         (lambda request: False, "rejected", "The user said no."),
         (lambda request: "use another way", "rejected", "The user said no: use another way"),
+        (lambda request: 1 / 0, "denied", "the function that approves calls gave no answer (ZeroDivisionError"),
+        (lambda request: None, "denied", "the function that approves calls gave no answer (it returned None"),
     ],
 )
 async def test_a_declined_call_ends_in_error_and_the_turn_continues(approve, reason, message):

@@ -465,7 +465,7 @@ def function_channel(approve: ApproveFunction | None, store: Store | None = None
         async with one_at_a_time:
             answer = await _ask_function(approve, request, context)
         allowed = is_approval(answer)
-        return OutcomeAnswer(allowed, answer if isinstance(answer, str) and not allowed else "")
+        return OutcomeAnswer(allowed, str(answer) if isinstance(answer, str) and not allowed else "")
 
     async def confirm(call: ToolPart, context: AgentContext, question: str) -> bool | None:
         if approve is None or context.effective_mode in UNATTENDED_MODES:
@@ -662,6 +662,12 @@ async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentCon
         raise
 
 
+class _NoAnswer(str):
+    """Why the approve function of the program gave no answer. It denies the call, and no user is named."""
+
+    __slots__ = ()
+
+
 async def call_approve_function(approve: ApproveFunction, request: ApprovalRequest) -> object:
     """Call the user's function. An exception is no approval: its text is returned as the reason for the denial, as is
     an invalid value, such as that of a forgotten `return`. There is no time limit, because a person may be asked."""
@@ -669,7 +675,8 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
         answer = await call_user_function("the approve function", approve, request, seconds=None)
     except CallbackError as error:
         _log.exception("the approve function failed")
-        return reasons.APPROVE_FUNCTION_FAILED.format(error=describe_exception(error.__cause__ or error))
+        text = describe_exception(error.__cause__ or error)
+        return _NoAnswer(reasons.APPROVE_FUNCTION_FAILED.format(error=text))
     if isinstance(answer, bool | str):
         return answer
     problem = (
@@ -677,12 +684,14 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
         "reason for the denial"
     )
     _log.error("the approve function is wrong: %s", problem)
-    return reasons.APPROVE_FUNCTION_FAILED.format(error=problem)
+    return _NoAnswer(reasons.APPROVE_FUNCTION_FAILED.format(error=problem))
 
 
 def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
     if allowed:
         return ApprovalVerdict(_YES)
+    if isinstance(message, _NoAnswer):
+        return ApprovalVerdict(_NO, "denied", reasons.NOT_APPROVED.format(reason=message))
     words = reasons.USER_DENIED_BECAUSE.format(message=message) if message else reasons.USER_DENIED
     return ApprovalVerdict(_NO, "rejected", words)
 
@@ -737,7 +746,7 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
         return  # answered on the server in the meantime, or the turn has ended
     try:
         await remote.answer(
-            event.approval_id, allow=is_approval(answer), words=answer if isinstance(answer, str) else ""
+            event.approval_id, allow=is_approval(answer), words=str(answer) if isinstance(answer, str) else ""
         )
     except OutriderError as error:
         _log.warning("could not send the approval answer to %s: %s", event.server, error)

@@ -92,8 +92,13 @@ class SessionRegistry:
         self._store = store
         self._bus = bus
         self._abort_listener = AbortListener(store)
-        self.base_variables = copy_context()
+        self._base_variables = copy_context()
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that the clients of the models belong to
         self._titles = _create_titles(runtime, self.live, store, bus) if runtime.titles else None
+
+    def open(self) -> None:
+        """Bind the sessions to the running event loop and to the context variables of this task."""
+        self._base_variables, self._loop = copy_context(), asyncio.get_running_loop()
 
     async def create_session(self, session: Session) -> None:
         """Store a new session, acquire its lease and add it to the registry."""
@@ -148,6 +153,7 @@ class SessionRegistry:
 
     async def abort_turn(self, session_id: str) -> None:
         """Abort the turn in this process, or else in the process that owns the session."""
+        self.check_loop()
         live = self.live.get(session_id)
         if live is not None:
             await live.abort()
@@ -182,7 +188,7 @@ class SessionRegistry:
             self._bus,
             self._abort_listener,
             deps=deps,
-            base_variables=self.base_variables,
+            base_variables=self._base_variables,
         )
         self.live[journal.session.id] = live
         return live
@@ -190,6 +196,16 @@ class SessionRegistry:
     def _require_open(self) -> None:
         if not self._runtime.is_open:
             raise ConfigurationError("this engine is not open; use it inside `async with engine:`")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise ConfigurationError if the engine is open in another event loop."""
+        if self._runtime.is_open and asyncio.get_running_loop() is not self._loop:
+            raise ConfigurationError(
+                "this engine was opened in another event loop, to which its connections belong; open an engine in each "
+                "loop (they may share a store), or pass the call to the other loop with "
+                "asyncio.run_coroutine_threadsafe()"
+            )
 
 
 class PromptKeywords(TypedDict, total=False):
@@ -279,9 +295,13 @@ class Engine:
     async def __aenter__(self) -> Self:
         if self.runtime.is_open:
             raise ConfigurationError("this engine is already open; open it once, and share it between tasks")
-        self._sessions.base_variables = copy_context()
-        await self.runtime.open()
-        await self.approval_queue.load()
+        self._sessions.open()
+        try:
+            await self.runtime.open()
+            await self.approval_queue.load()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -663,7 +683,8 @@ class Engine:
         """Answer an approval request and return the answer in effect: the first answer wins. For the outcome of a
         command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again. `width`
         is the id of one of the approval's `widths`, which a lasting answer then covers; by default the narrowest."""
-        check_arguments("Engine.answer()", {"allow": allow, "by": by})
+        check_arguments("Engine.answer()", {"allow": allow, "by": by, "scope": scope})
+        self._sessions.check_loop()
         return await self.approval_queue.answer(
             approval_id, allow=allow, scope=scope, by=by, words=words, keep=keep, choice=choice, width=width
         )
@@ -685,7 +706,8 @@ class Engine:
         return self._redactor.redact_value(value)
 
     def events(self, session_id: str | None = None) -> EventStream:
-        """Return a stream of events, of one session or of all."""
+        """Return a stream of the events from now on, of one session or of all. It does not end by itself."""
+        check_arguments("Engine.events()", {"session_id": session_id})
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
 
     async def close(self, session_id: str) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDi
 
 import msgspec
 
-from outrider._sync import describe_value
+from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
@@ -155,7 +155,8 @@ class RunResult(Generic[Out]):
         has_value = self._value is not msgspec.UNSET
         shown = f"output={describe_value(self._value)}" if has_value else f"text={self.text!r}"
         limit = f", limit={self.limit!r}" if self.limit else ""
-        return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit})"
+        error = f", error={describe_exception(self.error)!r}" if self.error else ""
+        return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit}{error})"
 
 
 Out_co = TypeVar("Out_co", covariant=True)

@@ -176,6 +176,7 @@ async def open_run_session(
             workspace_directory=str(Path.cwd()), mode=mode or spec.entry.mode, agent=spec.entry.name
         )
         async with (
+            _reserve(session),
             _relay_approvals(bus, spec, approve),
             await _open_journal(fresh if session is None else session, run_store, runtime) as journal,
         ):
@@ -187,6 +188,13 @@ async def open_run_session(
             yield RunSession(spec.entry, run_context, journal, runtime)
     finally:
         await runtime.aclose()
+
+
+@asynccontextmanager
+async def _reserve(session: Session | str | None) -> AsyncGenerator[None, None]:
+    """Reserve a session that the program has as an object, because a store has no lease for it."""
+    with session.reserve() if isinstance(session, Session) else nullcontext():
+        yield
 
 
 def _relay_approvals(
@@ -295,8 +303,8 @@ async def async_run(
     if isinstance(session, Session):
         check_mode(session.mode, "the session")
     check_level(approval, "the run")
-    check_message(message)
     files = check_attachments(attachments)
+    check_message(message, can_be_empty=bool(files) or session is not None)
     output = as_output_type(output_type, output_validators, output_attempts)
     spec = RunSpec.build(entry, agents, tools, providers)
     engine_options = EngineOptions(limits=limits, hooks=hooks or Hooks(), callback_seconds=callback_seconds)
@@ -342,13 +350,15 @@ async def async_run(
     return result
 
 
-def check_message(message: object) -> None:
-    """Raise ConfigurationError if a message is not a text."""
+def check_message(message: object, *, can_be_empty: bool = True) -> None:
+    """Raise ConfigurationError if a message is not a text, or empty without anything else that a model could read."""
     if not isinstance(message, str):
         raise ConfigurationError(
             f"the message of a run is a text, got {type(message).__name__}; an earlier conversation is passed as "
             "session=Session(messages=…)"
         )
+    if not message.strip() and not can_be_empty:
+        raise ConfigurationError("the message of a run is empty; write what the agent should do, or pass attachments")
 
 
 @overload

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, cast, get_args
 
 import msgspec
 
@@ -36,7 +36,7 @@ from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
-from outrider.sessions.records import SessionFilter
+from outrider.sessions.records import ApprovalScope, SessionFilter
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.runner import describe_touched_files
@@ -672,6 +672,10 @@ def _is_delivery(value: Any) -> bool:
     return value in ("queue", "steer")
 
 
+def _is_scope(value: Any) -> bool:
+    return value in get_args(ApprovalScope)
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
@@ -713,6 +717,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "filter": (_is_one_of(SessionFilter), "SessionFilter(owner=…)"),
     "workspace": (_is_one_of(str, Path), "the path of a folder"),
     "content": (_is_one_of(str, list, tuple), "a text, or a list of texts, Attachment values and parts"),
+    "scope": (_is_scope, "one of once, session, project and always"),
     "delivery": (_is_delivery, '"queue" or "steer"'),
     "flow": (_is_one_of(FlowSettings), "FlowSettings(…)"),
     "callback_seconds": (is_positive_number, "a number of seconds, or None for no limit"),
@@ -736,6 +741,8 @@ def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
         if kind is None or not isinstance(values, list | tuple):
             continue
         for value in cast("Iterable[Any]", values):
+            if kind is Provider and hasattr(value, "stream"):
+                continue  # a provider of the program; `as_provider` names what it lacks
             if not isinstance(value, kind) and not hasattr(value, "name"):
                 raise ConfigurationError(
                     f"{where}: {name} has {_describe(value)}; it has {kind.__name__} values, such as {_EXAMPLES[kind]}"

@@ -1,6 +1,7 @@
 """Creates model clients from provider settings, shares them between single calls, and prices answers."""
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -298,11 +299,20 @@ class CustomClient:
 
     def _start_stream(self, request: Request) -> AsyncIterator[Any]:
         try:
-            return aiter(self._client.stream(request))
+            deltas: Any = self._client.stream(request)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             raise self._as_provider_error(error) from error
+        if hasattr(deltas, "__aiter__"):
+            return aiter(deltas)
+        if inspect.iscoroutine(deltas):
+            deltas.close()
+        raise ProviderError(
+            f"`stream` of the provider {self.name!r} returned a {type(deltas).__name__}; it is an async generator: "
+            "write `async def stream(self, request)` with `yield` for each delta",
+            provider=self.name,
+        )
 
     async def _next_delta(self, deltas: AsyncIterator[Any]) -> Any:
         """Returns the next value of the stream, or _STREAM_END."""

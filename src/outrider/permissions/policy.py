@@ -18,7 +18,15 @@ from outrider.permissions.information_flow import FlowState, restrict_flow
 from outrider.permissions.modes import MODE_TABLE, Decision, Mode, mode_asks, mode_offers
 from outrider.types.modes import APPROVAL_LEVELS, ApprovalLevel
 from outrider.types.outcomes import Confinement
-from outrider.types.tool_declaration import DeclaredTool, Effect, PermissionRule, declaration_of, parse_rule, tool_name
+from outrider.types.tool_declaration import (
+    DeclaredTool,
+    Effect,
+    PermissionRule,
+    check_rules,
+    declaration_of,
+    parse_rule,
+    tool_name,
+)
 from outrider.types.validate import check_names
 
 NAME_ONLY_KINDS = ("talk", "delegate", "unknown")  # decided by tool name only
@@ -70,9 +78,7 @@ def decide(
     commands: a program that it resolves inside the workspace is not a known program.
     `flow` is what the session has read: after text of others, a call that could send private data needs an answer.
     """
-    for name, rules in (("allow", allow), ("ask", ask), ("deny", deny)):
-        if isinstance(rules, str):
-            raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
+    _check_rule_texts({"allow": allow, "ask": ask, "deny": deny, "confined": more.get("confined", ())})
     if not isinstance(tool, str) and not hasattr(tool, "declaration"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {describe_value(tool)}")
     if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -83,10 +89,39 @@ def decide(
         raise ConfigurationError(
             f"decide(): arguments is a dict of the call's arguments, got {describe_value(arguments)}"
         )
-    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
-    return decide_with_rules(
-        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more
-    )
+    return decide_stored(
+        tool, arguments, mode=mode, allow=allow, ask=ask, deny=deny, workspace=workspace, level=level, sandbox=sandbox,
+        flow=flow, **more,
+    )  # fmt: skip
+
+
+def decide_stored(
+    tool: str | DeclaredTool,
+    arguments: Mapping[str, Any],
+    *,
+    allow: RuleTexts = (),
+    ask: RuleTexts = (),
+    deny: RuleTexts = (),
+    confined: RuleTexts = (),
+    **known: Any,
+) -> Decision:
+    """As `decide`, with rules that were checked when they were read, and those of stored answers: an invalid one, such
+    as one of a newer version, denies and asks, and allows nothing."""
+    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(confined))
+    return decide_with_rules(policy, tool, arguments, **known)
+
+
+def _check_rule_texts(given: Mapping[str, RuleTexts]) -> None:
+    """Raises ConfigurationError for rules that cannot be parsed: a program that tests its rules must see it."""
+    for name, rules in given.items():
+        if isinstance(rules, str):
+            raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
+        if not isinstance(rules, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"decide(): {name} is a list of rules, got {describe_value(rules)}; write {name}=('shell(make *)',)"
+            )
+    allow = (*given["allow"], *given["confined"])
+    check_rules({"allow": allow, "ask": given["ask"], "deny": given["deny"]}, "decide()")
 
 
 def decide_with_rules(

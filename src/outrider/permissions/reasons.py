@@ -67,7 +67,8 @@ USER_DENIED_PREDICTED = "The user did not let this command start: {effect}"
 BLOCKED = "the sandbox blocked its access to {wanted}"
 USER_DENIED = "The user said no."
 USER_DENIED_BECAUSE = "The user said no: {message}"
-APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"
+APPROVE_FUNCTION_FAILED = "the function that approves calls gave no answer ({error})"
+NOT_APPROVED = "This call was not run: {reason}."
 
 # What `outrider permissions explain` adds.
 OUTSIDE_SANDBOX = "outside the sandbox"

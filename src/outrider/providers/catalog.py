@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -543,6 +543,17 @@ def store_server_facts(kind: str, base_url: str | None, facts: Mapping[str, Mode
     _server_facts.update({(kind, base_url, name): found for name, found in facts.items()})
 
 
+_FACTS_FORM = 'write {"MODEL": {"context_limit": 8192, "prices": {"input": "0.2", "output": "0.6"}}}'
+
+
+def _read_facts(name: str, facts: Any) -> ModelFacts:
+    try:
+        fields = dict(cast("Mapping[str, Any]", facts)) if isinstance(facts, Mapping) else facts
+        return msgspec.convert(fields, ModelFacts)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"models[{name!r}]: {error}; {_FACTS_FORM}") from error
+
+
 class ModelCatalog:
     """Looks up model limits, capabilities and prices. Loads each source on first use.
 
@@ -567,10 +578,9 @@ class ModelCatalog:
     def from_config(cls, models: Mapping[str, Mapping[str, Any]]) -> "ModelCatalog":
         """Creates a catalog with overrides in the form of a configuration file:
         {"MODEL": {"context_limit": 8192, "prices": {…}}}. Raises ConfigurationError."""
-        try:
-            return cls({name: msgspec.convert(dict(facts), ModelFacts) for name, facts in models.items()})
-        except msgspec.ValidationError as error:
-            raise ConfigurationError(f"models: {error}") from error
+        if not isinstance(models, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"models is a dict of models by name, got {type(models).__name__}; {_FACTS_FORM}")
+        return cls({name: _read_facts(name, facts) for name, facts in models.items()})
 
     def cost_of(self, kind: str, model: str, tokens: Tokens, *, base_url: str | None = None) -> Decimal | None:
         """Returns the exact cost in dollars; None without a known price. Prefers genai-prices, which is newer."""

@@ -14,18 +14,26 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from outrider.errors import AuthenticationError, InvalidRequestError, ProviderError, RateLimitError, StalledStreamError
+from outrider.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    InvalidRequestError,
+    ProviderError,
+    RateLimitError,
+    StalledStreamError,
+)
 from outrider.http.client import HttpClient, is_loopback
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.http_exchange import HttpExchange
 from outrider.providers.provider import AdaptiveWireFormat, ModelClient, WireFormat
 from outrider.providers.stream_filters import StreamFilter, apply_filter
 from outrider.types.request import AnswerStart, Delta, Request, Retry, RetryPolicy, UsageReport
+from outrider.types.validate import ArgumentsMeta, is_positive_number
 
 _MINUTE = 60.0
 
 
-class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """The limits of a provider; None means unlimited.
 
     A request larger than `tokens_per_minute` waits until the bucket is full and is then sent.
@@ -33,6 +41,12 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None and not is_positive_number(value):  # requests would wait forever
+                raise ConfigurationError(f"RateLimit({name}={value!r}): it is a number above 0, or None for no limit")
 
 
 class TokenReservation:

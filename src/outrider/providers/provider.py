@@ -33,6 +33,7 @@ from outrider.types.request import (
     UsageReport,
 )
 from outrider.types.tool_state import ToolPending
+from outrider.types.validate import ArgumentsMeta
 
 
 class ModelClient(Protocol):
@@ -61,7 +62,7 @@ class ModelClient(Protocol):
         ...
 
 
-class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """What is known about a model: its limits in tokens, and its prices in US dollars for a million tokens."""
 
     context: int | None = None

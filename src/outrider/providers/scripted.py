@@ -2,6 +2,7 @@
 the rules of real servers."""
 
 import asyncio
+import inspect
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -243,7 +244,7 @@ class ScriptedClient:
         self.requests.append(request)
         if self._rules:
             check_messages(self._rules, request.prompt)
-        items = self._next_answer(request)
+        items = await self._next_answer(request)
         if isinstance(items[0], Exception):
             raise items[0]
         yield AnswerStart(f"scripted-{len(self.requests)}", request.model)
@@ -262,16 +263,18 @@ class ScriptedClient:
     async def aclose(self) -> None:
         pass
 
-    def _next_answer(self, request: Request) -> list[ScriptItem]:
+    async def _next_answer(self, request: Request) -> list[ScriptItem]:
         number = len(self.requests)
         if callable(self._script):
-            answer = self._script(request)
+            answer: Any = self._script
         elif number <= len(self._script):
             answer = self._script[number - 1]
         else:
             raise InvalidRequestError(f"the script has {len(self._script)} answers, this is request {number}")
         while callable(answer):
-            answer = answer(request)
+            answer = cast("Any", answer(request))
+            if inspect.isawaitable(answer):
+                answer = cast("Any", await answer)
         return _to_items(answer)
 
     def _play_items(self, items: list[ScriptItem]) -> Iterator[Delta | asyncio.Event | Exception]:
@@ -346,6 +349,8 @@ def scripted_client(provider: Provider) -> ScriptedClient:
 
 def call(tool: str, call_id: str = "", /, **tool_input: Any) -> ToolUsePart:
     """Returns a tool call for a script: `call("read_file", path="a.txt")`."""
+    if not isinstance(tool, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"call() takes the name of a tool, got {tool!r}; write call('add', a=1, b=2)")
     return ToolUsePart(tool_id=call_id or f"call_{new_id().replace('-', '')}", tool_name=tool, tool_input=tool_input)
 
 

@@ -108,6 +108,8 @@ def server_app(
     host names and of other origins are rejected. `token` is the secret that clients send as a bearer token; without it
     a token is created, and stored in `folder` if there is one, together with the logins of browsers and the audit log.
     Raises ConfigurationError for a short token, and if the extra `server` is not installed."""
+    if not hasattr(engine, "runtime"):
+        raise ConfigurationError(f"server_app() takes an Engine, got {type(engine).__name__}; write Engine([…], […])")
     _require_extra()
     from outrider.server.app import parse_public_address
 

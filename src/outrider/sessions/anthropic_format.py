@@ -6,7 +6,7 @@ carried results stores their order in `metadata["results"]`, so that reading and
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile, takewhile
-from typing import Any
+from typing import Any, cast
 
 from outrider.errors import PartValidationError
 from outrider.types.anthropic_blocks import as_dict, content_blocks, part_from_anthropic
@@ -17,11 +17,19 @@ from outrider.types.tool_state import ToolPending, ToolRunning
 UNKNOWN_RESULT = "(The result of this call is not known.)"
 
 
+def check_message_list(messages: object) -> None:
+    """Raises PartValidationError for what is no list of messages, such as one message or a text."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        got = type(cast("object", messages)).__name__
+        raise PartValidationError(f"messages is a list of messages, got {got}; write [message, …]")
+
+
 def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> list[Message]:
     """Parses a list of API messages. A result ends its call; a result without a call becomes text.
 
     Raises PartValidationError with the index of an invalid message.
     """
+    check_message_list(api_messages)
     messages: list[Message] = []
     for position, api_message in enumerate(api_messages):
         if not isinstance(api_message, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  data from outside

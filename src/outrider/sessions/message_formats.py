@@ -6,13 +6,13 @@ family, so no model receives it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
 import msgspec
 
 from outrider.errors import ConfigurationError, PartValidationError
-from outrider.sessions.anthropic_format import read_api_messages, write_api_messages
+from outrider.sessions.anthropic_format import check_message_list, read_api_messages, write_api_messages
 from outrider.types.anthropic_blocks import as_dict, content_blocks, read_file_url
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -30,6 +30,7 @@ _IMPORTED = "imported"  # the family of reasoning that was imported
 def read_messages(messages: Iterable[Any], at: int, format: MessageFormat | None = None) -> list[Message]:
     """Reads a list of messages; without a format it is detected. Raises PartValidationError with the index of an
     invalid message."""
+    check_message_list(messages)
     given = [_as_fields(message, position) for position, message in enumerate(messages)]
     chosen = detect_format(given) if format is None else _check_format(format)
     if chosen == "anthropic":
@@ -39,7 +40,11 @@ def read_messages(messages: Iterable[Any], at: int, format: MessageFormat | None
     for position, fields in enumerate(given):
         try:
             read(fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except KeyError as error:
+            raise PartValidationError(
+                f"messages[{position}]: it has no field {error} of the format {chosen}"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
             raise PartValidationError(f"messages[{position}]: {error}") from error
     return reader.finish(at)
 
@@ -133,7 +138,7 @@ class FormatReader:
             case "system" | "developer":
                 self._waiting.append((role, _text_of(content)))
             case "user":
-                self.add("user", content if isinstance(content, str) else [_read_part(part) for part in content or ()])
+                self.add("user", content if isinstance(content, str) else _read_parts(content))
             case "tool" | "function":
                 self.add_result(fields.get("tool_call_id") or fields["name"], _text_of(content))
             case "assistant":
@@ -146,10 +151,13 @@ class FormatReader:
         calls = [*(fields.get("tool_calls") or ())]
         if legacy := fields.get("function_call"):
             calls.append({"id": legacy["name"], "function": legacy})
+        if content is None:  # a refused or a spoken answer has its text in another field
+            spoken: Fields = fields.get("audio") or {}
+            content = fields.get("refusal") or spoken.get("transcript")
         if isinstance(content, str) and not calls and not reasoning:
             self.add("assistant", content)
             return
-        texts = [{"type": "text", "text": content}] if isinstance(content, str) else map(_read_part, content or ())
+        texts = [{"type": "text", "text": content}] if isinstance(content, str) else _read_parts(content)
         blocks = [_thinking(reasoning)] if isinstance(reasoning, str) and reasoning else []
         blocks += [block for block in texts if block.get("text") != ""]
         blocks += [_read_call(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
@@ -185,7 +193,7 @@ class FormatReader:
         elif isinstance(content, str):
             self.add(role, content)
         else:
-            blocks = [_read_part(part) for part in content or ()]
+            blocks = _read_parts(content)
             self.add_blocks(role, *blocks) if role == "assistant" else self.add(role, blocks)
 
     def read_content(self, fields: Fields) -> None:
@@ -193,8 +201,12 @@ class FormatReader:
         role = {"user": "user", "model": "assistant", "function": "user", None: "user"}.get(fields.get("role"))
         if role is None:
             raise ValueError(f"the role must be user or model, got {fields.get('role')!r}")
+        parts = fields.get("parts")
+        others = [name for name in fields if name not in ("role", "parts")]
+        if not isinstance(parts, list | tuple) and (parts is not None or others):  # an empty answer has no parts
+            raise ValueError(f"a content of Gemini has a list of `parts`, got {', '.join(others) or repr(parts)}")
         blocks: list[Fields] = []
-        for part in fields.get("parts") or ():
+        for part in cast("Sequence[Fields]", parts or ()):
             if response := part.get("functionResponse") or part.get("function_response"):
                 content, is_error = _read_response(response.get("response"))
                 self.add_result(self._answered_call(response), content, is_error=is_error)
@@ -271,6 +283,13 @@ def _read_call(call_id: str, name: str, arguments: Any) -> Fields:
         except msgspec.DecodeError:
             value = arguments
     return {"type": "tool_use", "id": call_id, "name": name, "input": value if is_object(value) else {"input": value}}
+
+
+def _read_parts(content: Any) -> list[Fields]:
+    """Reads the content of a message that is not a text."""
+    if content is not None and not isinstance(content, list | tuple):
+        raise ValueError(f"the content of a message is a text or a list of parts, got {type(content).__name__}")
+    return [_read_part(part) for part in content or ()]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _read_part(part: Any) -> Fields:

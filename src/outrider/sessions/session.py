@@ -1,12 +1,13 @@
 """The in-memory session: transcript, token usage, and conversion from and to the Anthropic message format."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Never, Protocol, Self, cast
 
 import msgspec
 
-from outrider.errors import PartValidationError
+from outrider.errors import PartValidationError, SessionInUseError
 from outrider.event_bus import EventBus
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
@@ -94,6 +95,7 @@ class Session:
         """What other modules have computed from the messages and may compute again. It is not stored."""
         for message in self.messages:
             message.join(self.id)
+        self._runs: dict[int, object] = {}  # the run that uses the session, by the id of this object: a copy has none
         self._bus = event_bus
         self._clock = clock
         created = clock()
@@ -107,6 +109,20 @@ class Session:
             if message.tokens.total or message.cost is not None:
                 usage = usage.plus(message.tokens, message.cost)
         return usage
+
+    @contextmanager
+    def reserve(self) -> Generator[None]:
+        """Reserve this object for one run, in any thread. Raises SessionInUseError while another run uses it."""
+        run = object()
+        if self._runs.setdefault(id(self), run) is not run:  # one operation, so that threads cannot both succeed
+            raise SessionInUseError(
+                f"session {self.id} is used by another run of this program; wait for its end, give each run a Session "
+                "of its own, or use an Engine, which queues input"
+            )
+        try:
+            yield
+        finally:
+            self._runs.clear()
 
     def add_user_message(self, content: str | AnyPart | Sequence[str | AnyPart]) -> Message:
         """Append a message of the user: a text, a part, or a list of both."""

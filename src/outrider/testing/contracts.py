@@ -92,7 +92,8 @@ async def _run_checks(
             async with asyncio.timeout(seconds):
                 await run(check)
         except Exception as error:  # noqa: BLE001  the code under test may raise anything
-            failures.append(f"{name}: {type(error).__name__}: {error}")
+            text = str(error) or (f"not done within {seconds:g} s" if isinstance(error, TimeoutError) else "")
+            failures.append(f"{name}: {type(error).__name__}: {text}")
     if failures:
         raise AssertionError("the contract is not fulfilled:\n" + "\n".join(failures))
 
@@ -142,15 +143,18 @@ async def _check_sessions(store: Store) -> None:
 
 
 async def _check_unknown_sessions(store: Store) -> None:
-    for name, action in (
-        ("get", store.get("x")),
-        ("load", store.load("x")),
-        ("append", store.append("x", [])),
-        ("delete", store.delete("x")),
-        ("fork", store.fork("x")),
-        ("acquire", store.acquire("x", current_process())),
-    ):
-        await _require_error(SessionNotFoundError, action, f"`{name}` of an unknown id raises no SessionNotFoundError")
+    actions: dict[str, Callable[[], Awaitable[Any]]] = {
+        "get": lambda: store.get("x"),
+        "load": lambda: store.load("x"),
+        "append": lambda: store.append("x", []),
+        "delete": lambda: store.delete("x"),
+        "fork": lambda: store.fork("x"),
+        "acquire": lambda: store.acquire("x", current_process()),
+    }
+    for name, action in actions.items():
+        await _require_error(
+            SessionNotFoundError, action(), f"`{name}` of an unknown id raises no SessionNotFoundError"
+        )
 
 
 async def _check_lists(store: Store) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Never, Self, cast
 
 import msgspec
 
@@ -36,6 +36,7 @@ from outrider.testing.simulator_answers import (
 from outrider.testing.simulator_rules import ApiRules, Body, as_camel_case
 from outrider.types.agents import Provider
 from outrider.types.parts import ToolUsePart
+from outrider.types.validate import check_names
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
@@ -172,7 +173,9 @@ class Simulator:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         tls_delay: float = 0.0,
+        **unknown: Never,
     ) -> None:
+        check_names("Simulator()", unknown, sorted(vars(self.__class__)["__init__"].__kwdefaults__))
         self.requests: list[SimulatedRequest] = []
         self.rejected: list[str] = []
         self.faults: dict[int, str] = {}

@@ -142,6 +142,8 @@ class SimulatedApi(msgspec.Struct, frozen=True):
 
 def call(tool: str, call_id: str = "", /, **arguments: Any) -> ToolUsePart:
     """Returns a call of a tool, as a piece of an answer: `call("read_file", path="a.txt")`."""
+    if not isinstance(tool, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"call() takes the name of a tool, got {tool!r}; write call('add', a=1, b=2)")
     return ToolUsePart(tool_id=call_id or f"call_{new_id().replace('-', '')}", tool_name=tool, tool_input=arguments)
 
 

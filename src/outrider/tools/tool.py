@@ -595,13 +595,16 @@ def to_tool_result(value: Any) -> str | ToolResult:
         return _load_attachments(_check_result(value))
     if value is None:
         return ""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise ToolFailure("the tool returned a coroutine, which was not awaited; write `return await …` in the tool")
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     try:
         return msgspec.json.encode(value, enc_hook=_to_builtin).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolFailure(
-            f"the tool returned a {type(value).__name__} that cannot be written as JSON ({error})"
+            f"the tool returned a value of type {type(value).__name__} that cannot be written as JSON ({error})"
         ) from error
 
 
@@ -661,9 +664,10 @@ def _to_builtin(value: Any) -> Any:
         return value.model_dump(mode="json")
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
-        raise TypeError("its text would only be the address of the object")
-    return str(value)
+    text = str(value)
+    if type(value).__str__ is object.__str__ and text.startswith("<") and text.endswith(">"):
+        raise TypeError(f"{type(value).__name__} has no text but {text}; return a text, a dict or a dataclass")
+    return text
 
 
 def _check_function(function: object) -> None:

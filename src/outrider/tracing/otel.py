@@ -188,6 +188,12 @@ class OpenTelemetry:
             from opentelemetry import metrics, trace
         except ImportError as error:
             raise ConfigurationError("OpenTelemetry is not installed: pip install 'outrider[otel]'") from error
+        for provider, method in ((tracer_provider, "get_tracer"), (meter_provider, "get_meter")):
+            if provider is not None and not hasattr(provider, method):
+                raise ConfigurationError(
+                    "OpenTelemetry() takes a TracerProvider and a MeterProvider of opentelemetry.sdk, or nothing for "
+                    f"the global ones; got {type(provider).__name__}"
+                )
         self._trace = trace
         self._tracer = trace.get_tracer("outrider", tracer_provider=tracer_provider)
         self._metrics = TelemetryMetrics(metrics.get_meter("outrider", meter_provider=meter_provider))

@@ -179,6 +179,8 @@ def parse_rule(text: str) -> PermissionRule:
 def check_rule(text: str, effect: Effect, where: str) -> PermissionRule:
     """Parses a rule of a program or a configuration file. Raises ConfigurationError that names the rule, if it cannot
     be parsed or cannot have this effect: an ignored deny rule would be dangerous."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"{where}.{effect}: a rule is a text, got {text!r}; {_FORM}")
     rule = parse_rule(text)
     if rule.parse_error:
         raise ConfigurationError(f"{where}.{effect}: {text!r} is not a rule: {rule.parse_error}; {_FORM}")

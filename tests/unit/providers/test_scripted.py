@@ -170,3 +170,13 @@ async def test_an_impossible_chunk_is_refused(piece: object):
 def test_a_call_for_a_script_has_a_unique_id():
     made = call("echo", text="x")
     assert isinstance(made, ToolUsePart) and made.tool_id != call("echo").tool_id
+
+
+async def test_a_function_of_a_script_may_be_async():
+    async def answer(request: Request) -> str:
+        await asyncio.sleep(0)
+        return f"for {request.model}"
+
+    for script in (answer, [answer], lambda request: answer):
+        found, _ = await collect(ScriptedClient(script), ask())
+        assert found.message.get_text_content() == "for demo"

@@ -85,6 +85,47 @@ def test_reasoning_of_another_program_is_shown_and_belongs_to_no_model():
     assert session.get_messages("openai")[1] == answer
 
 
+@pytest.mark.parametrize(
+    ("format", "messages", "problem"),
+    [
+        ("google", [{"role": "user", "content": "Hi"}], r"messages\[0\]: a content .* `parts`, got content"),
+        ("google", [{"role": "user", "parts": "Hi"}], r"messages\[0\]: a content .* `parts`, got 'Hi'"),
+        ("openai", [{"role": "user", "content": 3}], r"messages\[0\]: the content .*, got int"),
+        ("openai-responses", [{"type": "function_call", "name": "x"}], r"messages\[0\]: it has no field 'call_id'"),
+        ("openai", "Hi", "messages is a list of messages, got str"),
+        ("anthropic", "Hi", "messages is a list of messages, got str"),
+        (None, {"role": "user", "content": "Hi"}, "messages is a list of messages, got dict"),
+        ("anthropic", 3, "messages is a list of messages, got int"),
+    ],
+)  # fmt: skip
+def test_a_message_in_another_form_is_refused_and_nothing_is_lost(format: Any, messages: Any, problem: str):
+    session = Session()
+    session.add_user_message("Before")
+    with pytest.raises(PartValidationError, match=problem):
+        session.set_messages(messages, format)
+    assert session.messages[0].get_text_content() == "Before"
+
+
+def test_a_refused_or_spoken_answer_of_chat_completions_has_its_text():
+    session = Session()
+    session.set_messages(
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "refusal": "I cannot."},
+            {"role": "user", "content": "Say it"},
+            {"role": "assistant", "content": None, "audio": {"id": "a1", "transcript": "Hello."}},
+        ],
+        "openai",
+    )
+    assert [message.get_text_content() for message in session.messages] == ["Hi", "I cannot.", "Say it", "Hello."]
+
+
+def test_an_empty_answer_of_gemini_is_read():
+    session = Session()
+    session.set_messages([*GEMINI, {"role": "model"}, {"role": "model", "parts": None}], "google")
+    assert session.get_messages("google") == GEMINI
+
+
 def test_what_cannot_be_read_is_named_and_changes_nothing():
     session = Session()
     session.add_user_message("before")

@@ -1,9 +1,11 @@
 """Methods, partials, generators and callable objects as tools, and docstrings of every style."""
 
 import asyncio
+import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from functools import partial, wraps
-from typing import Any, Optional, TypedDict, Unpack
+from typing import Any, Optional, TypedDict, Unpack, cast
 
 import pytest
 
@@ -173,10 +175,28 @@ async def test_chunks_of_generators_are_progress_and_their_text_is_the_result():
 
 
 async def test_an_object_without_a_text_is_never_sent_as_its_address():
-    with pytest.raises(ToolFailure, match="returned a Opaque that cannot be written as JSON"):
+    with pytest.raises(ToolFailure, match="returned a value of type Opaque that cannot be written as JSON"):
         await Tool(lambda: Opaque(), name="t").execute()  # noqa: PLW0108
     with pytest.raises(ToolFailure, match="list that cannot be written"):
         await Tool(lambda: [Opaque()], name="t").execute()
+    for value in (len, iter([1]), threading.Lock(), re.match("a", "a")):
+        with pytest.raises(ToolFailure, match=r"has no text but <.*; return a text, a dict or a dataclass"):
+            await Tool(partial(lambda found: {"a": found}, value), name="t").execute()
+
+
+async def test_a_coroutine_that_a_tool_did_not_await_is_an_error():
+    async def read() -> str:
+        return "text"
+
+    async def look() -> object:
+        return read()
+
+    with pytest.raises(ToolFailure, match="returned a coroutine, which was not awaited; write `return await"):
+        await Tool(look).execute()
+
+
+async def test_a_failure_with_an_exception_as_its_message_has_the_text_of_it():
+    assert ToolFailure(cast("Any", OSError("no disk"))).message == "no disk"
 
 
 GOOGLE = """Search the web.

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
+from outrider.errors import ConfigurationError
 from outrider.sessions.postgres import reads, writes
 from outrider.sessions.postgres.connection import MAX_CONNECTIONS, NotificationListener, TransactionPool
 from outrider.sessions.postgres.schema import Connection, is_current_schema, migrate_schema
@@ -30,6 +31,7 @@ from outrider.sessions.rows.codec import AppendRequest, to_rows
 from outrider.sessions.rows.session_rows import decode_session, forked_session
 from outrider.types.ids import now_ms
 from outrider.types.outcomes import OutcomeChoice
+from outrider.types.validate import check_names
 
 T = TypeVar("T")
 _ANY_SESSION = SessionFilter()
@@ -52,7 +54,13 @@ class PostgresStore:
         clock: Callable[[], int] = now_ms,
         outage_seconds: float = 0.0,
         max_connections: int = MAX_CONNECTIONS,
+        **unknown: Never,
     ) -> None:
+        check_names("PostgresStore()", unknown, ("url", "schema", "clock", "outage_seconds", "max_connections"))
+        if "://" not in str(url) and "=" not in str(url):  # it may contain a password, so it is not shown
+            raise ConfigurationError(
+                "PostgresStore takes the address of a database: PostgresStore('postgresql://user@host/database')"
+            )
         self._schema = schema
         self._clock = clock
         self._pool = TransactionPool(url, schema, max_connections=max_connections)

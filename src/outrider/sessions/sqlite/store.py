@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Never, Self, TypeVar
 
 from outrider.errors import ConfigurationError
 from outrider.sessions.database_files import file_system_type
@@ -37,6 +37,7 @@ from outrider.sessions.sqlite.search import IdleMaintenance
 from outrider.sessions.sqlite.writer import DatabaseWriter
 from outrider.types.ids import now_ms
 from outrider.types.outcomes import OutcomeChoice
+from outrider.types.validate import check_names
 
 POLL_SECONDS = 0.1
 
@@ -115,7 +116,9 @@ class SqliteStore:
         *,
         clock: Callable[[], int] = now_ms,
         file_system: FileSystemType = file_system_type,
+        **unknown: Never,
     ) -> None:
+        check_names("SqliteStore()", unknown, ("path", "clock"))
         if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f'SqliteStore takes the path of a file, such as "sessions.db"; got {path!r}')
         self.path = Path(path)

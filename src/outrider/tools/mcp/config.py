@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,6 +39,14 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
             )
         if isinstance(args, str):
             raise ConfigurationError(f"StdioServer({self.name!r}): args is a tuple of texts; write args=({args!r},)")
+        where, command = f"StdioServer({self.name!r})", cast("Any", self.command)
+        if not isinstance(command, str):
+            raise ConfigurationError(
+                f"{where}: command is one program, got {command!r}; write command='npx', args=('-y', 'server')"
+            )
+        if not isinstance(args, list | tuple) or not all(isinstance(word, str) for word in cast("list[Any]", args)):
+            raise ConfigurationError(f"{where}: args is a tuple of texts; write args=('-y', 'server')")
+        _check_texts(f"{where}: env", self.env, "env={'NAME': 'value'}")
 
     @property
     def display_address(self) -> str:
@@ -63,7 +71,7 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
         return f"StdioServer({self.name!r}, {self.command!r}, env={sorted(self.env)})"
 
 
-class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
+class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """A client that is registered at an authorization server manually, for servers at which Outrider cannot register
     itself. `issuer` names the authorization server: the client is used at no other one. With `callback_port` a login
     ends at `http://127.0.0.1:PORT/callback`. The grant `client_credentials` needs no login of a person."""
@@ -89,6 +97,15 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsM
     transport: Literal["http", "sse"] = "http"
     oauth: OAuthClient | None = None
 
+    def __post_init__(self) -> None:
+        url, where = cast("Any", self.url), f"HttpServer({self.name!r})"
+        if not self.name or not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https"):
+            # The address may contain a password, so it is not shown.
+            raise ConfigurationError(f"{where} needs a name, and a url that begins with http:// or https://")
+        _check_texts(f"{where}: headers", self.headers, "headers={'Authorization': 'Bearer …'}")
+        if self.oauth is not None and not isinstance(self.oauth, OAuthClient):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"{where}: oauth is an OAuthClient; write oauth=OAuthClient(client_id='…')")
+
     @property
     def display_address(self) -> str:
         """Returns the URL without credentials and query."""
@@ -111,7 +128,13 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsM
 ServerConfig = StdioServer | HttpServer
 
 
-class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+def _check_texts(where: str, values: Any, example: str) -> None:
+    """Raises ConfigurationError for what is no dict of texts. The values may be secrets, so they are not shown."""
+    if not is_object(values) or not all(isinstance(text, str) for pair in values.items() for text in pair):
+        raise ConfigurationError(f"{where} is a dict of texts; write {example}")
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """Resource limits of one server: seconds, bytes and numbers of items."""
 
     startup: float = 30.0

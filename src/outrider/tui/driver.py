@@ -6,6 +6,7 @@ import re
 import selectors
 import sys
 import threading
+import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
@@ -167,7 +168,7 @@ class InputParser:
             if pasted:
                 yield events.Paste(piece)
             else:
-                yield from self._parse_keys(_REPLIES.sub("", piece))
+                yield from map(_typed_text, self._parse_keys(_REPLIES.sub("", piece)))
         self._release_time = get_time() + constants.ESCAPE_DELAY if self._pastes.may_begin else None
 
     def tick(self) -> Iterator[Message]:
@@ -184,6 +185,14 @@ class InputParser:
                 yield from self._keys.feed(keys) if keys else ()
                 yield events.Key("escape", "\x1b")
         yield from self._keys.feed(text) if text else ()  # Textual takes an empty text for the end of the input
+
+
+def _typed_text(message: Message) -> Message:
+    """Return an invisible character, such as the joiners of emoji, Persian and Hindi, as a paste: Textual's text fields
+    ignore keys without a visible character."""
+    if isinstance(message, events.Key) and message.character and unicodedata.category(message.character) == "Cf":
+        return events.Paste(message.character)
+    return message
 
 
 class PasteSplitter:

@@ -1,6 +1,7 @@
 """The widgets of the screen, each in a small application."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from outrider.tui.widgets.status import QueuedInputLines, side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
+from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolPending, ToolRunning
 
 
 class Stage(App[None]):
@@ -183,6 +184,26 @@ async def test_a_click_unfolds_what_is_long():
         await pilot.click(TranscriptWidget, offset=(5, 2))
         await pilot.pause()
         assert "row 0" in "\n".join(shown(transcript))
+
+
+def test_lines_above_an_output_include_those_that_the_model_does_not_get():
+    output = "\n".join(f"row {n}" for n in range(40))
+    state = ToolCompleted({"command": "seq"}, output, EndedTime(0, 1), metadata={"truncated": {"lines": 20_001}})
+    ended = ToolCallItem(ToolPart(call_id="c", tool="shell", state=state))
+    assert "… 19,993 lines above" in [line.plain.strip() for line in item_lines(ended, 60, DARK)]
+    running = ToolCallItem(ToolPart(call_id="c", tool="shell", state=ToolRunning({"command": "seq"}, RunningTime(0))))
+    running.append_output("".join(f"row {n}\n" for n in range(5000)))
+    assert "… 4,992 lines above" in [line.plain.strip() for line in item_lines(running, 60, DARK)]
+
+
+def test_a_message_of_megabytes_is_drawn_at_once():
+    item = UserItem("u", "a line of a log file with wörds\n" * 160_000)
+    start = time.process_time()
+    lines = [line.plain.strip("▌ ") for line in item_lines(item, 80, DARK)]
+    assert lines[-1] == "… 159,940 more lines"
+    item.expanded = True
+    assert len(item_lines(item, 80, DARK)) == 2001
+    assert time.process_time() - start < 1  # 5 s, if all lines are wrapped
 
 
 @pytest.mark.parametrize("width", [20, 40, 120])

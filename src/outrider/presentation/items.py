@@ -265,6 +265,7 @@ REMEDIES = {
     "StalledStreamError": _CONTINUE,
     "MalformedAnswerError": _CONTINUE,
     "LimitReachedError": 'raise the limit, then send "continue"',
+    "LeaseLostError": "continue there, or open the session here again (/resume)",
 }
 """What to do after an error that ended a turn, by the name of its class."""
 _END_REMEDIES = {

@@ -190,6 +190,7 @@ class Composer(TextArea):
         Binding("alt+d", "delete_word_right", show=False),
         Binding("alt+z,ctrl+shift+z", "redo", show=False),
         Binding("ctrl+underscore", "undo", show=False),
+        Binding("ctrl+z", "undo_or_suspend", show=False),
     ]
 
     DEFAULT_CSS = """
@@ -276,6 +277,15 @@ class Composer(TextArea):
     def undo(self) -> None:
         super().undo()
         self.history.checkpoint()  # the next change must not be undone together with an earlier one
+
+    def action_undo_or_suspend(self) -> None:
+        """Undo the last change. If there is none, stop the process, as Ctrl+Z does in a shell."""
+        app = cast("App[Any]", self.app)  # pyright: ignore[reportUnknownMemberType]
+        driver = app._driver  # pyright: ignore[reportPrivateUsage]
+        if self.history.undo_stack:
+            self.undo()
+        elif isinstance(driver, TerminalDriver) and driver.has_job_control:
+            app.action_suspend_process()
 
     def redo(self) -> None:
         super().redo()

@@ -54,6 +54,15 @@ class TerminalDriver(LinuxDriver):
         """The time since the last key or mouse event."""
         return get_time() - self.last_input
 
+    @property
+    def has_job_control(self) -> bool:
+        """Whether the parent process is a shell that can continue this process (`fg`) after it is stopped."""
+        try:
+            parent = os.getppid()
+            return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+        except ProcessLookupError:
+            return False
+
     def release_input(self) -> None:
         """Deliver the keys that were typed before the application was ready, in their order."""
         with self._lock:

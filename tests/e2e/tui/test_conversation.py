@@ -229,3 +229,5 @@ def test_a_session_that_is_open_in_another_process_is_taken_over_only_on_request
     second.wait_for("I am the first.", "script/demo", without="open in another process")
     second.say("again")
     second.wait_for("▌ again", "I am the first.")
+    first.say("are you there?")
+    first.wait_for("another process took session", "/resume")

@@ -14,7 +14,7 @@ from textual.geometry import Offset, Region
 from textual.pilot import Pilot
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.widgets import Input, Static
+from textual.widgets import Input, OptionList, Static
 
 from outrider.engine.frontend import AskedQuestion
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
@@ -579,3 +579,52 @@ async def test_a_selection_is_visible_on_code_and_copied_without_margins():
         assert transcript.get_selection(selection) == ("if x:\n    " + "y" * 70 + "()", "\n")
         whole = Selection(Offset(0, 2), Offset(-1, last))
         assert transcript.get_selection(whole) == (answer, "\n")
+
+
+async def test_a_part_of_an_answer_and_of_an_input_is_copied_without_margins():
+    transcript = TranscriptWidget()
+    async with Stage(transcript).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show_items(
+            [UserItem("u", "hello\nthere"), TextItem("t", "m", "One.\n\nTwo.\n\nThree.", streaming=False)]
+        )
+        await pilot.pause()
+        rows = shown(transcript)
+        part = Selection(Offset(4, 0), Offset(-1, rows.index("  Two.")))
+        assert transcript.get_selection(part) == ("llo\nthere\n\nOne.\n\nTwo.", "\n")
+
+
+async def test_a_double_click_selects_a_word_and_a_triple_click_a_line():
+    output = "\n".join(f"日本 row {n} of /tmp/some-file.txt: done" for n in range(40))
+    part = ToolPart(call_id="c", tool="shell", state=ToolCompleted({"command": "seq 40"}, output, EndedTime(0, 1)))
+    transcript = TranscriptWidget()
+    async with Stage(transcript).run_test(size=(60, 30)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show_items([UserItem("u", "hello there"), ToolCallItem(part)])
+        await pilot.pause()
+        y, before = next(n for n, row in enumerate(shown(transcript)) if "some-file" in row), shown(transcript)
+        await pilot.click(TranscriptWidget, offset=(22, y), times=2)
+        await pilot.pause()
+        assert shown(transcript) == before  # nothing is expanded
+        assert transcript.screen.get_selected_text() == "/tmp/some-file.txt:"
+        await pilot.click(TranscriptWidget, offset=(22, y), times=3)
+        await pilot.pause()
+        selected = transcript.screen.get_selected_text()
+        assert selected is not None
+        assert selected == before[y].strip()
+
+
+async def test_a_picker_shows_items_with_the_typed_phrase_first():
+    items = [PickerItem(str(n), f"Paragraph {n}: text") for n in (117, 77, 7)]
+
+    class Picking(Stage):
+        def on_mount(self) -> None:
+            self.push_screen(PickerScreen("Find", items))
+
+    async with Picking().run_test(size=(80, 24)) as pilot:
+        await pilot.press(*"paragraph 7:")
+        await pilot.pause()
+        options = pilot.app.screen.query_one(OptionList)
+        assert [option.id for option in options.options] == ["7", "117", "77"]

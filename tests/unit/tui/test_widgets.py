@@ -628,3 +628,21 @@ async def test_a_picker_shows_items_with_the_typed_phrase_first():
         await pilot.pause()
         options = pilot.app.screen.query_one(OptionList)
         assert [option.id for option in options.options] == ["7", "117", "77"]
+
+
+async def test_the_cursor_and_backspace_treat_an_emoji_a_flag_and_an_accent_as_one_character():
+    composer = Composer(CompletionList(), InputHistory(None, Path("/ws")), ())
+    characters = ["a", "👨\u200d👩\u200d👧", "e\u0301", "🇩🇪", "🇫🇷", "❤\ufe0f", "👍🏽", "ی", "日"]
+    async with Stage(composer).run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        composer.set_text("".join(characters))
+        for number in range(len(characters) - 1, -1, -1):
+            await pilot.press("left")
+            assert composer.cursor_location == (0, len("".join(characters[:number])))
+        for number in range(1, len(characters) + 1):
+            await pilot.press("right")
+            assert composer.cursor_location == (0, len("".join(characters[:number])))
+        await pilot.press("left", "left", "left", "delete")
+        assert composer.text == "".join([*characters[:-3], *characters[-2:]])
+        await pilot.press("backspace", "backspace", "backspace", "backspace", "backspace")
+        assert composer.text == "".join(["a", *characters[-2:]])

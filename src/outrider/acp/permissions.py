@@ -154,9 +154,14 @@ class PermissionRequests:
 
     async def _abort_turn(self, view: PermissionView) -> None:
         """Aborts the turn after the client cancelled, unless the approval is already closed because the turn has
-        ended."""
-        if any(found.id == view.id for found in await self._engine.approvals(view.question.session_id)):
+        ended. A command of a command file belongs to no turn: it is denied."""
+        if await self._is_open(view):
             await self._engine.abort(self._session_id)
+        if await self._is_open(view):
+            await self._engine.answer(view.id, allow=False, by=EDITOR_SENDER)
+
+    async def _is_open(self, view: PermissionView) -> bool:
+        return any(found.id == view.id for found in await self._engine.approvals(view.question.session_id))
 
 
 async def _wait_forever() -> None:

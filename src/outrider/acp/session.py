@@ -43,6 +43,7 @@ from outrider.engine.frontend import (
     describe_model,
     list_models,
     list_offers,
+    run_embedded_command,
 )
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import requested_approval_view
@@ -218,14 +219,14 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
     return find_custom_commands(trust.project, folders.commands_folder, folders.home, trusted=trust.trusted)
 
 
-def expand_custom_command(parts: Sequence[PartBase], settings: Settings) -> Sequence[PartBase]:
-    """Returns the parts of a prompt; a command that a file defines is replaced by its text."""
+def find_called_command(parts: Sequence[PartBase], settings: Settings) -> tuple[CustomCommand, str] | None:
+    """Returns the command from a file that a prompt calls, and its argument; None if it calls none."""
     first = parts[0] if parts else None
     if not isinstance(first, TextPart) or not first.text.startswith("/"):
-        return parts
+        return None
     name, _, argument = first.text[1:].partition(" ")
     found = next((command for command in load_custom_commands(settings) if command.name == name.strip()), None)
-    return parts if found is None else [TextPart(found.expand(argument.strip()).rstrip()), *parts[1:]]
+    return None if found is None else (found, argument.strip())
 
 
 def _name_folders(folders: Sequence[str]) -> list[TextPart]:
@@ -352,6 +353,8 @@ class EditorSession:
         self._send_lock = asyncio.Lock()  # held during replay, so that live updates follow the stored messages
         self._inputs: set[str] = set()
         self._cancel_count = 0
+        self._expansion: asyncio.Future[TextPart] | None = None  # while the commands of a command file run
+        self._command_sessions: set[str] = set()  # of these commands; they have questions, but no messages
         self._has_named_folders = False  # whether the model knows the folders besides the workspace
         self._unsubscribe = opened.engine.bus.subscribe_all(self._handle_event)
 
@@ -375,7 +378,7 @@ class EditorSession:
             self._terminals.close()
 
     def includes_session(self, session_id: str) -> bool:
-        return self._updates.includes_session(session_id)
+        return session_id in self._command_sessions or self._updates.includes_session(session_id)
 
     async def ask_model_question(self, question: UserQuestion, context: ToolContext) -> tuple[str, ...] | None:
         call = self._updates.view_call(context.session_id, context.call_id)
@@ -387,7 +390,11 @@ class EditorSession:
         if (command := parse_command(parts)) is not None:
             return await self._run_command(command)
         cancels_before, input_id = self._cancel_count, new_id()
-        parts = await asyncio.to_thread(expand_custom_command, parts, self._settings)
+        if (called := await asyncio.to_thread(find_called_command, parts, self._settings)) is not None:
+            prompt = await self._expand_command(*called)
+            if prompt is None:
+                return TurnEnd("aborted")
+            parts = [prompt, *parts[1:]]
         if not self._has_named_folders:
             parts, self._has_named_folders = [*parts, *_name_folders(self._readable)], True
         self._inputs.add(input_id)
@@ -400,6 +407,25 @@ class EditorSession:
             self._inputs.discard(input_id)
         await self.engine.bus.settled()
         return await self._ask_about_plan(end)
+
+    async def _expand_command(self, command: CustomCommand, argument: str) -> TextPart | None:
+        """Returns the prompt of a command from a file, or None if the client cancels a shell command that it contains.
+        Raises ToolFailure if one of them does not succeed."""
+
+        async def run(text: str) -> ToolPart:
+            child = self._command_sessions.add
+            return await run_embedded_command(self.engine, self.session_id, text, command.allowed_commands, child)
+
+        self._expansion = expansion = asyncio.ensure_future(command.expand_with(argument, run))
+        try:
+            return await expansion
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            return None
+        finally:
+            expansion.cancel()
+            self._expansion = None
 
     async def send_commands(self) -> None:
         """Sends the commands, then the models that the servers list. Waits shortly: a client accepts updates only after
@@ -428,7 +454,9 @@ class EditorSession:
         await self._stop_turn()
 
     async def _stop_turn(self) -> None:
-        """Aborts the running turn and withdraws the client's queued input."""
+        """Aborts the running turn or the commands of a command file, and withdraws the client's queued input."""
+        if self._expansion is not None:
+            self._expansion.cancel()
         for input_id in list(self._inputs):
             await self.engine.withdraw(self.session_id, input_id)
         await self.engine.abort(self.session_id)

@@ -345,13 +345,14 @@ class ShellCall:
 
     def is_limited_to(self, rules: Sequence[PermissionRule]) -> bool:
         """Returns whether the rules name every command. One that is proven read-only may be a shell builtin, which
-        no allow rule covers."""
+        no allow rule covers. A rule for a program with any arguments, such as `sh *`, includes what it runs."""
         rules = [rule for rule in rules if rule.matches_tool(self.tool) and not rule.parse_error]
         if any(rule.pattern is None for rule in rules):
             return True
         return bool(self.script.commands and not self.script.problems) and all(
             any(
                 self.rule_matcher.find_coverage_gap(rule, command) is None
+                or self.rule_matcher.names_program(rule, command)
                 or (command.unproven_reason is None and self.rule_matcher.names_command(rule, command))
                 for rule in rules
             )

@@ -151,8 +151,8 @@ class SessionActivity:
         self.turn_tokens += event.tokens.output + event.tokens.reasoning
         self.streamed_characters = 0
         self.answers += 1
-        if own and event.tokens.total:
-            self.context_tokens = event.tokens.total - event.withdrawn_tokens
+        if own and (used := event.tokens.total - event.withdrawn_tokens):  # 0: no attempt was answered
+            self.context_tokens = used
         if event.cost is not None:
             self._cost += Decimal(event.cost)
         elif event.tokens.total:

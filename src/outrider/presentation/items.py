@@ -265,6 +265,7 @@ REMEDIES = {
     "StalledStreamError": _CONTINUE,
     "MalformedAnswerError": _CONTINUE,
     "LimitReachedError": 'raise the limit, then send "continue"',
+    "LeaseLostError": "continue there, or open the session here again (/resume)",
 }
 """What to do after an error that ended a turn, by the name of its class."""
 _END_REMEDIES = {
@@ -429,6 +430,7 @@ class ToolCallItem(BaseItem):
         self.part = part
         self.raw_input = part.state.raw if isinstance(part.state, ToolPending) else ""
         self.live_output: deque[str] = deque([""], maxlen=LIVE_OUTPUT_LINES)
+        self.dropped_lines = 0  # of the output, above `live_output`
         self.child_activity = ""  # what the called agent is doing
 
     def append_input(self, delta: str) -> None:
@@ -438,6 +440,7 @@ class ToolCallItem(BaseItem):
     def append_output(self, text: str) -> None:
         first, *rest = text.split("\n")
         self.live_output[-1] = (self.live_output[-1] + first)[-_LIVE_LINE_LENGTH:]
+        self.dropped_lines += max(len(self.live_output) + len(rest) - LIVE_OUTPUT_LINES, 0)
         self.live_output.extend(rest)
         self.touch()
 

@@ -172,6 +172,12 @@ def call_outcome(part: ToolPart) -> CallOutcome:
             return CallOutcome()
 
 
+def truncated_lines(part: ToolPart) -> int:
+    """Returns the number of lines of an output before it was shortened for the model, or 0 if it has all of them."""
+    truncated = part.state.metadata.get("truncated") if isinstance(part.state, ToolCompleted) else None
+    return _integer(cast("dict[str, Any]", truncated).get("lines")) or 0 if isinstance(truncated, dict) else 0
+
+
 def outcome_facts(part: ToolPart) -> list[str]:
     """What to show beside the status of a call: exit code, changed lines, duration, why it failed or waits."""
     outcome, facts = call_outcome(part), list[str]()

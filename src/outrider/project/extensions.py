@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,9 @@ from outrider.project.trust import (
 )
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
+from outrider.types.origins import Origin, Origins, merge_origins
+from outrider.types.parts import TextPart, ToolPart
+from outrider.types.tool_state import ToolCompleted
 
 if TYPE_CHECKING:
     from outrider.project.mcp import McpServerManager
@@ -113,6 +116,8 @@ def _unquote(value: str) -> str:
 
 
 MAX_COMMAND_BYTES = 100_000
+MAX_EMBEDDED_CHARS = 20_000  # of the output of one command in a command file
+MAX_REASON_CHARS = 300  # of the output of one that failed
 USER_COMMAND_FOLDER = Path(".claude/commands")
 _PLACEHOLDER = lazy_pattern(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
 _EMBEDDED_COMMAND = lazy_pattern(r"(?<!\S)!`([^`\n]+)`")
@@ -144,13 +149,34 @@ class CustomCommand(msgspec.Struct, frozen=True):
     runs_commands: bool = False
     allowed_commands: tuple[str, ...] | None = None
 
+    async def expand_with(self, argument: str, run: Callable[[str], Awaitable[ToolPart]]) -> TextPart:
+        """Return the prompt with the outputs of its shell commands, which `run` executes, and their origins. Raises
+        ToolFailure if one of them does not succeed."""
+        origins: Origins = ()
+        pieces: list[str] = []
+        for piece in self.expand_pieces(argument):
+            if isinstance(piece, str):
+                pieces.append(piece)
+                continue
+            try:
+                call = await run(piece.command)
+            except ToolFailure as error:
+                reason = " ".join(error.message[:MAX_REASON_CHARS].split())
+                raise ToolFailure(f"/{self.name} was not sent, because `{piece.command}` failed: {reason}") from None
+            unknown = Origin("tool", piece.command[:200], untrusted=True, private=True)
+            origins = merge_origins(origins, (unknown,) if call.origins is msgspec.UNSET else call.origins)
+            output = call.state.output.rstrip("\n") if isinstance(call.state, ToolCompleted) else ""
+            pieces.append(output[:MAX_EMBEDDED_CHARS])
+        text = "".join(pieces).rstrip()
+        return TextPart(text, origins=origins) if origins else TextPart(text)
+
     def expand(self, argument: str) -> str:
         """Return the prompt. Raises ToolFailure if it needs the output of shell commands."""
         pieces = self.expand_pieces(argument)
         if found := next((piece for piece in pieces if isinstance(piece, EmbeddedCommand)), None):
             raise ToolFailure(
-                f"/{self.name} needs the output of `{found.command}`. Only the terminal application runs the commands "
-                "of a command file; nothing was run and nothing was sent"
+                f"/{self.name} needs the output of `{found.command}`. Only the terminal application and editors "
+                "run the commands of a command file; nothing was run and nothing was sent"
             )
         return "".join(piece for piece in pieces if isinstance(piece, str))
 

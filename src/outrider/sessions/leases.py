@@ -124,21 +124,22 @@ class SessionLease:
             return await self._store.append(
                 self._session_id, values, token=token, draft=draft, synced=synced, takes=takes
             )
-        except LeaseLostError:
-            self.mark_lost()
+        except LeaseLostError as error:
+            self.mark_lost(error)
             raise
         except StorageFullError as error:
             self._publish_error(error)
             raise
 
-    def mark_lost(self) -> None:
-        """Records the loss of the lease once.
+    def mark_lost(self, error: LeaseLostError) -> None:
+        """Records and publishes the loss of the lease once.
 
         `on_lost` runs in the next loop iteration, so the write that detected the loss raises LeaseLostError first.
         """
         if not self.is_lost:
             self.is_lost = True
             self._detach()
+            self._publish_error(error)
             asyncio.get_running_loop().call_soon(self._notify_lost)
 
     async def stop_renewal(self) -> None:
@@ -159,8 +160,7 @@ class SessionLease:
             if self._retry is not None:
                 await self._retry()
         except LeaseLostError as error:
-            self.mark_lost()
-            self._publish_error(error)
+            self.mark_lost(error)
         except StoreError:
             return  # the store is full or busy; the next renewal detects a takeover by its token
         finally:

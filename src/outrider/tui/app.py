@@ -462,6 +462,14 @@ class OutriderApp(App[int]):
         if chosen is not None:
             composer.set_text(inputs[int(chosen)])
 
+    def on_driver_signal_resume(self) -> None:
+        """Draw the whole screen, which is empty after the process was stopped and continued."""
+        self._draw_everything()
+
+    def _draw_everything(self) -> None:
+        self.refresh(layout=True)
+        self.screen.refresh()
+
     def action_open_editor(self) -> None:
         if self.ui.find_widget(ComposerFrame).display:  # not while a question is shown in its place
             self._after_typed_keys(lambda: self.start_work(self._open_editor()))
@@ -471,8 +479,7 @@ class OutriderApp(App[int]):
         composer = self.ui.find_widget(Composer)
         with self.suspend():
             edited = await edit_in_editor(composer.expanded_text())
-        self.refresh(layout=True)
-        self.screen.refresh()
+        self._draw_everything()
         if edited is None:
             self.notify(
                 f"The editor failed: {' '.join(editor_command())}. Set VISUAL to another one.", severity="error"

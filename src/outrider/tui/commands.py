@@ -276,6 +276,7 @@ KEYS = (
     ("Ctrl+X", "edit the input in $VISUAL or $EDITOR"),
     ("Ctrl+V", "paste an image or text of the clipboard"),
     ("Ctrl+Z · Alt+Z", "undo and redo in the input; Ctrl+W, Ctrl+U, Ctrl+K delete a word, to the start, to the end"),
+    ("Ctrl+Z", "with nothing to undo: suspend the program; `fg` in the shell continues it"),
     ("Shift+Tab", "next mode: agent, plan, chat; /mode background works without asking"),
     ("Ctrl+T", "next approval level of agent mode: ask, edits, auto"),
     ("Ctrl+O · Ctrl+G", "choose the model · the agent"),

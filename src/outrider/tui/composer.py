@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -184,6 +185,26 @@ class DraftFile:
                 file.write(msgspec.json.encode(draft))
 
 
+# Joiner, variation selectors, keycap and skin tones: they change the emoji before them.
+_EMOJI_MARKS = frozenset("\u200d\ufe0e\ufe0f\u20e3\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
+
+
+def _character_start(line: str, end: int) -> int:
+    """Return where the character that ends at `end` starts, as people see it: a letter with its accents, an emoji of
+    several parts, or a flag."""
+    start = end - 1
+    while start and (_changes_previous(line[start]) or line[start - 1] == "\u200d"):
+        start -= 1
+    letters = 0  # of flags, which are pairs of letters
+    while letters <= start and "\U0001f1e6" <= line[start - letters] <= "\U0001f1ff":
+        letters += 1
+    return start - 1 if letters and letters % 2 == 0 else start
+
+
+def _changes_previous(char: str) -> bool:
+    return char in _EMOJI_MARKS or unicodedata.combining(char) != 0
+
+
 class Composer(TextArea):
     """The input field with completion, history, paste marks, a stored draft and optional vi keys."""
 
@@ -193,6 +214,7 @@ class Composer(TextArea):
         Binding("alt+d", "delete_word_right", show=False),
         Binding("alt+z,ctrl+shift+z", "redo", show=False),
         Binding("ctrl+underscore", "undo", show=False),
+        Binding("ctrl+z", "undo_or_suspend", show=False),
     ]
 
     DEFAULT_CSS = """
@@ -280,6 +302,28 @@ class Composer(TextArea):
     def undo(self) -> None:
         super().undo()
         self.history.checkpoint()  # the next change must not be undone together with an earlier one
+
+    def action_undo_or_suspend(self) -> None:
+        """Undo the last change. If there is none, stop the process, as Ctrl+Z does in a shell."""
+        app = cast("App[Any]", self.app)  # pyright: ignore[reportUnknownMemberType]
+        driver = app._driver  # pyright: ignore[reportPrivateUsage]
+        if self.history.undo_stack:
+            self.undo()
+        elif isinstance(driver, TerminalDriver) and driver.has_job_control:
+            app.action_suspend_process()
+
+    def get_cursor_left_location(self) -> tuple[int, int]:
+        row, column = self.cursor_location
+        start = _character_start(self.document.get_line(row), column) if column else 0
+        return (row, start) if column else super().get_cursor_left_location()
+
+    def get_cursor_right_location(self) -> tuple[int, int]:
+        row, column = self.cursor_location
+        line = self.document.get_line(row)
+        end = column + 1
+        while end < len(line) and _character_start(line, end + 1) <= column:
+            end += 1
+        return (row, end) if column < len(line) else super().get_cursor_right_location()
 
     def redo(self) -> None:
         super().redo()

@@ -6,6 +6,7 @@ import re
 import selectors
 import sys
 import threading
+import unicodedata
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
@@ -52,6 +53,15 @@ class TerminalDriver(LinuxDriver):
     def idle_seconds(self) -> float:
         """The time since the last key or mouse event."""
         return get_time() - self.last_input
+
+    @property
+    def has_job_control(self) -> bool:
+        """Whether the parent process is a shell that can continue this process (`fg`) after it is stopped."""
+        try:
+            parent = os.getppid()
+            return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
+        except ProcessLookupError:
+            return False
 
     def release_input(self) -> None:
         """Deliver the keys that were typed before the application was ready, in their order."""
@@ -167,7 +177,7 @@ class InputParser:
             if pasted:
                 yield events.Paste(piece)
             else:
-                yield from self._parse_keys(_REPLIES.sub("", piece))
+                yield from map(_typed_text, self._parse_keys(_REPLIES.sub("", piece)))
         self._release_time = get_time() + constants.ESCAPE_DELAY if self._pastes.may_begin else None
 
     def tick(self) -> Iterator[Message]:
@@ -184,6 +194,14 @@ class InputParser:
                 yield from self._keys.feed(keys) if keys else ()
                 yield events.Key("escape", "\x1b")
         yield from self._keys.feed(text) if text else ()  # Textual takes an empty text for the end of the input
+
+
+def _typed_text(message: Message) -> Message:
+    """Return an invisible character, such as the joiners of emoji, Persian and Hindi, as a paste: Textual's text fields
+    ignore keys without a visible character."""
+    if isinstance(message, events.Key) and message.character and unicodedata.category(message.character) == "Cf":
+        return events.Paste(message.character)
+    return message
 
 
 class PasteSplitter:

@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError, ProcessError, ToolFailure
 from outrider.presentation.formats import clean_line, clean_text, format_cost, format_count, format_tokens
@@ -17,9 +15,8 @@ from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTr
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.widgets.modals import PickerItem
-from outrider.types.origins import Origin, Origins, merge_origins
+from outrider.types.parts import ToolPart
 from outrider.types.request import ServerOverview
-from outrider.types.tool_state import ToolCompleted
 
 if TYPE_CHECKING:
     from outrider.engine.engine import Engine
@@ -41,7 +38,6 @@ _UNCOMMITTED = "the uncommitted changes of this repository (`git status`, `git d
 _NOT_HERE = "this needs the workspace, which is on the server; start outrider there"
 _MAX_DIFF_CHARS = 400_000
 _BAR_WIDTH = 24
-MAX_EMBEDDED_CHARS = 20_000  # of the output of one command in a command file
 _MAX_POLLS = 30  # seconds in which commands of servers that are connecting are added
 
 
@@ -299,26 +295,19 @@ def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple
 
     async def send_command(ui: ScreenApi, given: str) -> None:
         line = f"/{found.name} {given}".rstrip()
-        origins: Origins = ()
-        pieces: list[str] = []
-        for piece in found.expand_pieces(given):
-            if isinstance(piece, str):
-                pieces.append(piece)
-                continue
-            try:
-                call = await ui.controller.run_embedded_command(piece.command, found.allowed_commands, ui.redraw)
-            except ToolFailure as error:
-                ui.return_input(line)
-                reason = clean_line(error.message, 300)
-                ui.show_notice(f"/{found.name} was not sent, because `{piece.command}` failed: {reason}", "error")
-                return
-            unknown = Origin("tool", piece.command[:200], untrusted=True, private=True)
-            origins = merge_origins(origins, (unknown,) if call.origins is UNSET else call.origins)
-            output = call.state.output.rstrip("\n") if isinstance(call.state, ToolCompleted) else ""
-            pieces.append(output[:MAX_EMBEDDED_CHARS])
+
+        async def run(command: str) -> ToolPart:
+            return await ui.controller.run_embedded_command(command, found.allowed_commands, ui.redraw)
+
+        try:
+            prompt = await found.expand_with(given, run)
+        except ToolFailure as error:
+            ui.return_input(line)
+            ui.show_notice(clean_line(error.message, 500), "error")
+            return
         await ui.controller.send_prompt(
-            "".join(pieces).rstrip(),
-            origins=origins,
+            prompt.text,
+            origins=prompt.origins or (),
             changed=ui.redraw,
             undelivered=lambda _: ui.return_input(line),
         )

@@ -6,7 +6,7 @@ import acp
 import pytest
 from acp.schema import AvailableCommandsUpdate, ToolCallProgress
 
-from tests.e2e.acp.editor import Editor, EditorHome, call, say
+from tests.e2e.acp.editor import CANCELLED, Editor, EditorHome, call, say
 
 FORMS = {"elicitation": {"form": {}}}
 
@@ -148,6 +148,46 @@ async def test_commands_from_files_are_offered_and_expanded(editor_home: EditorH
         await say(editor, session_id, "/greet Ann")
         await editor_home.load(editor, session_id)
         assert "Greet Ann warmly." in editor.user_text
+
+
+async def test_commands_in_a_command_file_run_with_the_questions_of_the_agent(editor_home: EditorHome):
+    commands = editor_home.home / ".claude" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "state.md").write_text("Notes: !`cat notes.txt` for $1.")
+    (commands / "change.md").write_text("Changed: !`sh -c 'echo new > made.txt; echo done'`")
+    (commands / "limited.md").write_text("---\nallowed-tools: Bash(git status:*)\n---\n!`cat notes.txt`")
+    made = editor_home.workspace / "made.txt"
+    editor_home.write_script("Hello.", "Again.")
+    async with editor_home.editor() as editor:
+        session_id = await editor_home.new(editor)
+        assert await say(editor, session_id, "/state Ann") == "end_turn"
+        with pytest.raises(acp.RequestError, match="allowed-tools of the file does not include it"):
+            await say(editor, session_id, "/limited")
+        editor.answers = ["keep"]
+        assert await say(editor, session_id, "/change") == "end_turn"
+        assert made.read_text() == "new\n"
+        made.unlink()
+        editor.answers = [CANCELLED]
+        with pytest.raises(acp.RequestError, match="was not sent"):
+            await say(editor, session_id, "/change")
+        assert not made.exists()
+        await editor_home.load(editor, session_id)
+        assert "Notes: remember the milk for Ann." in editor.user_text
+        assert editor.user_text.count("Changed: done") == 1
+
+
+async def test_a_command_of_a_command_file_ends_with_the_cancellation(editor_home: EditorHome):
+    commands = editor_home.home / ".claude" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "wait.md").write_text("!`sleep 600`")
+    editor_home.write_script("Hello.")
+    async with editor_home.editor() as editor:
+        session_id = await editor_home.new(editor)
+        asked = asyncio.create_task(say(editor, session_id, "/wait"))
+        await asyncio.sleep(2)
+        await editor.agent.cancel(session_id=session_id)
+        assert await asyncio.wait_for(asked, 30) == "cancelled"
+        assert await say(editor, session_id, "hello") == "end_turn"
 
 
 BUFFERS = {"fs": {"readTextFile": True, "writeTextFile": True}}

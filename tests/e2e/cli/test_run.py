@@ -65,6 +65,14 @@ async def test_json_is_one_object_with_all_that_happened(program: Program):
     assert "remember the milk" in shown.out
 
 
+async def test_a_command_that_is_asked_about_before_it_starts_is_reported_as_denied(program: Program):
+    pushing = call("shell", command="git push --force origin main")
+    async with answering(program, [[pushing], "Done."]):
+        done = await program.run("run", "go")
+    assert done.code == 3
+    assert "denied, because approval is needed: git push --force origin main" in done.err
+
+
 async def test_a_discarded_outcome_is_reported_with_the_ways_to_keep_it(program: Program):
     made = program.workspace / "made.txt"
     async with answering(program, lambda body: "Done." if "tool" in str(body.body["messages"][-1]) else TOUCHING):

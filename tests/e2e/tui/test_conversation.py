@@ -176,6 +176,9 @@ def test_at_forty_columns_everything_still_has_its_place(home, open_terminal: Op
     terminal.wait_for("The end.")
     terminal.resize(40, 24)
     terminal.wait_for("and so has to go on below.", "The end.", "agent", "›")  # not the old lines, cut at the new width
+    deadline = time.monotonic() + LIMIT
+    while "x" * 90 not in "".join(terminal.text().split()) and time.monotonic() < deadline:
+        terminal.wait_for_change()  # the old lines are cut off until they are drawn again
     assert " ".join(terminal.text().split()).count("so has to go on below.") == 2, "nothing is cut off"
     assert "".join(terminal.text().split()).count("x" * 90) == 1
     terminal.say("more")
@@ -229,3 +232,5 @@ def test_a_session_that_is_open_in_another_process_is_taken_over_only_on_request
     second.wait_for("I am the first.", "script/demo", without="open in another process")
     second.say("again")
     second.wait_for("▌ again", "I am the first.")
+    first.say("are you there?")
+    first.wait_for("another process took session", "/resume")

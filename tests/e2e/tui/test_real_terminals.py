@@ -184,6 +184,44 @@ def test_no_process_stays_when_a_shell_hangs_up_and_continues_it(home, open_term
     assert ends(terminal.process.pid)
 
 
+def test_control_z_suspends_the_program_and_the_whole_screen_returns(home, workspace: Path):
+    write_script(home, ["An answer."])
+    environ = environment(home, PS1="$ ")
+    shell = Terminal(["--norc", "-i"], cwd=workspace, environ=environ, program=("bash",))
+    try:
+        shell.type(f"{sys.executable} -m outrider\r")
+        shell.wait_for("script/demo")
+        shell.type("typed and undone")
+        shell.wait_for("typed and undone")
+        shell.type("\x1a")
+        shell.wait_for("Ask a question", without="typed and undone")
+        shell.say("hello")
+        shell.wait_for("An answer.")
+        shell.type("\x1a")
+        shell.wait_for("Stopped")
+        before = len(shell.raw)
+        shell.type("fg\r")
+        deadline = time.monotonic() + LIMIT
+        while b"An answer." not in shell.raw[before:] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert b"An answer." in shell.raw[before:]
+        assert b"script/demo" in shell.raw[before:]
+        shell.type("more")
+        shell.wait_for("› more")
+    finally:
+        shell.close_window()
+        shell.close()
+
+
+def test_without_a_shell_control_z_stops_nothing(home, open_terminal: Open):
+    write_script(home, ["An answer."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.type("\x1a")
+    terminal.say("hello")
+    terminal.wait_for("An answer.")
+
+
 def test_closing_xterm_ends_the_program(home, open_xterm: Callable[..., Xterm]):
     write_script(home, ["A long story. " * 10_000], delay=0.01)
     terminal = open_xterm()

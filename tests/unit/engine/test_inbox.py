@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider import Engine, Tool
-from outrider.errors import StorageFullError, StoreError, StoreUnavailableError
+from outrider.errors import LeaseLostError, StorageFullError, StoreError, StoreUnavailableError
 from outrider.providers.scripted import call
 from outrider.sessions.leases import current_process
 from outrider.sessions.memory_store import MemoryStore
@@ -185,7 +185,7 @@ async def test_a_queued_input_of_a_session_that_is_taken_over_does_not_hang():
         await endless.began.wait()
         second = await engine.enqueue(session_id, "and then this")
         await store.acquire(session_id, current_process(), take_over=True)
-        engine.live[session_id].journal.lease.mark_lost()
+        engine.live[session_id].journal.lease.mark_lost(LeaseLostError("taken over"))
         assert [(await end).reason for end in (first, second)] == ["error", "error"]
 
 

@@ -172,6 +172,13 @@ def test_usage_is_added_up_and_unknown_prices_stay_unknown():
     assert view.activity.cost is None
 
 
+def test_an_answer_whose_attempts_all_failed_leaves_the_size_of_the_context():
+    view = TranscriptView(SESSION)
+    view.apply(LLMResponseEvent(session_id=SESSION, stop_reason="stop", input_tokens=10, output_tokens=5))
+    view.apply(LLMResponseEvent(session_id=SESSION, stop_reason="error", input_tokens=40, withdrawn_tokens=40))
+    assert view.activity.context_tokens == 15
+
+
 def test_older_messages_are_put_on_top_and_forgotten_ones_can_come_back():
     old, new = Message("user", [TextPart("old")]), Message("user", [TextPart("new")])
     view = TranscriptView(SESSION)
@@ -287,6 +294,7 @@ def test_live_output_is_bounded():
     assert isinstance(item, ToolCallItem)
     assert list(item.live_output)[-2:] == ["line 4999", ""]
     assert len(item.live_output) == LIVE_OUTPUT_LINES
+    assert item.dropped_lines == 5001 - LIVE_OUTPUT_LINES
 
 
 def test_input_that_was_written_before_the_session_was_opened_is_continued():

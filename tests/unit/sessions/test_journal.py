@@ -204,9 +204,13 @@ async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_reported(st
     other = await resume_journal(
         journal.session.id, store, bus, lease_owner=LeaseOwner(store, current_process()), take_over=True
     )
-    with pytest.raises(LeaseLostError):
-        await journal.put_part(TextPart("late"), message)
+    received: list[Event] = []
+    bus.subscribe_all(received.append)
+    for _ in range(2):
+        with pytest.raises(LeaseLostError):
+            await journal.put_part(TextPart("late"), message)
     assert journal.is_lost
+    assert [event.error_type for event in received if isinstance(event, ErrorEvent)] == ["LeaseLostError"]
     await other.add_message(text_message("user", "mine"))
     await journal.close()
     await other.add_message(text_message("user", "still mine"))

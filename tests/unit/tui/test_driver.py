@@ -84,3 +84,8 @@ def test_escape_alone_is_a_key_after_a_moment_with_vi_keys():
         keys = list(parser.tick())
     assert shown(keys) == ["escape"]
     assert parser.timeout is None
+
+
+def test_invisible_characters_that_are_typed_are_text():
+    assert feed(InputParser(), "می\u200cروم") == ["م", "ی", "\u200c", "ر", "و", "م"]
+    assert feed(InputParser(), "👨\u200d👩") == ["man", "\u200d", "woman"]

@@ -1,6 +1,7 @@
 """The widgets of the screen, each in a small application."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.widgets import Input, Static, TextArea
+from textual.widgets import Input, OptionList, Static, TextArea
 
 from outrider.engine.frontend import AskedQuestion
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
@@ -38,7 +39,7 @@ from outrider.tui.widgets.status import QueuedInputLines, side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
+from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolPending, ToolRunning
 
 
 class Stage(App[None]):
@@ -313,6 +314,26 @@ async def test_a_click_unfolds_what_is_long():
         await pilot.click(TranscriptWidget, offset=(5, 2))
         await pilot.pause()
         assert "row 0" in "\n".join(shown(transcript))
+
+
+def test_lines_above_an_output_include_those_that_the_model_does_not_get():
+    output = "\n".join(f"row {n}" for n in range(40))
+    state = ToolCompleted({"command": "seq"}, output, EndedTime(0, 1), metadata={"truncated": {"lines": 20_001}})
+    ended = ToolCallItem(ToolPart(call_id="c", tool="shell", state=state))
+    assert "… 19,993 lines above" in [line.plain.strip() for line in item_lines(ended, 60, DARK)]
+    running = ToolCallItem(ToolPart(call_id="c", tool="shell", state=ToolRunning({"command": "seq"}, RunningTime(0))))
+    running.append_output("".join(f"row {n}\n" for n in range(5000)))
+    assert "… 4,992 lines above" in [line.plain.strip() for line in item_lines(running, 60, DARK)]
+
+
+def test_a_message_of_megabytes_is_drawn_at_once():
+    item = UserItem("u", "a line of a log file with wörds\n" * 160_000)
+    start = time.process_time()
+    lines = [line.plain.strip("▌ ") for line in item_lines(item, 80, DARK)]
+    assert lines[-1] == "… 159,940 more lines"
+    item.expanded = True
+    assert len(item_lines(item, 80, DARK)) == 2001
+    assert time.process_time() - start < 1  # 5 s, if all lines are wrapped
 
 
 @pytest.mark.parametrize("width", [20, 40, 120])
@@ -688,3 +709,70 @@ async def test_a_selection_is_visible_on_code_and_copied_without_margins():
         assert transcript.get_selection(selection) == ("if x:\n    " + "y" * 70 + "()", "\n")
         whole = Selection(Offset(0, 2), Offset(-1, last))
         assert transcript.get_selection(whole) == (answer, "\n")
+
+
+async def test_a_part_of_an_answer_and_of_an_input_is_copied_without_margins():
+    transcript = TranscriptWidget()
+    async with Stage(transcript).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show_items(
+            [UserItem("u", "hello\nthere"), TextItem("t", "m", "One.\n\nTwo.\n\nThree.", streaming=False)]
+        )
+        await pilot.pause()
+        rows = shown(transcript)
+        part = Selection(Offset(4, 0), Offset(-1, rows.index("  Two.")))
+        assert transcript.get_selection(part) == ("llo\nthere\n\nOne.\n\nTwo.", "\n")
+
+
+async def test_a_double_click_selects_a_word_and_a_triple_click_a_line():
+    output = "\n".join(f"日本 row {n} of /tmp/some-file.txt: done" for n in range(40))
+    part = ToolPart(call_id="c", tool="shell", state=ToolCompleted({"command": "seq 40"}, output, EndedTime(0, 1)))
+    transcript = TranscriptWidget()
+    async with Stage(transcript).run_test(size=(60, 30)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show_items([UserItem("u", "hello there"), ToolCallItem(part)])
+        await pilot.pause()
+        y, before = next(n for n, row in enumerate(shown(transcript)) if "some-file" in row), shown(transcript)
+        await pilot.click(TranscriptWidget, offset=(22, y), times=2)
+        await pilot.pause()
+        assert shown(transcript) == before  # nothing is expanded
+        assert transcript.screen.get_selected_text() == "/tmp/some-file.txt:"
+        await pilot.click(TranscriptWidget, offset=(22, y), times=3)
+        await pilot.pause()
+        selected = transcript.screen.get_selected_text()
+        assert selected is not None
+        assert selected == before[y].strip()
+
+
+async def test_a_picker_shows_items_with_the_typed_phrase_first():
+    items = [PickerItem(str(n), f"Paragraph {n}: text") for n in (117, 77, 7)]
+
+    class Picking(Stage):
+        def on_mount(self) -> None:
+            self.push_screen(PickerScreen("Find", items))
+
+    async with Picking().run_test(size=(80, 24)) as pilot:
+        await pilot.press(*"paragraph 7:")
+        await pilot.pause()
+        options = pilot.app.screen.query_one(OptionList)
+        assert [option.id for option in options.options] == ["7", "117", "77"]
+
+
+async def test_the_cursor_and_backspace_treat_an_emoji_a_flag_and_an_accent_as_one_character():
+    composer = Composer(CompletionList(), InputHistory(None, Path("/ws")), ())
+    characters = ["a", "👨\u200d👩\u200d👧", "e\u0301", "🇩🇪", "🇫🇷", "❤\ufe0f", "👍🏽", "ی", "日"]
+    async with Stage(composer).run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        composer.set_text("".join(characters))
+        for number in range(len(characters) - 1, -1, -1):
+            await pilot.press("left")
+            assert composer.cursor_location == (0, len("".join(characters[:number])))
+        for number in range(1, len(characters) + 1):
+            await pilot.press("right")
+            assert composer.cursor_location == (0, len("".join(characters[:number])))
+        await pilot.press("left", "left", "left", "delete")
+        assert composer.text == "".join([*characters[:-3], *characters[-2:]])
+        await pilot.press("backspace", "backspace", "backspace", "backspace", "backspace")
+        assert composer.text == "".join(["a", *characters[-2:]])

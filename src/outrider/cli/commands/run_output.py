@@ -59,6 +59,7 @@ class RefusedCall(msgspec.Struct, frozen=True):
             reasons.UNATTENDED_OUTCOME,
             reasons.UNATTENDED_WRITE,
             reasons.UNATTENDED_BLOCK.partition("{wanted}")[2],
+            reasons.UNATTENDED_PREDICTED.partition("{effect}")[0],
         )
         return any(text in self.error for text in unattended)
 

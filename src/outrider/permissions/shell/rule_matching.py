@@ -81,6 +81,12 @@ class ShellRuleMatcher:
         words = certain_words(command)
         return words is not None and match_words(rule, (program_name(words[0]), *words[1:])) is not None
 
+    def names_program(self, rule: PermissionRule, command: AnalysedCommand) -> bool:
+        """Returns whether the rule names the program, or one that runs the command, with any arguments."""
+        called = (program_name(value) for word in command.argv[:1] for value in word.values or ())
+        is_general = rule.open_ended and len(rule.words) == 1 and rule.folder is None
+        return is_general and rule.words[0] in {*command.wrappers, *called}
+
     def _rule_folder(self, rule: PermissionRule) -> str:
         return os.path.realpath(Path(self.root, os.path.expanduser(rule.folder or ".")))  # noqa: PTH111
 

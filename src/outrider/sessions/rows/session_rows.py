@@ -262,7 +262,7 @@ def check_token(session_id: str, token: int | None, current: int, owned: Lease |
 
 
 def lease_lost_error(session_id: str) -> LeaseLostError:
-    text = f"the lease of session {session_id} was lost: another process took the session over"
+    text = f"another process took session {session_id} over"
     return LeaseLostError(text, session_id=session_id)
 
 

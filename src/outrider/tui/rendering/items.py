@@ -44,7 +44,7 @@ _NOTICE_MARKS: dict[NoticeLevel, tuple[str, str]] = {
     "warning": ("!", "warn"),
     "error": ("✗", "bad"),
 }
-_MAX_USER_LINES = 60
+_MAX_USER_LINES, _EXPANDED_USER_LINES = 60, 2000
 _MIN_SHOWN_SECONDS = 0.1  # seconds
 
 
@@ -117,11 +117,14 @@ def _item_lines(item: TranscriptItem, width: int, palette: Palette) -> list[Text
 def _user_lines(item: UserItem, width: int, palette: Palette) -> list[Text]:
     """Return the lines of a user message on a colored background, so that it is easy to find while scrolling."""
     background = palette.style_on("panel")
-    text = Text(clean_text(item.text).strip("\n"), palette.style("text"), end="")
-    rows = wrap_text(text, max(width - 3, 8))
-    hidden = len(rows) - _MAX_USER_LINES
-    if hidden > 1 and not item.expanded:
-        rows = [*rows[:_MAX_USER_LINES], text_line(f"… {format_count(hidden, 'more line')}", palette.style("quiet"))]
+    room, most = max(width - 3, 8), _EXPANDED_USER_LINES if item.expanded else _MAX_USER_LINES
+    source = item.text.strip("\r\n")
+    # Only what can be visible is wrapped, since a paste may have megabytes.
+    visible = source[: (most + 2) * room]
+    rows = wrap_text(Text(clean_text(visible), palette.style("text"), end=""), room)
+    hidden = len(rows) - most + source.count("\n", len(visible))
+    if hidden > 1:
+        rows = [*rows[:most], text_line(f"… {format_count(hidden, 'more line')}", palette.style("quiet"))]
     rows += [text_line(f"◫ {file_name(file)}", palette.style("link")) for file in item.files]
     bar = text_line("▌ ", palette.style("accent"))
     return [pad_line(found, width, background) for found in indent_lines(rows, bar, bar)]

@@ -23,6 +23,7 @@ from outrider.presentation.tool_calls import (
     other_arguments,
     patch_argument,
     planned_changes,
+    truncated_lines,
     waits_for_approval,
 )
 from outrider.tui.rendering.markdown import highlight_code, markdown_lines
@@ -213,7 +214,8 @@ def _live_output_lines(call: ToolCallItem, width: int, palette: Palette) -> list
     if call.child_activity:
         return [truncate_line(text_line(clean_line(call.child_activity), palette.style("quiet")), width)]
     rows = clean_text("\n".join(call.live_output)).rstrip("\n")
-    return _last_output_lines(rows, width, EXPANDED_LINES if call.expanded else OUTPUT_LINES, palette) if rows else []
+    most = EXPANDED_LINES if call.expanded else OUTPUT_LINES
+    return _last_output_lines(rows, width, most, palette, above=call.dropped_lines) if rows else []
 
 
 def _completed_lines(call: ToolCallItem, state: ToolCompleted, width: int, palette: Palette) -> list[Text]:
@@ -240,7 +242,8 @@ def _output_lines(call: ToolCallItem, text: str, width: int, palette: Palette) -
     if call.expanded:
         return _first_lines(text, width, EXPANDED_LINES, palette)
     if call.part.tool == "shell":
-        return _last_output_lines(text, width, OUTPUT_LINES, palette)
+        above = max(truncated_lines(call.part) - text.count("\n") - 1, 0)
+        return _last_output_lines(text, width, OUTPUT_LINES, palette, above=above)
     return _first_lines(text, width, OUTPUT_LINES, palette)
 
 
@@ -254,9 +257,10 @@ def _first_lines(text: str, width: int, max_lines: int, palette: Palette, *, sty
     return lines[: max_lines + 8]
 
 
-def _last_output_lines(text: str, width: int, max_lines: int, palette: Palette) -> list[Text]:
-    """Return the last lines and the number of lines above them."""
+def _last_output_lines(text: str, width: int, max_lines: int, palette: Palette, *, above: int = 0) -> list[Text]:
+    """Return the last lines and the number of lines above them; `text` itself lacks `above` lines."""
     hidden, rows = last_lines(text.split("\n"), max_lines)
+    hidden += above
     lines = [piece for row in rows for piece in wrap_text(text_line(row, palette.style("quiet")), width)][-max_lines:]
     return [text_line(f"… {format_count(hidden, 'line')} above", palette.style("faint")), *lines] if hidden else lines
 

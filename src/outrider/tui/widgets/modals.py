@@ -118,11 +118,10 @@ class PickerScreen(ModalScreen[str | None]):
 
     def _filter_items(self, typed: str) -> None:
         terms = typed.lower().split()
-        shown = [
-            item
-            for item in self._items
-            if all(word in f"{item.label} {item.note} {item.detail}".lower() for word in terms)
-        ]
+        texts = [f"{item.label} {item.note} {item.detail}".lower() for item in self._items]
+        found = [n for n, text in enumerate(texts) if all(word in text for word in terms)]
+        phrase = " ".join(terms)
+        shown = [self._items[n] for n in sorted(found, key=lambda n: phrase not in texts[n])]  # the typed phrase first
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options([Option(self._item_text(item), id=item.value) for item in shown[:MAX_OPTIONS]])

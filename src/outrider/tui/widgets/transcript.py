@@ -1,13 +1,15 @@
 """The scrollable transcript: draws only visible lines, and renders only items that have changed."""
 
+import re
 from bisect import bisect_right
 from typing import Any, cast
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import var
 from textual.scroll_view import ScrollView
@@ -32,6 +34,9 @@ from outrider.tui.rendering.text import (
 from outrider.tui.theme import DARK, Palette
 from outrider.tui.widgets.status import widget_palette
 
+_WORD = re.compile(r"[\w,./?%&#:=+@~-]+")  # as terminals do: paths and addresses are words
+_LINE = re.compile(r"\S.*\S|\S")
+_MARGINS = ("  ", "▌ ")  # before the lines of texts and outputs, and of the user's messages
 _MAX_DRAWN_LINES = 1000  # rows whose drawn strips are cached
 LOAD_OLDER_WITHIN = 5  # lines from the top; scrolling this close requests older messages
 
@@ -59,6 +64,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._gaps: list[int] = []  # empty lines before each block
         self._bottoms: list[int] = []
         self._items: list[TranscriptItem] = []
+        self._toggled: TranscriptItem | None = None  # by the last click
         self._width = 0
         self._rendered_for: tuple[int, Palette] | None = None
         self._at_end = True  # whether the view is scrolled to the end
@@ -141,10 +147,34 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if self._marker_text() and event.y == self.size.height - 1:
             self.scroll_end(animate=False)
             return
+        if event.chain > 1:
+            event.prevent_default()  # Textual would select the whole conversation
+            if self._toggled is not None:  # by the first click
+                self._toggle(self._toggled)
+                self._toggled = None
+            column = event.x - self.styles.padding.left
+            self._select_at(self.scroll_offset.y + event.y, column, line=event.chain > 2)
+            return
         block = self._block_at(self.scroll_offset.y + event.y)
-        if block is not None and not self.text_selection:
-            block.item.toggle()
-            self.show_items(self._items)
+        self._toggled = block.item if block is not None and not self.text_selection else None
+        if self._toggled is not None:
+            self._toggle(self._toggled)
+
+    def _toggle(self, item: TranscriptItem) -> None:
+        item.toggle()
+        self.show_items(self._items)
+
+    def _select_at(self, row: int, column: int, *, line: bool) -> None:
+        """Select the word or the line at a position."""
+        strip = self._strip_at(row)
+        if strip is None:
+            return
+        for found in (_LINE if line else _WORD).finditer(strip.text):
+            start = cell_len(strip.text[: found.start()])
+            end = start + cell_len(found[0])
+            if start <= column < end:
+                self.screen.selections = {self: Selection(Offset(start, row), Offset(end, row))}
+                return
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the visible lines of a region. Textual caches them by their position on the screen, so it would draw
@@ -263,7 +293,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if strip is None or span is None:
             lines.append("")
             return
-        margin = row_margin(strip)
+        margin = max(row_margin(strip), MARGIN if strip.crop(0, MARGIN).text in _MARGINS else 0)
         first, last = max(span[0], margin), strip.cell_length if span[1] == -1 else span[1]
         text = strip.crop(first, max(last, first)).text.rstrip()
         if is_continuation(strip) and lines:

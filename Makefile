@@ -2,7 +2,7 @@
 
 VENV   ?= .venv
 PYTHON ?= $(shell scripts/find-python 3.11 3.12 3.13 3.14)
-PYTEST ?= -n 6 --dist worksteal
+PYTEST ?= -n $(WORKERS) --dist worksteal
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -27,6 +27,10 @@ help:  ## show this text
 
 run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; MODEL=small: 0.5 GB)
 	@scripts/first-run $(abspath $(BIN)) $(MODEL)
+
+# For two cores. Many tests of the whole suite wait for other processes; those of the inner loop compute.
+test: WORKERS = 6
+test-fast: WORKERS = 4
 
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)

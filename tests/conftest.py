@@ -46,14 +46,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Files that take longest. Each worker starts with some of them, so that none of them is the last that all wait for.
+# Files that take longest, or whose tests share what takes long to build. Each worker starts with some of them, so that
+# none of them is the last that all wait for, and none is divided between workers.
 LONG_FILES = (
     "e2e/test_local_model.py", "e2e/test_sandbox_escapes.py", "security/test_hostile_workspaces.py",
-    "e2e/test_mcp_public_servers.py", "e2e/background/test_chaos_cli.py", "e2e/background/test_soak.py",
+    "e2e/test_mcp_public_servers.py", "e2e/test_packaging.py", "e2e/tui/test_real_terminals.py",
+    "e2e/background/test_chaos_cli.py", "e2e/background/test_soak.py", "e2e/server/test_generated_clients.py",
     "e2e/server/test_page.py", "e2e/server/test_page_user_commands.py", "e2e/server/test_jobs_page.py",
     "e2e/background/test_outages.py", "e2e/background/test_one_machine.py", "security/test_information_flow.py",
     "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py", "typing/test_checkers.py",
     "e2e/background/test_parking.py", "e2e/background/test_rolling_upgrade.py", "e2e/test_documentation_site.py",
+    "e2e/server/test_page_settings.py", "recorded/test_conversations.py",
 )  # fmt: skip
 
 

@@ -199,6 +199,7 @@ def _unknown_field(kind: ApiKind, body: dict[str, Any], name: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_every_model_of_the_current_sdks_exists():
     from typing import get_args
 

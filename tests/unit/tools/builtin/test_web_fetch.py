@@ -215,6 +215,7 @@ def test_text_after_an_element_that_is_nested_too_deeply_is_outside_of_it(tag: s
     assert len(text) < 2_000
 
 
+@pytest.mark.slow
 def test_the_text_of_a_page_with_too_many_elements_is_complete():
     text, _ = html_to_text("<p>x" * 60_000)
     assert text.count("x") == 60_000

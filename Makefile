@@ -35,7 +35,7 @@ test-fast: WORKERS = 4
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)
 
-test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (about two minutes)
+test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (under two minutes)
 	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
 
 test-all:  ## run every test on each of Python 3.11 to 3.14 that is found

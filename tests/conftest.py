@@ -58,6 +58,7 @@ LONG_FILES = (
     "e2e/background/test_parking.py", "e2e/background/test_rolling_upgrade.py", "e2e/test_documentation_site.py",
     "e2e/server/test_page_settings.py", "recorded/test_conversations.py",
 )  # fmt: skip
+QUICK_FOLDERS = ("architecture/", "contract/", "scenario/", "unit/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,18 +80,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def long_files_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Each worker is given an equal part of the list, and takes from the parts of others when its own is done."""
-    long: dict[str, list[pytest.Item]] = {name: [] for name in LONG_FILES}
-    short: list[pytest.Item] = []
+    """Each worker is given an equal part of the list, and takes from the parts of others when its own is done. A part
+    starts with long files and files that wait for other processes; quick tests, which are easy to divide, are last."""
+    files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        long.get(item.path.relative_to(ROOT / "tests").as_posix(), short).append(item)
-    queues = [[item for name in LONG_FILES[worker::workers] for item in long[name]] for worker in range(workers)]
-    share = -(-len(items) // workers)
-    for queue in queues:
+        files.setdefault(item.path.relative_to(ROOT / "tests").as_posix(), []).append(item)
+    early = [name for name in LONG_FILES if name in files]
+    early += [name for name in files if name not in LONG_FILES and not name.startswith(QUICK_FOLDERS)]
+    queues = [[item for name in early[worker::workers] for item in files.pop(name)] for worker in range(workers)]
+    quick = [item for found in files.values() for item in found]
+    ordered: list[pytest.Item] = []
+    for number, queue in enumerate(queues):
+        share = (len(items) - len(ordered)) // (workers - number)  # as xdist divides the list
         room = max(0, share - len(queue))
-        queue.extend(short[:room])
-        del short[:room]
-    return [item for queue in queues for item in queue] + short
+        ordered += queue + quick[:room]
+        del quick[:room]
+    return ordered + quick
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,7 +2,7 @@
 
 VENV   ?= .venv
 PYTHON ?= $(shell scripts/find-python 3.11 3.12 3.13 3.14)
-PYTEST ?= -n 6 --dist worksteal
+PYTEST ?= -n $(WORKERS) --dist worksteal
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -28,10 +28,14 @@ help:  ## show this text
 run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; MODEL=small: 0.5 GB)
 	@scripts/first-run $(abspath $(BIN)) $(MODEL)
 
+# For two cores. Many tests of the whole suite wait for other processes; those of the inner loop compute.
+test: WORKERS = 6
+test-fast: WORKERS = 4
+
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)
 
-test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (about two minutes)
+test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (under two minutes)
 	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
 
 test-all:  ## run every test on each of Python 3.11 to 3.14 that is found

@@ -46,15 +46,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Files that take longest. Each worker starts with some of them, so that none of them is the last that all wait for.
+# Files that take longest, or whose tests share what takes long to build. Each worker starts with some of them, so that
+# none of them is the last that all wait for, and none is divided between workers.
 LONG_FILES = (
     "e2e/test_local_model.py", "e2e/test_sandbox_escapes.py", "security/test_hostile_workspaces.py",
-    "e2e/test_mcp_public_servers.py", "e2e/background/test_chaos_cli.py", "e2e/background/test_soak.py",
+    "e2e/test_mcp_public_servers.py", "e2e/test_packaging.py", "e2e/tui/test_real_terminals.py",
+    "e2e/background/test_chaos_cli.py", "e2e/background/test_soak.py", "e2e/server/test_generated_clients.py",
     "e2e/server/test_page.py", "e2e/server/test_page_user_commands.py", "e2e/server/test_jobs_page.py",
     "e2e/background/test_outages.py", "e2e/background/test_one_machine.py", "security/test_information_flow.py",
     "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py", "typing/test_checkers.py",
     "e2e/background/test_parking.py", "e2e/background/test_rolling_upgrade.py", "e2e/test_documentation_site.py",
+    "e2e/server/test_page_settings.py", "recorded/test_conversations.py",
 )  # fmt: skip
+QUICK_FOLDERS = ("architecture/", "contract/", "scenario/", "unit/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,18 +80,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def long_files_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Each worker is given an equal part of the list, and takes from the parts of others when its own is done."""
-    long: dict[str, list[pytest.Item]] = {name: [] for name in LONG_FILES}
-    short: list[pytest.Item] = []
+    """Each worker is given an equal part of the list, and takes from the parts of others when its own is done. A part
+    starts with long files and files that wait for other processes; quick tests, which are easy to divide, are last."""
+    files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        long.get(item.path.relative_to(ROOT / "tests").as_posix(), short).append(item)
-    queues = [[item for name in LONG_FILES[worker::workers] for item in long[name]] for worker in range(workers)]
-    share = -(-len(items) // workers)
-    for queue in queues:
+        files.setdefault(item.path.relative_to(ROOT / "tests").as_posix(), []).append(item)
+    early = [name for name in LONG_FILES if name in files]
+    early += [name for name in files if name not in LONG_FILES and not name.startswith(QUICK_FOLDERS)]
+    queues = [[item for name in early[worker::workers] for item in files.pop(name)] for worker in range(workers)]
+    quick = [item for found in files.values() for item in found]
+    ordered: list[pytest.Item] = []
+    for number, queue in enumerate(queues):
+        share = (len(items) - len(ordered)) // (workers - number)  # as xdist divides the list
         room = max(0, share - len(queue))
-        queue.extend(short[:room])
-        del short[:room]
-    return [item for queue in queues for item in queue] + short
+        ordered += queue + quick[:room]
+        del quick[:room]
+    return ordered + quick
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,9 +3,10 @@
 import ast
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "outrider"
@@ -18,22 +19,37 @@ def modules_under(*folders: Path) -> list[Path]:
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
+class Outline(NamedTuple):
+    """What the tests need of a parsed module. Trees are not stored: they are a million objects."""
+
+    docstring: str
+    imports: tuple[str, ...]
+
+
 @cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+def outline(path: Path) -> Outline:
+    """Its docstring, and every dotted name that it imports, wherever the import stands."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    names: list[str] = []
+    for statement in statements(tree.body):
+        if isinstance(statement, ast.Import):
+            names += [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            names += [f"{statement.module}.{alias.name}" for alias in statement.names]
+    return Outline(ast.get_docstring(tree) or "", tuple(names))
 
 
 def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imported_names(path: Path) -> Iterator[str]:
-    """Every dotted name that the file imports, wherever the import stands."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def statements(body: Iterable[ast.AST]) -> Iterator[ast.stmt]:
+    """The statements of a body and of all bodies in them. Expressions, most of a tree, contain no statement."""
+    for node in body:
+        if isinstance(node, ast.stmt):
+            yield node
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            yield from statements(getattr(node, field, ()))
 
 
 def tracked_files() -> list[Path]:

@@ -47,10 +47,18 @@ def test_every_linked_file_exists(page: str):
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
-@pytest.mark.parametrize(
-    "code", [*snippets(README), *(one for page in sorted(ROOT.glob("docs/**/*.md")) for one in snippets(page))]
-)
-def test_an_example_runs(code: str, tmp_path: Path):
+@pytest.mark.parametrize("code", snippets(README))
+def test_an_example_of_the_readme_runs(code: str, tmp_path: Path):
+    run_snippet(code, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [one for page in sorted(ROOT.glob("docs/**/*.md")) for one in snippets(page)])
+def test_an_example_of_a_guide_runs(code: str, tmp_path: Path):
+    run_snippet(code, tmp_path)
+
+
+def run_snippet(code: str, tmp_path: Path) -> None:
     python = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{code}\n{done.stderr}"

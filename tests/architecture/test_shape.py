@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from tests.architecture.repository import PACKAGE, exemptions, imported_names, modules_under, short
+from tests.architecture.repository import PACKAGE, exemptions, modules_under, outline, short
 
 MODULE_WARNS, MODULE_FAILS = 500, 800
 SMALL_MODULE, IMPORTERS_OF_A_SMALL_MODULE = 60, 3
@@ -43,7 +43,7 @@ def import_graph() -> dict[str, frozenset[str]]:
     graph: dict[str, frozenset[str]] = {}
     for name, path in own.items():
         targets: set[str] = set()
-        for imported in imported_names(path):
+        for imported in outline(path).imports:
             target = imported
             while target and target not in own:
                 target = target.rpartition(".")[0]

@@ -1,15 +1,13 @@
 """Every module has a docstring, every tool a prompt, and no text contains a path of one machine."""
 
-import ast
 import re
 
 from tests.architecture.repository import (
     PACKAGE,
     ROOT,
     exemptions,
-    imported_names,
     modules_under,
-    parse,
+    outline,
     short,
     tracked_files,
 )
@@ -25,7 +23,7 @@ REGISTRIES = re.compile(
 def test_every_module_opens_with_one_sentence():
     silent = []
     for path in modules_under(PACKAGE, ROOT / "benchmarks", ROOT / "examples"):
-        opening = (ast.get_docstring(parse(path)) or "").partition("\n\n")[0]
+        opening = outline(path).docstring.partition("\n\n")[0]
         if not opening.endswith((".", "?")):
             silent.append(short(path))
     assert not silent, f"say in one sentence what these are for: {silent}"
@@ -47,7 +45,7 @@ def test_no_test_uses_a_mocking_library():
         f"{short(path)} imports {name}"
         for path in modules_under(ROOT / "tests")
         if any(library in path.read_text(encoding="utf-8") for library in MOCKING)  # to parse them all takes seconds
-        for name in imported_names(path)
+        for name in outline(path).imports
         if any(name == library or name.startswith(f"{library}.") for library in MOCKING)
     ]
     assert not mocking, f"write a fake in tests/fixtures instead: {mocking}"

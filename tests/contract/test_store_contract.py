@@ -42,6 +42,7 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CompactionPart, ModelRef, TextPart, Tokens, ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
+from tests.fixtures.postgres import ON_POSTGRES
 
 START = 1_700_000_000_000
 DAY = 86_400_000
@@ -56,7 +57,7 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(scope="session", params=["memory", "sqlite", "postgres"])
+@pytest.fixture(scope="session", params=["memory", "sqlite", ON_POSTGRES])
 def kind(request: pytest.FixtureRequest) -> str:
     """`memory`, `sqlite`, or the address of a Postgres server, which is then started before any test looks at it."""
     return request.getfixturevalue("postgres_url") if request.param == "postgres" else request.param

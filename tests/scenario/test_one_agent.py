@@ -607,6 +607,7 @@ async def test_invalid_arguments_are_reported_as_such_and_no_one_is_asked():
     assert "path" in part.state.error
 
 
+@pytest.mark.slow
 async def test_timers_of_steps_and_calls_are_freed_without_the_garbage_collector():
     """With a thousand concurrent runs, it took a third of the time to find them."""
     alive: list[int] = []

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outrider import ToolCompleted, ToolPart
 from outrider.events import ToolApprovalRequestedEvent
 from tests.scenario.scripted_runs import call
@@ -23,6 +25,7 @@ def answers(request: Any) -> Any:
     return steps[sum(message.role == "assistant" for message in request.prompt)]
 
 
+@pytest.mark.slow
 async def test_a_process_is_inspected_without_approval_and_given_input_only_with_approval(tmp_path: Path):
     workspace = tmp_path / "workspace"
     workspace.mkdir()

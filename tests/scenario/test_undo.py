@@ -309,6 +309,7 @@ async def test_a_command_that_was_cut_short_or_failed_is_undone_too(workspace, t
         assert (await changes.undo()).changed == ("one.txt", "two.txt")
 
 
+@pytest.mark.slow
 async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certain(workspace, tmp_path, monkeypatch):
     monkeypatch.setattr(shell_module, "EARLY_EXIT_WAIT", 3)
     command = f"printf 1 > early.txt; {until_there(tmp_path / 'go on')}; printf 2 > late.txt"

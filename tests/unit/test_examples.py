@@ -50,6 +50,7 @@ def test_every_example_is_run():
     assert len(programs) >= 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_should(name: str, tmp_path: Path):
     command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]

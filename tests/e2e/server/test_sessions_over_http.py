@@ -44,11 +44,12 @@ async def test_who_comes_back_misses_nothing_and_sees_nothing_twice(tmp_path):
         turn = asyncio.create_task(
             client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "1", "wait": True})
         )
-        while not turn.done():
+        for _ in range(4):  # the turn has more changes, so that each of these waits ends
             async with client.follow(session_id, after) as events:
                 event = await events.until(lambda event: event["event"] == "change")
                 after = int(event["id"])
                 seen.append(after)
+        await turn
         await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "2", "wait": True})
         last = (await client.ask("GET", f"/api/sessions/{session_id}"))[1]["seq"]
         async with client.follow(session_id, after) as events:

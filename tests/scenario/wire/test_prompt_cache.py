@@ -80,6 +80,7 @@ def script(kind: str, turn: int) -> list[Any]:
     return [[*thought, "Let me see.", *calls], [*thought, f"That was turn {turn}."]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 @pytest.mark.parametrize("caching", ["auto", "marks"])
 async def test_a_long_session_is_read_from_the_cache(kind, caching):

@@ -125,6 +125,7 @@ CLIENTS = {
 }
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stream", [True, False])

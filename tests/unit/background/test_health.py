@@ -116,6 +116,7 @@ async def start_supervisor(folder: Path, *worker: str, pause: float = 0.01) -> a
     return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_is_started_again_and_one_that_ends_is_not(tmp_path: Path):
     (starts := tmp_path / "starts").touch()
     child = await start_supervisor(tmp_path, SUPERVISED, str(starts))
@@ -124,12 +125,14 @@ async def test_a_killed_worker_is_started_again_and_one_that_ends_is_not(tmp_pat
     assert output.decode().count("ended with code -9; it is started again") == 2
 
 
+@pytest.mark.slow
 async def test_a_worker_that_always_fails_is_given_up(tmp_path: Path):
     child = await start_supervisor(tmp_path, "raise SystemExit(2)")
     output, _ = await asyncio.wait_for(child.communicate(), 120)
     assert (child.returncode, output.count(b"started again")) == (2, 7)
 
 
+@pytest.mark.slow
 async def test_a_stop_ends_a_supervisor_that_is_about_to_start_the_worker_again(tmp_path: Path):
     folders = AppFolders(tmp_path, tmp_path, tmp_path)
     child = await start_supervisor(tmp_path, "raise SystemExit(2)", pause=3600.0)
@@ -142,6 +145,7 @@ async def test_a_stop_ends_a_supervisor_that_is_about_to_start_the_worker_again(
     assert await asyncio.to_thread(stop_worker, folders) is None
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_whose_supervisor_lives_is_not_started_twice(tmp_path: Path):
     folders = AppFolders(tmp_path, tmp_path, tmp_path)
     dies = f"""

@@ -39,6 +39,7 @@ class FewJobs:
         return self.answers.pop(0) if self.answers else False
 
 
+@pytest.mark.slow
 def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Path):
     post = WorkerLock(tmp_path)
     with subprocess.Popen(

@@ -39,6 +39,7 @@ async def place(tmp_path: Path) -> AsyncIterator[tuple[JobClient, RunDatabase]]:
     database.close()
 
 
+@pytest.mark.slow
 async def test_a_run_that_should_continue_and_has_no_worker_is_left_alone(place: tuple[JobClient, RunDatabase]):
     jobs, database = place
     old = WORKER_START_MS + 1

@@ -14,7 +14,7 @@ from outrider.background.queue import RunQueue
 from outrider.background.records import JobOverrides
 from outrider.config.file import BackgroundTable, BoundsTable
 from outrider.sessions.memory_store import MemoryStore
-from tests.fixtures.postgres import fresh_database, postgres_url
+from tests.fixtures.postgres import ON_POSTGRES, fresh_database, postgres_url
 
 __all__ = ["postgres_url"]
 
@@ -45,7 +45,7 @@ class Stand:
             db.execute(sa.text(statement), {"id": run_id})
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=["sqlite", ON_POSTGRES])
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDatabase]:
     """Made once, since the durable engine has many tables."""
     if request.param == "postgres":

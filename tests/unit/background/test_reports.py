@@ -15,7 +15,7 @@ from outrider.background.queue import RunQueue
 from outrider.background.records import RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.sessions.memory_store import MemoryStore
-from tests.fixtures.postgres import fresh_database, postgres_url
+from tests.fixtures.postgres import ON_POSTGRES, fresh_database, postgres_url
 
 __all__ = ["postgres_url"]  # a fixture
 
@@ -23,7 +23,7 @@ WEBHOOK = WebhookTarget("https://example.org/hook", "look")
 DONE, FAILED = (JobReport(outcome=RunOutcome(reason=reason)) for reason in ("completed", "error"))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", ON_POSTGRES])
 async def place(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[RunDatabase, str]]:
     if request.param == "sqlite":
         database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")

@@ -50,6 +50,7 @@ async def working(folder: Path, model: Callable[[Any], Any], retry: RunRetryTabl
     database.close()
 
 
+@pytest.mark.slow
 async def test_runs_stay_in_the_queue_while_their_provider_fails_and_all_are_done_afterwards(tmp_path: Path):
     model = FailingModel(
         OverloadedError("no capacity", provider="scripted", status=529), NetworkError("reset", provider="scripted")
@@ -74,6 +75,7 @@ async def test_runs_stay_in_the_queue_while_their_provider_fails_and_all_are_don
         assert await jobs.list_paused_providers() == {}
 
 
+@pytest.mark.slow
 async def test_a_long_retry_after_is_honoured_and_the_run_can_be_canceled_meanwhile(tmp_path: Path):
     async with working(tmp_path, FailingModel(RateLimitError("slow down", retry_after=7200.0))) as worker:
         jobs = worker.job_client
@@ -90,6 +92,7 @@ async def test_a_long_retry_after_is_honoured_and_the_run_can_be_canceled_meanwh
         assert (await jobs.get_run(run.id)).state == "canceled"
 
 
+@pytest.mark.slow
 async def test_a_run_fails_with_its_reason_when_no_attempt_is_left_and_retry_resets_the_count(tmp_path: Path):
     model = FailingModel(*[OverloadedError(f"busy {number}", provider="other") for number in range(4)])
     async with working(tmp_path, model) as worker:
@@ -102,6 +105,7 @@ async def test_a_run_fails_with_its_reason_when_no_attempt_is_left_and_retry_res
         assert (await jobs.wait_for_run(run.id, poll=0.02)).state == "done"
 
 
+@pytest.mark.slow
 async def test_an_error_that_does_not_pass_ends_the_run_at_once(tmp_path: Path):
     model = FailingModel(AuthenticationError("the key is wrong", provider="scripted", status=401))
     async with working(tmp_path, model) as worker:

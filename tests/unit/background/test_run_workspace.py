@@ -14,6 +14,8 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
 from tests.unit.background.repositories import folders_in, repository, run_git
 
+pytestmark = pytest.mark.slow  # dozens of git commands for each test
+
 JOB = JobSpec(prompt="write", queue="runs")
 
 

@@ -35,6 +35,7 @@ class Links:
     note: str = ""
 
 
+@pytest.mark.slow
 async def test_a_background_run_has_a_typed_output(tmp_path: Path):
     database = f"sqlite:///{tmp_path / 'runs.sqlite'}"
     seen: list[Any] = []

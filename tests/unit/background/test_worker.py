@@ -26,6 +26,8 @@ from outrider.testing import SimulatedRequest, Simulator
 from outrider.testing import call as simulated_call
 from tests.scenario.scripted_runs import agent, call, scripted
 
+pytestmark = pytest.mark.slow  # a real worker for each test
+
 SECONDS = 30
 
 

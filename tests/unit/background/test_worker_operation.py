@@ -33,6 +33,8 @@ from tests.fixtures.postgres import fresh_database, postgres_url
 from tests.scenario.scripted_runs import agent, call, scripted
 
 __all__ = ["postgres_url"]
+pytestmark = pytest.mark.slow  # real workers and Postgres
+
 SECONDS = 60
 
 

@@ -20,6 +20,8 @@ from outrider.config.file import BackgroundTable
 from outrider.sessions.memory_store import MemoryStore
 from tests.unit.background.repositories import folders_in, repository, run_git
 
+pytestmark = pytest.mark.slow  # dozens of git commands for each test
+
 JOB = JobSpec(prompt="write", queue="runs")
 
 

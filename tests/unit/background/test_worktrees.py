@@ -17,6 +17,8 @@ from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.ids import new_id
 from tests.unit.background.repositories import folders_in, repository, run_git
 
+pytestmark = pytest.mark.slow  # dozens of git commands for each test
+
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:

@@ -56,6 +56,7 @@ def test_a_second_signal_ends_what_hangs_be_it_the_loop_itself(hang: str):
     assert asked_twice(HANGS.format(hang=hang), "begun", "heard") == 130
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("dbos") is None, reason="SKIPPED: dbos is not installed")
 def test_a_worker_whose_end_hangs_ends_at_once_when_it_is_asked_twice(tmp_path: Path):
     assert asked_twice(WORKER, "waiting for runs", "a second signal", OUTRIDER_HOME=str(tmp_path)) == 130

@@ -94,6 +94,7 @@ def fixes(path: str, content: str) -> Any:
     return scripted_model(answer)
 
 
+@pytest.mark.slow
 async def test_an_instance_of_swe_bench_is_solved_tested_and_written_as_a_prediction(instances: Path, tmp_path: Path):
     command = "{python} -m pytest -q -p no:cacheprovider {tests}"
     suite = load_swe_bench(instances, tmp_path / "clones", test_command=command)
@@ -117,6 +118,7 @@ async def test_an_instance_of_swe_bench_is_solved_tested_and_written_as_a_predic
     assert "test_calc" not in prediction["model_patch"]
 
 
+@pytest.mark.slow
 async def test_tests_of_the_agent_do_not_replace_those_of_the_benchmark(instances: Path, tmp_path: Path):
     """An array of instances, as some tools write it, and the special line separators that JSON may contain."""
     instance = json.loads(instances.read_text()) | {"problem_statement": "a\u2028b", "hints_text": None}
@@ -206,6 +208,7 @@ def write_task(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_a_task_of_terminal_bench_runs_in_the_sandbox(tmp_path: Path):
     write_task(tmp_path / "tasks" / "copy-file")
     assert is_terminal_bench(tmp_path / "tasks")
@@ -221,6 +224,7 @@ async def test_a_task_of_terminal_bench_runs_in_the_sandbox(tmp_path: Path):
     assert load_terminal_bench(tmp_path / "tasks" / "copy-file").cases[0].name == "copy-file"
 
 
+@pytest.mark.slow
 async def test_the_newer_form_of_a_task_is_read_too(tmp_path: Path):
     task = tmp_path / "new"
     (task / "environment").mkdir(parents=True)
@@ -258,6 +262,7 @@ async def add_case(tmp_path: Path, session: str, **options: Any) -> Any:
         return await add_session_case(archive, session, suite, data=tmp_path / "data", **options)
 
 
+@pytest.mark.slow
 async def test_a_session_becomes_a_case_that_fails_untouched_and_runs_offline(tmp_path: Path):
     session = await recorded_session(
         tmp_path,
@@ -282,6 +287,7 @@ async def test_a_session_becomes_a_case_that_fails_untouched_and_runs_offline(tm
     assert len(load_suite(tmp_path / "evals").cases) == 2
 
 
+@pytest.mark.slow
 async def test_the_tests_that_a_session_ran_are_the_check(tmp_path: Path):
     session = await recorded_session(
         tmp_path,

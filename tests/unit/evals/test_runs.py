@@ -259,6 +259,7 @@ async def test_the_matrix_runs_over_agents_models_prompts_and_policies():
         await async_run_suite(suite_of(case_of(), matrix=EvalMatrix(agents=("nobody",))), [AGENT], [writes()])
 
 
+@pytest.mark.slow
 def test_a_weakened_prompt_is_a_significant_regression_and_another_wording_is_not():
     """The model obeys its instructions: without the request to check its work it is wrong more often."""
     calls: dict[str, int] = {}

@@ -87,6 +87,7 @@ def test_corrected_p_values_are_those_of_holm():
     assert adjust_p_values([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_change_without_effect_is_called_significant_in_at_most_5_of_100_comparisons():
     alarms, figures = 0, 0

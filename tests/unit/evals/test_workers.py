@@ -32,6 +32,7 @@ def answer_request(request: Request) -> Any:
     return call("write", file_path="a.txt", content="hello\n")
 
 
+@pytest.mark.slow
 async def test_attempts_run_on_workers(tmp_path: Path):
     bus, data = EventBus(), tmp_path / "data"
     data.mkdir()

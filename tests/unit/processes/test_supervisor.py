@@ -141,6 +141,7 @@ async def test_limits_of_the_system_reach_the_command():
     assert done.exit_code != 0
 
 
+@pytest.mark.slow
 async def test_a_command_that_may_open_next_to_nothing_can_still_be_killed():
     async with ProcessSupervisor(resources=ResourceLimits(open_files=4, memory=1 << 30)) as supervisor:
         done = await supervisor.run_command("c", "echo $$; sleep 60 & sleep 60", limit=2)
@@ -149,6 +150,7 @@ async def test_a_command_that_may_open_next_to_nothing_can_still_be_killed():
     assert not is_alive(int(done.text))
 
 
+@pytest.mark.slow
 async def test_a_command_over_its_time_limit_is_killed_and_its_output_preserved(supervisor: ProcessSupervisor):
     done = await asyncio.wait_for(supervisor.run_command("c", "echo begun; sleep 60", limit=2), 30)
     assert done.text == "begun\n"

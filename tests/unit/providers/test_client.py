@@ -54,6 +54,7 @@ from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_por
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, text_stream
 
 QUICK = RetryPolicy(attempts=3, first_window=0.01)
+ONCE = RetryPolicy(attempts=1)
 SHORT = HttpTimeouts(first_byte=1, idle=1, quiet=2, total=10)  # for servers that fall silent
 CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
 GOOD = Reply([text_stream("Hello", "world", "[END]")])
@@ -63,7 +64,8 @@ GOOD = Reply([text_stream("Hello", "world", "[END]")])
 async def asking(*replies: Reply, **options: Any) -> AsyncIterator[tuple[WireClient, Server]]:
     async with serving(*replies) as server:
         transport = HttpClient(options.pop("timeouts", SHORT))
-        client = WireClient("plain", PlainWire(server.url), transport, retry=QUICK, **options)
+        retry = options.pop("retry", QUICK)
+        client = WireClient("plain", PlainWire(server.url), transport, retry=retry, **options)
         try:
             yield client, server
         finally:
@@ -251,7 +253,8 @@ async def test_a_server_that_continues_after_the_end_is_not_listened_to():
 
 async def test_a_silent_stream_is_cut():
     got: list[Delta] = []
-    async with asking(Reply([text_stream("a")], after="stall")) as (client, server), asyncio.timeout(30):
+    silent = Reply([text_stream("a")], after="stall")
+    async with asking(silent, timeouts=HttpTimeouts(idle=0.3), retry=ONCE) as (client, server), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client, got)
         await server.requests[0].closed.wait()
@@ -262,7 +265,8 @@ async def test_keep_alives_hold_a_quiet_stream_open_but_not_for_ever():
     pings = [b": ping\n\n", 0.05] * 2000  # for more than a minute
     started = asyncio.get_running_loop().time()
     limits = HttpTimeouts(idle=0.8, quiet=1)
-    async with asking(Reply([text_stream("a"), *pings]), timeouts=limits) as (client, _), asyncio.timeout(30):
+    answer = Reply([text_stream("a"), *pings])
+    async with asking(answer, timeouts=limits, retry=ONCE) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
     assert asyncio.get_running_loop().time() - started > 0.9

@@ -68,6 +68,7 @@ ERRORS: dict[str, type[OutriderError]] = {
     "stream_line_too_long": MalformedAnswerError,
     "provider_error": ServerError,
 }
+LASTING = ("st-076", "st-077")  # they end with the limit of a whole answer, which each attempt waits for
 REQUEST = Request("m", Prompt([ModelMessage("user", (TextPart("Hello?"),))]))
 
 
@@ -80,7 +81,11 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def named(*ids: str) -> list[Any]:
-    return [pytest.param(name, id=f"{name} {cases()[name]['title']}") for name in ids if name in cases()]
+    return [
+        pytest.param(name, id=f"{name} {cases()[name]['title']}", marks=[pytest.mark.slow] if name in LASTING else [])
+        for name in ids
+        if name in cases()
+    ]
 
 
 def outcomes(*wanted: str, also: Iterable[str] = ()) -> list[Any]:

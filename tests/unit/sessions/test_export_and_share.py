@@ -105,6 +105,7 @@ async def test_an_export_that_is_imported_into_another_store_exports_to_the_same
     assert without_numbers(again) == without_numbers(exported)
 
 
+@pytest.mark.slow
 async def test_an_export_is_read_page_by_page_with_bounded_memory(tmp_path: Path):
     text = "word " * 40_000
     async with SqliteStore(tmp_path / "sessions.db") as store:
@@ -228,6 +229,7 @@ def test_an_empty_session_and_a_damaged_one_can_be_shared():
     assert "A session" in render_share_page(SessionTranscript(StoredSession(), []))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium to draw the page")
 def test_a_real_browser_draws_the_page_without_complaint(tmp_path: Path):
     file = tmp_path / "share.html"

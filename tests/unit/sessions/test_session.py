@@ -238,6 +238,7 @@ def test_a_user_message_may_be_text_or_parts():
     assert message.to_api_format() == user(text("look at"), IMAGE, text("please"))
 
 
+@pytest.mark.slow
 def test_a_whole_sdk_response_can_be_added():
     anthropic = pytest.importorskip("anthropic.types")
     response = anthropic.Message(

@@ -173,6 +173,7 @@ async def test_an_error_of_the_script_is_reported_and_not_repeated():
             simulator.check()
 
 
+@pytest.mark.slow
 async def test_every_field_of_the_current_sdks_is_accepted():
     """The vendors add fields and models; their SDKs, which the tests install, have the current ones."""
     from anthropic.types import message_create_params as messages
@@ -198,6 +199,7 @@ def _unknown_field(kind: ApiKind, body: dict[str, Any], name: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_every_model_of_the_current_sdks_exists():
     from typing import get_args
 

@@ -127,6 +127,7 @@ def test_more_spans_than_a_page_can_show_are_cut_with_a_note(monkeypatch: pytest
     assert "Only the first 10 spans" in html
 
 
+@pytest.mark.slow
 def test_long_texts_of_many_spans_keep_the_page_light():
     records = [
         AgentEvent("tool_exec", "a", at, f"t{at}", data={"tool_name": "x", "output": "y" * 19_000})

@@ -6,6 +6,7 @@ import time
 from decimal import Decimal
 from itertools import permutations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -355,6 +356,7 @@ def test_five_thousand_levels_are_no_problem():
     assert "a0" in repr(trace.root) or trace.root.kind == "run"
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_records_take_seconds_not_minutes():
     records: list[AgentEvent] = []
     for number in range(12_500):

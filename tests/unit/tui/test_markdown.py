@@ -114,6 +114,7 @@ def count_calls(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_a_very_long_block_of_code_is_not_made_anew_for_every_piece():
     text = "```python\n" + "value = compute(1, 'two')\n" * 3000
     flow = MarkdownStream(80, DARK)

@@ -81,6 +81,7 @@ def test_an_answer_of_the_api_becomes_parts_with_its_calls_pending():
     }
 
 
+@pytest.mark.slow
 def test_sdk_objects_are_read_like_dicts():
     anthropic = pytest.importorskip("anthropic.types")
     blocks = [

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.models.local_models import default_servers, find_servers, missing_model_message
 from outrider.types.agents import Provider
@@ -55,6 +57,7 @@ async def test_what_is_not_a_model_server_is_passed_over():
             assert await found(server.port) == []
 
 
+@pytest.mark.slow
 async def test_a_port_that_is_silent_costs_no_more_than_the_time_limit():
     async with (
         serving(Reply(status=0, after="stall")) as silent,

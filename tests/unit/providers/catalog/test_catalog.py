@@ -267,6 +267,7 @@ def ask_for_prices(path: Path, day: str) -> tuple[str, bool]:
     return " ".join(text), loaded == "True"
 
 
+@pytest.mark.slow
 def test_prices_are_stored_so_that_later_starts_need_not_load_the_package(tmp_path: Path):
     """The prices of this model changed in 2026; until then long prompts cost more."""
     path = tmp_path / "prices.json"

@@ -270,6 +270,7 @@ def test_a_message_is_written_once_however_often_it_is_sent():
     assert prompt.written == len(conversation())
 
 
+@pytest.mark.slow
 def test_a_request_with_everything_is_what_the_sdk_would_send():
     from openai.types.chat import CompletionCreateParams
 

@@ -78,6 +78,7 @@ async def test_an_exit_code_that_is_not_0_is_reported_below_the_output(bench: Be
     assert await bench.output("shell", command="true") == "(no output)"
 
 
+@pytest.mark.slow
 async def test_a_command_over_its_time_limit_ends_in_error_with_what_it_wrote(bench: Bench):
     error = await bench.error("shell", command="echo begun; sleep 60", timeout=2)
     assert error.reason == "timeout"
@@ -85,6 +86,7 @@ async def test_a_command_over_its_time_limit_ends_in_error_with_what_it_wrote(be
     assert "begun" in error.error
 
 
+@pytest.mark.slow
 async def test_a_command_over_its_time_limit_can_continue_in_the_background(tmp_path: Path):
     async with ProcessSupervisor() as supervisor:
         bench = Bench(supervisor, tmp_path, at_limit="background")
@@ -176,6 +178,7 @@ async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[s
     assert message in (await bench.error("shell", **arguments)).error
 
 
+@pytest.mark.slow
 async def test_a_process_in_the_background_is_read_written_waited_for_and_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 import zlib
 from ipaddress import ip_address
 
@@ -201,7 +202,9 @@ def test_invalid_html_becomes_text(html: str, text: str):
               "<ol><li>x", "<li>x", "<table><tr><td>x", "<blockquote>x<br>", "<p>x", "<b>", "<dd>x", "<pre>\n"]
 )  # fmt: skip
 def test_a_hostile_page_takes_time_that_grows_with_its_length_only(piece: str):
-    html_to_text(piece * (100_000 // len(piece)))  # the standard parser needs minutes for some of these
+    started = time.process_time()
+    html_to_text(piece * (25_000 // len(piece)))
+    assert time.process_time() - started < 3  # a tenth of a second; the standard parser needs six for "<a "
 
 
 @pytest.mark.parametrize("tag", ["div", "blockquote", "ul", "li", "table", "b", "dd"])
@@ -212,6 +215,7 @@ def test_text_after_an_element_that_is_nested_too_deeply_is_outside_of_it(tag: s
     assert len(text) < 2_000
 
 
+@pytest.mark.slow
 def test_the_text_of_a_page_with_too_many_elements_is_complete():
     text, _ = html_to_text("<p>x" * 60_000)
     assert text.count("x") == 60_000

@@ -274,7 +274,7 @@ class ScriptedClient:
         while callable(answer):
             answer = cast("Any", answer(request))
             if inspect.isawaitable(answer):
-                answer = cast("Any", await answer)
+                answer = await answer
         return _to_items(answer)
 
     def _play_items(self, items: list[ScriptItem]) -> Iterator[Delta | asyncio.Event | Exception]:

@@ -262,11 +262,9 @@ class RuntimeRequest:
         workspace_text = self.prefix.workspace_text if self.prefix else ""
         keywords = self._schema.keywords if request.tools else None
         self.reader = AnswerReader(keywords)
-        transcript = ChatTranscript(
-            keywords, tool_prompt, lambda text: file_names.suggest_files(request, text), workspace_text
-        )
+        transcript = ChatTranscript(keywords, tool_prompt, request, file_names, workspace_text)
         self.answer_check = self._build_check(request, file_names)
-        messages = transcript.encode_messages(request.prompt)
+        messages = transcript.encode_messages()
         if self.prefix is not None:
             messages = msgspec.json.encode(self.prefix.as_chat())[1:-1] + b"," + messages
         options = msgspec.json.encode(_sampling_options(request.settings) | self._build_constraint(request, file_names))
@@ -277,7 +275,8 @@ class RuntimeRequest:
         request_text = RecentCalls(request.prompt).request_text
         if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
             return None
-        known = f"{request.system or ''}\n{seen_text(request.prompt)}"
+        facts = names.state_facts(request, request_text)
+        known = "\n".join((request.system or "", seen_text(request.prompt), *facts))
         return AnswerCheck(
             known,
             lambda name: names.has_file(request, name),

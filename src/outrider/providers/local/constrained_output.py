@@ -5,7 +5,7 @@ The schema is a flat union of the offered tools. The runtime enforces it while s
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Literal, assert_never, cast
 
@@ -17,9 +17,11 @@ from outrider.providers.local.prompt import (
     FileNameSource,
     ProtocolKeywords,
     asks_how,
+    asks_question,
     request_of,
     required_parameters,
 )
+from outrider.providers.local.question_topics import Look
 from outrider.types.ids import new_id
 from outrider.types.partial_json import read_string
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
@@ -131,14 +133,6 @@ class AnswerReader:
         self._buffer = ""
 
 
-# How a request starts that only wants to know something.
-_QUESTION = re.compile(
-    r"\s*(?:and |so |please )?(?:what|which|where|who|whose|why|how|when|is|are|does|do|did|has|have|was|were|explain|"
-    r"describe|summari[sz]e|outline|tell|show|list|give me an overview)\b",
-    re.IGNORECASE,
-)
-
-
 class RecentCalls:
     """The calls since the last user message.
 
@@ -157,7 +151,7 @@ class RecentCalls:
                 self.request_text = text
                 break
         self.known_text = "\n".join((self.request_text, *results))
-        self.is_question = _QUESTION.match(self.request_text) is not None
+        self.is_question = asks_question(self.request_text)
         self.asks_how = asks_how(self.request_text)
         self.result_characters = sum(map(len, results))
 
@@ -181,14 +175,24 @@ _QUOTED_NAME = re.compile(r"`([^`\s]+)`|'([\w./-]*[._/(][\w./()-]*)'|\"([\w./-]*
 _SYMBOL = re.compile(r"\b(?:[A-Za-z]+_\w+|[a-z]+[A-Z]\w*|[A-Z][a-z]+[A-Z]\w*|[A-Za-z_]\w*(?=\(\)))")
 _NO_NAMES = frozenset({"e.g", "i.e", "etc", "Node.js", "GitHub", "JavaScript", "TypeScript", "and/or", "yes/no"})
 _MIN_COMPARED_CHARACTERS = 20
+# A command in a text: a program with one of the words that follow its name.
+_COMMAND = re.compile(
+    r"\b(?:npm|npx|yarn|pnpm|pip3?|pipx|poetry|uv|tox|nox|make|cmake|ninja|meson|cargo|rustup|go|mvn|gradle|bundle|gem|"
+    r"composer|dotnet|swift|docker|git|brew|apt|apt-get|dnf|pacman|conda|python3?|node|deno|bun) "
+    r"(?:install|add|i|ci|test|tests|run|build|get|start|check|exec|clean|clone|update|mod|vet|fmt|bench|compile|"
+    r"package|sync|-[\w-]+)\b"
+)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_MARKS = re.compile(r"[\s\"',\[\]]+")
 
 
 class AnswerCheck:
-    """Passes those sentences of an answer whose file names and symbols the model has seen, each once.
+    """Passes those sentences of an answer whose file names, symbols and commands the model has seen, each once.
 
     A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
     whether the workspace has a file of a name. `example_words` occur in the examples of the prompt: a sentence with one
-    is not about this workspace, unless the model has read the word there.
+    is not about this workspace, unless the model has read the word there. What only introduces something (a sentence
+    that ends in a colon, the start of a code block) passes together with what follows it.
     """
 
     def __init__(
@@ -199,6 +203,7 @@ class AnswerCheck:
         example_words: Iterable[str] = (),
     ) -> None:
         self._known_text = known_text
+        self._known_words = _MARKS.sub(" ", known_text)
         lowered = known_text.lower()
         self._foreign_words = [word for word in example_words if word not in lowered]
         self._has_file = has_file
@@ -206,8 +211,10 @@ class AnswerCheck:
         self._buffer = ""
         self._passed: set[str] = set()
         self._gap = ""  # the white space after the last sentence that passed
+        self._introduction = ""
         self._left_out = 0
         self._is_code = False
+        self._has_code = False  # a line of the code block has passed
 
     @property
     def is_full(self) -> bool:
@@ -227,10 +234,10 @@ class AnswerCheck:
         """Returns the rest, and what the user has to know about the sentences that did not pass."""
         rest, self._buffer = self._buffer, ""
         passed = self._pass_sentence(rest, "") if rest else ""
-        if self._is_code:
+        if self._is_code and self._has_code:
             passed += f"\n{_FENCE}"
         if not self._left_out:
-            return passed
+            return passed + self._introduction
         if not self._passed:
             return "I do not know: the files that I read do not answer this."
         statements = "a statement" if self._left_out == 1 else f"{self._left_out} statements"
@@ -240,22 +247,57 @@ class AnswerCheck:
         if self.is_full:
             return ""
         if sentence.lstrip().startswith(_FENCE):
-            self._is_code = not self._is_code
-        elif not all(map(self._is_known, find_names(sentence))) or self._is_from_example(sentence):
+            return self._pass_fence(sentence, gap)
+        if not self._is_true(sentence):
             self._left_out += 1
             return ""
         compared = " ".join(sentence.split()).lower()
         if len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed:
             return ""
+        if sentence.endswith(":") and not self._is_code:
+            self._introduction += self._spaced(sentence, gap)
+            return ""
         if compared:
             self._passed.add(compared)
+        self._has_code = self._is_code
+        return self._take_introduction() + self._spaced(sentence, gap)
+
+    def _pass_fence(self, fence: str, gap: str) -> str:
+        """Passes the two ends of a code block, unless nothing in it has passed."""
+        self._is_code, was_code = not self._is_code, self._is_code
+        if not was_code:
+            self._has_code = False
+            self._introduction += self._spaced(fence, gap)
+            return ""
+        if self._has_code:
+            return self._spaced(fence, gap)
+        self._introduction = ""
+        return ""
+
+    def _take_introduction(self) -> str:
+        introduction, self._introduction = self._introduction, ""
+        return introduction
+
+    def _spaced(self, sentence: str, gap: str) -> str:
         self._left_characters -= len(sentence)
         before, self._gap = self._gap, gap
         return before + sentence
 
-    def _is_from_example(self, sentence: str) -> bool:
+    def _is_true(self, sentence: str) -> bool:
         lowered = sentence.lower()
-        return any(word in lowered for word in self._foreign_words)
+        return (
+            all(map(self._is_known, find_names(sentence)))
+            and not any(word in lowered for word in self._foreign_words)
+            and all(_MARKS.sub(" ", command).strip() in self._known_words for command in self._find_commands(sentence))
+        )
+
+    def _find_commands(self, sentence: str) -> Iterator[str]:
+        """Yields the commands in code completely, those in a text up to their first argument."""
+        spans = [sentence] if self._is_code else _SPAN.findall(sentence)
+        for span in spans:
+            if _COMMAND.match(command := span.strip().removeprefix("$ ").removeprefix("sudo ")):
+                yield command
+        yield from _COMMAND.findall(_SPAN.sub(" ", sentence))
 
     def _is_known(self, name: str) -> bool:
         return name in self._known_text or self._has_file(name)
@@ -293,10 +335,12 @@ _MAX_REPEATED_CALLS = 2  # calls with the same subject in a row
 
 
 class ToolOffer(msgspec.Struct, frozen=True):
-    """A tool that the model may call; `paths` are the allowed values of its file parameter, () for any."""
+    """A tool that the model may call; `paths` are the allowed values of its file parameter, () for any. `arguments` are
+    the only ones that are allowed, if there are any."""
 
     tool: ToolSpec
     paths: Sequence[str] = ()
+    arguments: Mapping[str, str | int] = {}
 
 
 def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: FileNameSource) -> list[ToolOffer]:
@@ -311,6 +355,8 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             return [ToolOffer(tool, paths) for tool in request.tools if tool.name == choice.tool]
         case "auto":
             latest = RecentCalls(request.prompt)
+            if plan := _plan_looks(request, file_names, latest):
+                return _offer_plan(request.tools, tool_prompt, plan, latest)
             if latest.is_question and (suggested := file_names.suggest_files(request, latest.request_text)):
                 likely, paths = suggested, [path for path in paths if path in suggested] or paths
             else:
@@ -319,6 +365,21 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             return [offer for offer in found if offer is not None]
         case _:
             assert_never(choice.mode)
+
+
+def _plan_looks(request: Request, file_names: FileNameSource, latest: RecentCalls) -> list[Look]:
+    offered = {tool.name for tool in request.tools}
+    return [look for look in file_names.plan_looks(request, latest.request_text) if look.tool in offered]
+
+
+def _offer_plan(
+    tools: Sequence[ToolSpec], tool_prompt: CompactToolPrompt, plan: Sequence[Look], latest: RecentCalls
+) -> list[ToolOffer]:
+    """Returns the next look of a plan; after the last one, the tools that neither look nor act."""
+    done = [Look(call.tool_name, call.tool_input) for call in latest.calls]
+    if (following := next((look for look in plan if look not in done), None)) is not None:
+        return [ToolOffer(tool, (), following.arguments) for tool in tools if tool.name == following.tool]
+    return [ToolOffer(tool) for tool in tools if tool.name not in tool_prompt.tools]
 
 
 def _offer_tool(
@@ -350,6 +411,8 @@ def has_to_look(
     """Returns whether the model may not answer yet: the request is about the workspace, and nothing was looked at."""
     if request.settings.tool_choice.mode != "auto" or not any(tool_prompt.only_looks(it.tool.name) for it in offered):
         return False
+    if any(offer.arguments for offer in offered):
+        return True
     latest = RecentCalls(request.prompt)
     return not latest.calls and file_names.refers_to_workspace(request, latest.request_text)
 
@@ -379,7 +442,10 @@ class CallSchema:
         has_to_look: bool = False,
     ) -> dict[str, Any]:
         definitions: dict[str, Any] = {}
-        branches = [self._tool_branch(offer.tool, offer.paths, definitions) for offer in offered]
+        branches = [
+            self._fixed_branch(offer) if offer.arguments else self._tool_branch(offer.tool, offer.paths, definitions)
+            for offer in offered
+        ]
         if choice.mode in ("auto", "none") and not has_to_look:
             branches.append(self._answer_branch(output, definitions))
         schema: dict[str, Any] = {"x-guidance": _SEPARATORS, "anyOf": branches}
@@ -395,6 +461,10 @@ class CallSchema:
             offered[existing] = {"enum": list(paths)}
         required = [name for name in offered if name in required_parameters(spec)]
         return self._object_schema(spec.name, offered, required)
+
+    def _fixed_branch(self, offer: ToolOffer) -> dict[str, Any]:
+        fixed = {name: {"const": value} for name, value in offer.arguments.items()}
+        return self._object_schema(offer.tool.name, fixed, list(fixed))
 
     def _answer_branch(self, output: OutputSchema | None, definitions: dict[str, Any]) -> dict[str, Any]:
         if output is None:

@@ -160,10 +160,15 @@ async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator
 
 
 async def check_names(deltas: AsyncGenerator[Delta, None], check: AnswerCheck) -> AsyncGenerator[Delta, None]:
-    """Yields the deltas of an answer without the sentences that do not pass; ends an answer that is too long."""
+    """Yields the deltas of an answer without the sentences that do not pass; ends an answer that is too long.
+
+    A repeated sentence does not pass, so that an answer which was stopped for its repetition needs no note.
+    """
     pieces = 0
     async for delta in deltas:
         match delta:
+            case TextDelta(text=text) if text == REPETITION_NOTE:
+                check.drop_rest()
             case TextDelta(index, text):
                 pieces += 1
                 if passed := check.feed(text):
@@ -275,8 +280,8 @@ class RuntimeRequest:
         request_text = RecentCalls(request.prompt).request_text
         if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
             return None
-        facts = names.state_facts(request, request_text)
-        known = "\n".join((request.system or "", seen_text(request.prompt), *facts))
+        facts = names.plan_question(request, request_text).facts
+        known = "\n".join((request.system or "", seen_text(request.prompt, self._tool_prompt), *facts))
         return AnswerCheck(
             known,
             lambda name: names.has_file(request, name),

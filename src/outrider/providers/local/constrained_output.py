@@ -173,7 +173,7 @@ _FILE_NAME = re.compile(
 )
 _QUOTED_NAME = re.compile(r"`([^`\s]+)`|'([\w./-]*[._/(][\w./()-]*)'|\"([\w./-]*[._/(][\w./()-]*)\"")
 _SYMBOL = re.compile(r"\b(?:[A-Za-z]+_\w+|[a-z]+[A-Z]\w*|[A-Z][a-z]+[A-Z]\w*|[A-Za-z_]\w*(?=\(\)))")
-_NO_NAMES = frozenset({"e.g", "i.e", "etc", "Node.js", "GitHub", "JavaScript", "TypeScript", "and/or", "yes/no"})
+_NO_NAMES = frozenset({"e.g", "i.e", "etc", "and/or", "yes/no"})
 _MIN_COMPARED_CHARACTERS = 20
 # A command in a text: a program with one of the words that follow its name.
 _COMMAND = re.compile(
@@ -204,8 +204,8 @@ class AnswerCheck:
     ) -> None:
         self._known_text = known_text
         self._known_words = _MARKS.sub(" ", known_text)
-        lowered = known_text.lower()
-        self._foreign_words = [word for word in example_words if word not in lowered]
+        self._lowered_text = known_text.lower()
+        self._foreign_words = [word for word in example_words if word not in self._lowered_text]
         self._has_file = has_file
         self._left_characters = max_characters
         self._buffer = ""
@@ -229,6 +229,11 @@ class AnswerCheck:
             start = found.end()
         self._buffer = self._buffer[start:]
         return passed
+
+    def drop_rest(self) -> None:
+        """Drops the sentence that is not complete, because the answer was stopped in it."""
+        self._buffer = ""
+        self._left_out += not self._passed
 
     def finish(self) -> str:
         """Returns the rest, and what the user has to know about the sentences that did not pass."""
@@ -287,6 +292,7 @@ class AnswerCheck:
         lowered = sentence.lower()
         return (
             all(map(self._is_known, find_names(sentence)))
+            and all(address.rstrip(".,;:)>*`") in self._known_text for address in _ADDRESS.findall(sentence))
             and not any(word in lowered for word in self._foreign_words)
             and all(_MARKS.sub(" ", command).strip() in self._known_words for command in self._find_commands(sentence))
         )
@@ -300,7 +306,9 @@ class AnswerCheck:
         yield from _COMMAND.findall(_SPAN.sub(" ", sentence))
 
     def _is_known(self, name: str) -> bool:
-        return name in self._known_text or self._has_file(name)
+        if name in self._known_text or self._has_file(name):
+            return True
+        return name.isalpha() and name.lower() in self._lowered_text  # GitHub, for github.com
 
 
 def find_names(text: str) -> Iterator[str]:
@@ -314,17 +322,19 @@ def find_names(text: str) -> Iterator[str]:
             yield name
 
 
-def seen_text(prompt: Prompt) -> str:
-    """Returns the texts, the calls and the results of a conversation."""
+def seen_text(prompt: Prompt, tool_prompt: CompactToolPrompt) -> str:
+    """Returns the texts, the calls and the results of a conversation, as they are and as the model has seen them."""
     texts: list[str] = []
+    tools: dict[str, str] = {}
     for message in prompt:
         for part in message.content:
             match part:
                 case TextPart(text=text) if message.role == "user":
                     texts.append(text)
                 case ToolResultPart(content=content):
-                    texts.append(content)
+                    texts += (content, tool_prompt.render_result(tools.get(part.tool_use_id, ""), content))
                 case ToolUsePart(tool_input=arguments):
+                    tools[part.tool_id] = part.tool_name
                     texts += (str(value) for value in arguments.values())
                 case _:
                     continue
@@ -369,7 +379,7 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
 
 def _plan_looks(request: Request, file_names: FileNameSource, latest: RecentCalls) -> list[Look]:
     offered = {tool.name for tool in request.tools}
-    return [look for look in file_names.plan_looks(request, latest.request_text) if look.tool in offered]
+    return [look for look in file_names.plan_question(request, latest.request_text).looks if look.tool in offered]
 
 
 def _offer_plan(

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, assert_never
 
 import msgspec
 
-from outrider.providers.local.question_topics import Look
+from outrider.providers.local.question_topics import Look, QuestionPlan
 from outrider.providers.local.runtime import PromptPrefix
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Request, ToolSpec
@@ -281,23 +281,25 @@ class ChatTranscript:
         request_text = self._request_texts.get(id(message), "")
         if not self._keywords or not request_text:
             return
-        if request_of(message):
-            if facts := self._file_names.state_facts(self._request, request_text):
-                yield f"({' '.join(facts)})"
-            elif names := self._file_names.suggest_files(self._request, request_text):
-                yield files_hint(names)
-        else:
+        plan = self._file_names.plan_question(self._request, request_text)
+        if not request_of(message):
             results = (part for part in message.content if isinstance(part, ToolResultPart))
             calls = (self._calls.get(part.tool_use_id) for part in results if not part.is_error)
             tools = [call.tool_name if call else "" for call in calls]
-            yield request_reminder(request_text, self._tool_prompt.shown_by(tools))
+            yield request_reminder(request_text, self._tool_prompt.shown_by(tools), plan.form)
+        elif plan.facts:
+            yield f"({' '.join(plan.facts)})"
+        elif names := self._file_names.suggest_files(self._request, request_text):
+            yield files_hint(names)
 
 
 def request_of(message: ModelMessage) -> str:
-    """Returns what the user wrote in a message, without the texts that the engine has added."""
+    """Returns what the user wrote last in a message, without the texts that the engine has added. Before it may be a
+    request that was interrupted."""
     if message.role != "user":
         return ""
-    return "\n".join(part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic)
+    texts = [part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic]
+    return texts[-1] if texts else ""
 
 
 def asks_how(request_text: str) -> bool:
@@ -315,11 +317,14 @@ def files_hint(names: Sequence[str]) -> str:
     return f"(These files exist, and must be read before they are changed: {', '.join(names)})"
 
 
-def request_reminder(request_text: str, shown: str = "") -> str:
+def request_reminder(request_text: str, shown: str = "", form: str = "") -> str:
     """Returns the note after each tool result. `shown` is what a result of a tool that only looks has: without it, a
-    small model counts the files of a listing and does not name them."""
+    small model counts the files of a listing and does not name them. `form` is what the answer should have."""
+    asked = f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}"
+    if form:
+        return f"{asked}\nAnswer only with what is above. {form}"
     answer = f"If this answers it, answer with the {shown} above." if shown else "If all of it is done, answer."
-    return f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}\n{answer} Otherwise: what is the next step?"
+    return f"{asked}\n{answer} Otherwise: what is the next step?"
 
 
 def _to_call_object(use: ToolUsePart, keywords: ProtocolKeywords) -> dict[str, Any]:
@@ -349,12 +354,8 @@ class FileNameSource(Protocol):
         """Returns whether a request cannot be answered without a look at the files."""
         ...
 
-    def plan_looks(self, request: Request, text: str) -> Sequence[Look]:
-        """Returns the looks that a question needs; empty if the model has to choose them."""
-        ...
-
-    def state_facts(self, request: Request, text: str) -> Sequence[str]:
-        """Returns sentences with facts about the workspace that a question needs."""
+    def plan_question(self, request: Request, text: str) -> QuestionPlan:
+        """Returns how a question is answered; an empty plan if the model has to choose where to look."""
         ...
 
     def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
@@ -380,11 +381,8 @@ class NoFileNames:
     def refers_to_workspace(self, request: Request, text: str) -> bool:
         return False
 
-    def plan_looks(self, request: Request, text: str) -> Sequence[Look]:
-        return ()
-
-    def state_facts(self, request: Request, text: str) -> Sequence[str]:
-        return ()
+    def plan_question(self, request: Request, text: str) -> QuestionPlan:
+        return QuestionPlan()
 
     def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
         return content

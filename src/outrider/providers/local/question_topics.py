@@ -28,13 +28,21 @@ class Look(msgspec.Struct, frozen=True):
     arguments: Mapping[str, str | int]
 
 
+class QuestionPlan(msgspec.Struct, frozen=True):
+    """How a question is answered: the looks that it needs, facts about the project, and what the answer should have."""
+
+    looks: Sequence[Look] = ()
+    facts: Sequence[str] = ()
+    form: str = ""
+
+
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """What a question may be about.
 
     `question` matches such a question. `places` are looked at in this order, `otherwise` if the project has none of
     them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search"; a
     search without a match, or a missing manifest that alone would answer, means `nothing`. `command` is the kind of
-    command that answers the question.
+    command that answers the question. `form` describes what the answer should have.
     """
 
     question: re.Pattern[str]
@@ -44,6 +52,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     search: str = ""
     nothing: str = ""
     command: Literal["", "test", "install", "build", "run"] = ""
+    form: str = ""
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -64,6 +73,7 @@ _TOPICS: Final = (
         places=("search",),
         search="TODO|FIXME|XXX|HACK",
         nothing="No file has a TODO, FIXME, XXX or HACK: the code notes nothing that is left to do.",
+        form="Say what is left to do and in which file, or that nothing is.",
     ),
     Topic(
         question=re.compile(
@@ -73,18 +83,26 @@ _TOPICS: Final = (
             re.IGNORECASE,
         ),
         places=("list",),
+        form="Name all of these files.",
     ),
     Topic(
         question=_any("licen[sc]es?", "licen[sc]ed", "licensing", "copyright"),
-        places=("license", "manifest"),
-        otherwise=("readme",),
+        places=("manifest", "license", "readme"),
         lines=_any("licen[sc]e", "copyright"),
+        form="Name the license.",
+    ),
+    Topic(
+        question=re.compile(r"\bwho (?:wrote|made|maintains|created|is the author)\b|\bauthors?\b", re.IGNORECASE),
+        places=("manifest", "license", "readme"),
+        lines=re.compile(r"author|maintain|copyright|contribut|written by|created by", re.IGNORECASE),
+        form="Name the authors.",
     ),
     Topic(
         question=_any("dependenc(?:y|ies)", "depends? on", "requirements?", "(?:libraries|packages) does it use"),
         places=("manifest",),
         otherwise=("readme", "sources"),
         nothing="This project has no manifest: it declares no dependencies.",
+        form="Name the dependencies, or say that there are none.",
         lines=re.compile(
             r"depend|require|include|import|^use |\buse \w+::|[\"']?[\w-]+[\"']?\s*[:=]\s*[\"'][\^~<>=\d]"
         ),
@@ -96,18 +114,21 @@ _TOPICS: Final = (
         places=("manifest", "contributing", "readme"),
         lines=re.compile(r"test|tox|nox|spec\b|jest|scripts", re.IGNORECASE),
         command="test",
+        form="Say with which command, or that there are no tests.",
     ),
     Topic(
         question=_any("install(?:ed|ing|ation)?", "set ?up", "get started", "download"),
         places=("readme", "manifest"),
         lines=re.compile(r"install|\bget\b|download|compile|copy|drop|\badd\b|^\W*name\b", re.IGNORECASE),
         command="install",
+        form="Give the command, or say what to copy.",
     ),
     Topic(
         question=re.compile(r"\bhow\b.*\b(?:build|built|compiled?)\b", re.IGNORECASE),
         places=("manifest", "readme", "contributing"),
         lines=re.compile(r"build|compil|make|scripts", re.IGNORECASE),
         command="build",
+        form="Give the command, or say what to compile.",
     ),
     Topic(
         question=_any(
@@ -117,6 +138,7 @@ _TOPICS: Final = (
         places=("readme", "manifest"),
         lines=re.compile(r"usage|\brun\b|example|start|scripts|import|^\s*\$|^#", re.IGNORECASE),
         command="run",
+        form="Give a short example.",
     ),
     Topic(
         question=_any("entry ?points?", "starts?", "begins?", "main (?:file|function|method|program|module|script)"),
@@ -124,6 +146,7 @@ _TOPICS: Final = (
         lines=re.compile(r"main|exports|\bbin\b|scripts|^\W*name\b|description", re.IGNORECASE),
         search=r'\bmain\(|__main__|"(bin|main|exports)":|\.scripts\]|console_scripts',
         nothing="No file has a main function or states an entry point: this is a library, which other programs use.",
+        form="Name the file and the function, or say that it is a library.",
     ),
     Topic(
         question=re.compile(r"\bversion\b(?! of (?!this|the|it))", re.IGNORECASE),
@@ -131,6 +154,7 @@ _TOPICS: Final = (
         lines=re.compile(r"version|requires|engines|edition|^go \d", re.IGNORECASE),
         search=r'[Vv]ersion(__)?"?\s*[:=]|VERSION',
         nothing="No file states a version of the project.",
+        form="Name the file and the version.",
     ),
     Topic(
         question=_any("errors?", "exceptions?", "failures?", "panics?"),
@@ -139,6 +163,7 @@ _TOPICS: Final = (
             r"\braise\b|\bthrow|\bcatch\b|\bexcept\b|\bpanic|\bErr\b|Result<|[Ee]rror|Exception|abort\(|\bexit\(|errno|fail"
             r"|return -1"
         ),
+        form="Say which functions fail in which way, and in which file.",
     ),
     Topic(
         question=_any(
@@ -146,6 +171,7 @@ _TOPICS: Final = (
         ),
         places=("sources",),
         lines=_DEFINITION,
+        form="Make a list: each class or function that matters, and what it does.",
     ),
     Topic(
         question=re.compile(
@@ -155,16 +181,19 @@ _TOPICS: Final = (
         ),
         places=("list", "readme", "sources"),
         lines=_DEFINITION,
+        form="Say what the project does, then make a list: each of the main files, and what it is for.",
     ),
     Topic(
         question=re.compile(
             r"\bwhat(?:'s| is| does| can| are| do) (?:it|this|the (?:project|program|app|application|library|package"
-            r"|tool|code|repo|repository))\b|\b(?:purpose|overview|summari[sz]e|describe)\b",
+            r"|tool|code|repo|repository))\b|\bwhat (?:it|this|the)(?: \w+)? (?:does|is)\b"
+            r"|\b(?:purpose|overview|summari[sz]e|describe)\b",
             re.IGNORECASE,
         ),
         places=("readme", "manifest"),
         otherwise=("list", "sources"),
         lines=re.compile(r"^#|^\w+.*\w{3,}.*\w{3,}|description|^\W*name\b"),
+        form="Say it in two or three sentences.",
     ),
 )
 
@@ -199,6 +228,10 @@ class ProjectFiles:
         self._folder = folder
         self._preferred = preferred
         self._paths = sorted(paths, key=lambda path: (path.count("/"), path))
+
+    def plan_question(self, topic: Topic) -> QuestionPlan:
+        """Returns how a question of this topic is answered."""
+        return QuestionPlan(self.plan_looks(topic), self.state_facts(topic), topic.form)
 
     def plan_looks(self, topic: Topic) -> list[Look]:
         """Returns the looks that answer a question of this topic."""

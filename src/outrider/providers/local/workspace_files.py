@@ -8,7 +8,14 @@ from typing import Final
 
 from outrider.providers.local.constrained_output import find_names
 from outrider.providers.local.prompt import asks_how, asks_question, request_of
-from outrider.providers.local.question_topics import Look, ProjectFiles, find_topic, focus_file, focus_matches
+from outrider.providers.local.question_topics import (
+    Look,
+    ProjectFiles,
+    QuestionPlan,
+    find_topic,
+    focus_file,
+    focus_matches,
+)
 from outrider.types.request import Request
 
 MAX_FILE_NAMES: Final = 300  # each further name in the grammar slows down sampling
@@ -29,8 +36,16 @@ _MANIFEST_WORDS = frozenset(
     ("dependencies", "dependency", "install", "installed", "license", "requirements", "version")
 )
 # Words of questions about any project, which also occur in file names.
-_COMMON_WORDS = frozenset(("are", "does", "how", "index", "main", "start", "the", "there", "version", "what", "which"))
-MAX_PLANNED_CHARACTERS: Final = 4_500  # of the results of all planned looks; a small model reads about 200 per second
+_COMMON_WORDS = frozenset((
+    "and", "any", "are", "can", "definition", "does", "each", "every", "for", "from", "how", "index", "main", "most",
+    "start", "that", "the", "there", "version", "what", "which", "with",
+))  # fmt: skip
+_DESCRIBED_SYMBOL = re.compile(
+    r"\b(?:function|method|class|struct|enum|trait|variable|constant) `?([A-Za-z_]\w{2,})"
+    r"|\b([A-Za-z_]\w{2,})`?(?= (?:function|method|class|struct|enum|trait)\b)"
+    r"|\bthe (?!Python|Rust|Java|Linux|Windows|Docker|Git)([A-Z][a-z]\w+)\b(?! (?:file|folder))"
+)
+MAX_PLANNED_CHARACTERS: Final = 3_600  # of the results of all planned looks; a small model reads about 200 per second
 _MAX_NAMED_FILES = 2
 _SYMBOL_CONTEXT = 4  # lines
 
@@ -66,37 +81,30 @@ class WorkspaceFileSource:
             return found
         return _overview_files(request.workspace, with_sources=not is_how_to)
 
-    def plan_looks(self, request: Request, text: str) -> Sequence[Look]:
-        """Returns the looks that a question about the workspace needs: at the files and symbols that it names, else
-        where its topic is answered. Empty if the model has to choose."""
+    def plan_question(self, request: Request, text: str) -> QuestionPlan:
+        """Returns how a question about the workspace is answered: from the files and symbols that it names, else where
+        its topic is answered. Empty if the model has to choose."""
         if not asks_question(text) or not self.refers_to_workspace(request, text):
-            return ()
-        paths = _list_workspace_files(request.workspace)
+            return QuestionPlan()
         if named := [path for path in self.match_files(request, text) if _is_named(path, text)]:
-            return [Look("read", {"file_path": path}) for path in named[:_MAX_NAMED_FILES]]
-        if symbols := [name for name in find_names(text) if not _is_file_name(name)]:
-            return [Look("grep", {"pattern": re.escape(symbols[0]), "context": _SYMBOL_CONTEXT})]
+            return QuestionPlan([Look("read", {"file_path": path}) for path in named[:_MAX_NAMED_FILES]])
+        if symbols := _named_symbols(text):
+            return QuestionPlan([Look("grep", {"pattern": symbols[0], "context": _SYMBOL_CONTEXT})])
         if (topic := find_topic(text)) is None:
-            return ()
-        return ProjectFiles(Path(request.workspace), paths, self._specific_files(request, text)).plan_looks(topic)
-
-    def state_facts(self, request: Request, text: str) -> Sequence[str]:
-        """Returns what the names of the files and the manifest say about the topic of a question."""
-        if not asks_question(text) or (topic := find_topic(text)) is None or not request.workspace:
-            return ()
-        return ProjectFiles(Path(request.workspace), _list_workspace_files(request.workspace)).state_facts(topic)
+            return QuestionPlan()
+        paths, preferred = _list_workspace_files(request.workspace), self._specific_files(request, text)
+        return ProjectFiles(Path(request.workspace), paths, preferred).plan_question(topic)
 
     def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
         """Returns the part of a result that matters for the topic of a question."""
-        planned = self.plan_looks(request, text)
-        topic = find_topic(text)
-        if topic is None or look not in planned:
+        looks, topic = self.plan_question(request, text).looks, find_topic(text)
+        if topic is None or look not in looks:
             return content
         if look.tool == "grep":
             return focus_matches(content, topic) if look.arguments.get("pattern") == topic.search else content
         if look.tool != "read":
             return content
-        return focus_file(str(look.arguments["file_path"]), content, topic, MAX_PLANNED_CHARACTERS // len(planned))
+        return focus_file(str(look.arguments["file_path"]), content, topic, MAX_PLANNED_CHARACTERS // len(looks))
 
     def _specific_files(self, request: Request, text: str) -> Sequence[str]:
         """Returns the files that a question may be about, by words that do not occur in every question."""
@@ -112,7 +120,9 @@ class WorkspaceFileSource:
 
     def refers_to_workspace(self, request: Request, text: str) -> bool:
         words = {word.lower() for word in _WORD.findall(text)}
-        return not words.isdisjoint(_WORKSPACE_WORDS) or bool(self.match_files(request, text))
+        if words.isdisjoint(_WORKSPACE_WORDS) and not _named_symbols(text):
+            return bool(self.match_files(request, text))
+        return True
 
 
 def _list_workspace_files(workspace: str) -> list[str]:
@@ -132,8 +142,11 @@ def _is_named(path: str, text: str) -> bool:
     return any(_ends_with(path, name) for name in _PATH_LIKE.findall(text))
 
 
-def _is_file_name(name: str) -> bool:
-    return "/" in name or "." in name
+def _named_symbols(text: str) -> list[str]:
+    """Returns the names of code in a text: by their form, by a word such as "function" beside them, or by a capital."""
+    described = ("".join(groups) for groups in _DESCRIBED_SYMBOL.findall(text))
+    found = (*find_names(text), *(name for name in described if name.lower() not in _COMMON_WORDS | _WORKSPACE_WORDS))
+    return [name for name in dict.fromkeys(found) if re.fullmatch(r"\w+", name)]
 
 
 def _walk_files(folder: Path) -> Iterator[str]:

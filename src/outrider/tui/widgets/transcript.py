@@ -368,7 +368,7 @@ _SUGGESTIONS = (
 )
 # Questions of which the topic is known: the embedded model is led to the files that answer them.
 _SMALL_MODEL_SUGGESTIONS = (
-    ("Explain how this project is put together", "lists and reads files before it answers"),
+    ("Explain how this project is put together", "lists and reads files first"),
     ("What are the main classes and functions?", "reads without asking"),
     ("How do I run the tests?", "one topic at a time works best"),
 )

@@ -106,3 +106,20 @@ def test_an_invented_command_is_left_out_with_what_introduces_it(text):
 def test_the_lines_of_a_code_block_that_are_known_pass():
     answer = checked("Run:\n\n```sh\ntox -e py\nmake test\n```\nThat is all.")
     assert answer.startswith("Run:\n\n```sh\ntox -e py\n```\nThat is all.\n\n(I left out a statement")
+
+
+def test_an_invented_address_is_left_out():
+    check = AnswerCheck("See https://tea.org/docs for more.", lambda _: False, 1000)
+    answer = check.feed("It is at https://tea.org/docs. The code is at https://example.org/tea. ") + check.finish()
+    assert answer.startswith("It is at https://tea.org/docs.\n\n(I left out a statement")
+
+
+def test_an_answer_that_was_stopped_ends_with_its_last_complete_sentence():
+    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    passed = check.feed("It reads example.ini. It is at")
+    check.drop_rest()
+    assert passed + check.finish() == "It reads example.ini."
+    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check.feed("and so on and so on")
+    check.drop_rest()
+    assert check.finish().startswith("I do not know")

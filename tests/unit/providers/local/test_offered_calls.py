@@ -148,6 +148,9 @@ def project(tmp_path: Path) -> Path:
         ("Which dependencies does it have?", [read("pyproject.toml")]),
         ("What does src/tea/shop.py do?", [read("src/tea/shop.py")]),
         ("Where is get_tea used?", [Look("grep", {"pattern": "get_tea", "context": 4})]),
+        ("What does the function brew do?", [Look("grep", {"pattern": "brew", "context": 4})]),
+        ("What is the Kettle for?", [Look("grep", {"pattern": "Kettle", "context": 4})]),
+        ("Can you explain what this code does?", [read("README.rst"), read("pyproject.toml")]),
     ],
 )
 def test_a_question_with_a_known_topic_is_answered_after_the_looks_that_it_needs(asked, looks, project):
@@ -213,3 +216,8 @@ def test_texts_that_the_engine_adds_are_not_the_request(project):
     request = Request("tiny", prompt, "", LOOKING_TOOLS, workspace=str(project))
     (first,) = select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
     assert first.arguments == {"file_path": "README.rst"}
+
+
+def test_a_request_after_an_interrupted_one_is_the_request(project):
+    prompt = Prompt([ModelMessage("user", (TextPart("Add a line to NEWS."), TextPart("What is this project?")))])
+    assert RecentCalls(prompt).request_text == "What is this project?"

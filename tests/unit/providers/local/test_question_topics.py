@@ -30,7 +30,7 @@ def looks(files: ProjectFiles, question: str) -> list[str]:
 @pytest.mark.parametrize(
     ("question", "places"),
     [
-        ("What license is this under?", ["LICENSE", "Cargo.toml"]),
+        ("What license is this under?", ["Cargo.toml", "LICENSE", "README.md"]),
         ("Which dependencies does it have?", ["Cargo.toml"]),
         ("How do I build it?", ["Cargo.toml", "README.md"]),
         ("How do I use it?", ["README.md", "Cargo.toml"]),

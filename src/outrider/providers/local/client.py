@@ -287,6 +287,7 @@ class RuntimeRequest:
             lambda name: names.has_file(request, name),
             self._tool_prompt.max_answer_characters,
             self._tool_prompt.list_example_words(),
+            self._tool_prompt.max_answer_sentences,
         )
 
     def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:

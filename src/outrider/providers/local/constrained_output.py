@@ -165,7 +165,8 @@ class RecentCalls:
         return len(list(takewhile(lambda call: tool_prompt.only_looks(call.tool_name), self.calls)))
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?:])(?<!\n\d\.)(?<!\A\d\.)\s+|\n+")
+_LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+\.)\s")
 _FENCE = "```"
 _ADDRESS = re.compile(r"https?://\S+")
 _FILE_NAME = re.compile(
@@ -191,8 +192,9 @@ class AnswerCheck:
 
     A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
     whether the workspace has a file of a name. `example_words` occur in the examples of the prompt: a sentence with one
-    is not about this workspace, unless the model has read the word there. What only introduces something (a sentence
-    that ends in a colon, the start of a code block) passes together with what follows it.
+    is not about this workspace, unless the model has read the word there. `max_sentences` are those outside of lists
+    and code: a small model states what it knows in a few, and then starts to invent. What only introduces something (a
+    sentence that ends in a colon, the start of a code block) passes together with what follows it.
     """
 
     def __init__(
@@ -201,6 +203,7 @@ class AnswerCheck:
         has_file: Callable[[str], bool],
         max_characters: int,
         example_words: Iterable[str] = (),
+        max_sentences: int = 1_000,
     ) -> None:
         self._known_text = known_text
         self._known_words = _MARKS.sub(" ", known_text)
@@ -208,17 +211,19 @@ class AnswerCheck:
         self._foreign_words = [word for word in example_words if word not in self._lowered_text]
         self._has_file = has_file
         self._left_characters = max_characters
+        self._left_sentences = max_sentences
         self._buffer = ""
         self._passed: set[str] = set()
         self._gap = ""  # the white space after the last sentence that passed
         self._introduction = ""
         self._left_out = 0
         self._is_code = False
+        self._is_item = False  # of a list
         self._has_code = False  # a line of the code block has passed
 
     @property
     def is_full(self) -> bool:
-        return self._left_characters <= 0
+        return self._left_characters <= 0 or self._left_sentences <= 0
 
     def feed(self, text: str) -> str:
         """Returns the sentences that are complete now and pass."""
@@ -265,6 +270,8 @@ class AnswerCheck:
         if compared:
             self._passed.add(compared)
         self._has_code = self._is_code
+        self._is_item = bool(_LIST_ITEM.match(sentence)) or (self._is_item and "\n" not in self._gap)
+        self._left_sentences -= not (self._is_code or self._is_item) and sentence.endswith((".", "!", "?"))
         return self._take_introduction() + self._spaced(sentence, gap)
 
     def _pass_fence(self, fence: str, gap: str) -> str:

@@ -123,3 +123,9 @@ def test_an_answer_that_was_stopped_ends_with_its_last_complete_sentence():
     check.feed("and so on and so on")
     check.drop_rest()
     assert check.finish().startswith("I do not know")
+
+
+def test_an_answer_ends_after_a_few_sentences_but_lists_and_code_do_not_count():
+    text = "One is here. Two:\n\n- a. b.\n- c.\n1. d.\n2. e.\n```\nf.\n```\nThree. Four. Five."
+    check = AnswerCheck(SEEN, lambda _: False, 1000, max_sentences=3)
+    assert check.feed(text) + check.finish() == text.removesuffix(" Five.")

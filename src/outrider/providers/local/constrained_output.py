@@ -176,6 +176,7 @@ _QUOTED_NAME = re.compile(r"`([^`\s]+)`|'([\w./-]*[._/(][\w./()-]*)'|\"([\w./-]*
 _SYMBOL = re.compile(r"\b(?:[A-Za-z]+_\w+|[a-z]+[A-Z]\w*|[A-Z][a-z]+[A-Z]\w*|[A-Za-z_]\w*(?=\(\)))")
 _NO_NAMES = frozenset({"e.g", "i.e", "etc", "and/or", "yes/no"})
 _MIN_COMPARED_CHARACTERS = 20
+_MAX_DROPPED_SENTENCES = 4  # a model that repeats or invents more than this does not return to the facts
 # A command in a text: a program with one of the words that follow its name.
 _COMMAND = re.compile(
     r"\b(?:npm|npx|yarn|pnpm|pip3?|pipx|poetry|uv|tox|nox|make|cmake|ninja|meson|cargo|rustup|go|mvn|gradle|bundle|gem|"
@@ -217,13 +218,14 @@ class AnswerCheck:
         self._gap = ""  # the white space after the last sentence that passed
         self._introduction = ""
         self._left_out = 0
+        self._dropped = 0  # left out or repeated
         self._is_code = False
         self._is_item = False  # of a list
         self._has_code = False  # a line of the code block has passed
 
     @property
     def is_full(self) -> bool:
-        return self._left_characters <= 0 or self._left_sentences <= 0
+        return self._left_characters <= 0 or self._left_sentences <= 0 or self._dropped >= _MAX_DROPPED_SENTENCES
 
     def feed(self, text: str) -> str:
         """Returns the sentences that are complete now and pass."""
@@ -258,11 +260,11 @@ class AnswerCheck:
             return ""
         if sentence.lstrip().startswith(_FENCE):
             return self._pass_fence(sentence, gap)
-        if not self._is_true(sentence):
-            self._left_out += 1
-            return ""
         compared = " ".join(sentence.split()).lower()
-        if len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed:
+        is_repeated = len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed
+        if is_repeated or not self._is_true(sentence):
+            self._dropped += 1
+            self._left_out += not is_repeated
             return ""
         if sentence.endswith(":") and not self._is_code:
             self._introduction += self._spaced(sentence, gap)

@@ -129,3 +129,12 @@ def test_an_answer_ends_after_a_few_sentences_but_lists_and_code_do_not_count():
     text = "One is here. Two:\n\n- a. b.\n- c.\n1. d.\n2. e.\n```\nf.\n```\nThree. Four. Five."
     check = AnswerCheck(SEEN, lambda _: False, 1000, max_sentences=3)
     assert check.feed(text) + check.finish() == text.removesuffix(" Five.")
+
+
+@pytest.mark.parametrize("bad", ["It reads example.ini again. ", "The server is in app.py now. "])
+def test_an_answer_ends_when_too_many_sentences_are_dropped(bad):
+    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check.feed("It reads example.ini again. " + bad * 3)
+    assert not check.is_full
+    check.feed(bad * 2)
+    assert check.is_full

@@ -295,7 +295,14 @@ class RuntimeRequest:
         if request.tools:
             offered = select_tools(request, self._tool_prompt, names)
             looks = has_to_look(request, self._tool_prompt, names, offered)
-            schema = self._schema.answer_schema(offered, settings.tool_choice, settings.output, has_to_look=looks)
+            plan = names.plan_question(request, RecentCalls(request.prompt).request_text)
+            schema = self._schema.answer_schema(
+                offered,
+                settings.tool_choice,
+                settings.output,
+                has_to_look=looks,
+                described_files=plan.described_files,
+            )
             return {"grammar": build_grammar(schema)}
         return {"grammar": build_grammar(output_schema(settings.output))} if settings.output else {}
 

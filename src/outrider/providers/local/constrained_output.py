@@ -41,11 +41,17 @@ from outrider.types.request import (
 _SAY_HEAD = re.compile(rf'\s*\{{\s*"{SAY}"\s*:\s*"')
 _VALUE_HEAD = re.compile(r'"(text|value)"\s*:\s*(?=("?))')
 
-ReaderMode = Literal["head", "say", "text", "value", "input", "plain", "over"]
+_ITEM_HEAD = re.compile(r'\s*,\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
+_END = re.compile(r"\s*\}")
+
+ReaderMode = Literal["head", "say", "text", "items", "value", "input", "plain", "over"]
 
 
 class AnswerReader:
-    """Decodes the JSON text of an answer incrementally; `keywords` is None for an answer that is plain text."""
+    """Decodes the JSON text of an answer incrementally; `keywords` is None for an answer that is plain text.
+
+    Properties after the text of an answer become the items of a list.
+    """
 
     def __init__(self, keywords: ProtocolKeywords | None) -> None:
         self._answer = keywords.answer if keywords else ""
@@ -56,6 +62,7 @@ class AnswerReader:
         self._buffer = ""
         self._index = -1
         self._is_open = False
+        self._has_items = False
         self.called = False
 
     def feed(self, text: str) -> Iterator[Delta]:
@@ -68,6 +75,8 @@ class AnswerReader:
                     yield from self._read_head()
                 case "say" | "text":
                     yield from self._read_string()
+                case "items":
+                    yield from self._read_item()
                 case "value":
                     yield from self._emit_raw(TextDelta, held=1)
                 case "input":
@@ -116,8 +125,19 @@ class AnswerReader:
         self._buffer = self._buffer[length + ended :]
         if text:
             yield TextDelta(self._index, text)
-        if ended:
-            yield from self._close_part("head" if self._mode == "say" else "over")
+        if ended and self._mode == "say":
+            yield from self._close_part("head")
+        elif ended:
+            self._mode = "items"
+
+    def _read_item(self) -> Iterator[Delta]:
+        if found := _ITEM_HEAD.match(self._buffer):
+            self._mode, self._buffer = "text", self._buffer[found.end() :]
+            gap, name = "\n" if self._has_items else "\n\n", json.loads(f'"{found[1]}"')
+            self._has_items = True
+            yield TextDelta(self._index, f"{gap}- {name}: ")
+        elif _END.match(self._buffer):
+            yield from self._close_part()
 
     def _emit_raw(self, delta: type[TextDelta] | type[InputDelta], held: int = 0) -> Iterator[Delta]:
         """Emits the buffer unchanged, without its last `held` characters (the brace that closes the object)."""
@@ -459,14 +479,16 @@ class CallSchema:
         output: OutputSchema | None,
         *,
         has_to_look: bool = False,
+        described_files: Sequence[str] = (),
     ) -> dict[str, Any]:
+        """Returns the schema of the next step; an answer has an item for each of `described_files`."""
         definitions: dict[str, Any] = {}
         branches = [
             self._fixed_branch(offer) if offer.arguments else self._tool_branch(offer.tool, offer.paths, definitions)
             for offer in offered
         ]
         if choice.mode in ("auto", "none") and not has_to_look:
-            branches.append(self._answer_branch(output, definitions))
+            branches.append(self._answer_branch(output, definitions, described_files))
         schema: dict[str, Any] = {"x-guidance": _SEPARATORS, "anyOf": branches}
         return schema | {"$defs": definitions} if definitions else schema
 
@@ -485,9 +507,12 @@ class CallSchema:
         fixed = {name: {"const": value} for name, value in offer.arguments.items()}
         return self._object_schema(offer.tool.name, fixed, list(fixed))
 
-    def _answer_branch(self, output: OutputSchema | None, definitions: dict[str, Any]) -> dict[str, Any]:
+    def _answer_branch(
+        self, output: OutputSchema | None, definitions: dict[str, Any], described_files: Sequence[str]
+    ) -> dict[str, Any]:
         if output is None:
-            return self._object_schema(self.keywords.answer, {"text": {"type": "string"}}, ["text"])
+            names = ["text", *described_files]
+            return self._object_schema(self.keywords.answer, {name: {"type": "string"} for name in names}, names)
         definitions |= _collect_definitions(output.schema, "output")
         return self._object_schema(
             self.keywords.answer, {"value": enforceable_schema(output.schema, "output")}, ["value"]

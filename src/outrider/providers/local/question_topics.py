@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 Place = Literal["list", "search", "readme", "manifest", "license", "contributing", "sources"]
-MAX_LOOKS: Final = 3
+MAX_LOOKS: Final = 4
+_MAX_READ_SOURCES, _MAX_DESCRIBED_SOURCES = 3, 4
 _MAX_LISTED_FILES = 60  # a deeper listing would be longer than a small model reads reliably
 _MAX_DEPTH = 3
 _MAX_READ_BYTES = 100_000
@@ -29,11 +30,13 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class QuestionPlan(msgspec.Struct, frozen=True):
-    """How a question is answered: the looks that it needs, facts about the project, and what the answer should have."""
+    """How a question is answered: the looks that it needs, facts about the project, what the answer should have, and
+    the files of which it states the purpose."""
 
     looks: Sequence[Look] = ()
     facts: Sequence[str] = ()
     form: str = ""
+    described_files: Sequence[str] = ()
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     `question` matches such a question. `places` are looked at in this order, `otherwise` if the project has none of
     them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search"; a
     search without a match, or a missing manifest that alone would answer, means `nothing`. `command` is the kind of
-    command that answers the question. `form` describes what the answer should have.
+    command that answers the question. `form` is what the answer should have; with
+    `describes_files` it has a list of the main files.
     """
 
     question: re.Pattern[str]
@@ -53,6 +57,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     nothing: str = ""
     command: Literal["", "test", "install", "build", "run"] = ""
     form: str = ""
+    describes_files: bool = False
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -181,7 +186,8 @@ _TOPICS: Final = (
         ),
         places=("list", "readme", "sources"),
         lines=_DEFINITION,
-        form="Say what the project does, then make a list: each of the main files, and what it is for.",
+        form="Say in one sentence what the project does, then what each of the files is for.",
+        describes_files=True,
     ),
     Topic(
         question=re.compile(
@@ -213,12 +219,17 @@ _SOURCE_SUFFIXES = frozenset((
 ))  # fmt: skip
 _LICENSES = ("license", "licence", "copying")
 _NOT_SOURCE = re.compile(r"(?:^|[/_.-])(?:tests?|testing|spec|bench\w*|examples?|docs?)(?=[/_.-]|$)|conf\.py$|\.d\.ts$")
+_TEST_FILE = re.compile(r"(?:^|[/_.-])(?:tests?|spec)[/_.-]")
 _NOT_SEARCHED = re.compile(r"\.(?:md|rst|txt|lock|svg)$|-lock\.|\.sum$")
 
 
 def is_source(path: str) -> bool:
     """Returns whether a file has code of the project itself, no tests, examples or documentation."""
-    return PurePosixPath(path).suffix in _SOURCE_SUFFIXES and not _NOT_SOURCE.search(path.lower())
+    return _is_code(path) and not _NOT_SOURCE.search(path.lower())
+
+
+def _is_code(path: str) -> bool:
+    return PurePosixPath(path).suffix in _SOURCE_SUFFIXES
 
 
 class ProjectFiles:
@@ -231,7 +242,8 @@ class ProjectFiles:
 
     def plan_question(self, topic: Topic) -> QuestionPlan:
         """Returns how a question of this topic is answered."""
-        return QuestionPlan(self.plan_looks(topic), self.state_facts(topic), topic.form)
+        described = self._main_files() if topic.describes_files else ()
+        return QuestionPlan(self.plan_looks(topic), self.state_facts(topic), topic.form, described)
 
     def plan_looks(self, topic: Topic) -> list[Look]:
         """Returns the looks that answer a question of this topic."""
@@ -270,6 +282,11 @@ class ProjectFiles:
             case "list" | "search":
                 return []
 
+    def _main_files(self) -> list[str]:
+        tests = [path for path in self._paths if _TEST_FILE.search(path.lower()) and _is_code(path)]
+        tests.sort(key=self._size, reverse=True)
+        return [*self.find("sources")[:_MAX_DESCRIBED_SOURCES], *tests[:1], *self.find("manifest")]
+
     def overview(self) -> list[str]:
         """Returns the files that describe the project as a whole."""
         return [*self.find("readme"), *self.find("manifest"), *self.find("sources")]
@@ -278,7 +295,7 @@ class ProjectFiles:
         """Returns sentences with what the names of the files and the manifest say about a topic."""
         facts: list[str] = []
         if topic.command == "test":
-            tests = [path for path in self._paths if re.search(r"(?:^|[/_.-])(?:tests?|spec)[/_.-]", path.lower())]
+            tests = [path for path in self._paths if _TEST_FILE.search(path.lower())]
             facts.append(f"Files with tests: {', '.join(tests[:5])}." if tests else "This project has no test files.")
             if not tests:
                 return facts

@@ -104,7 +104,8 @@ class WorkspaceFileSource:
             return focus_matches(content, topic) if look.arguments.get("pattern") == topic.search else content
         if look.tool != "read":
             return content
-        return focus_file(str(look.arguments["file_path"]), content, topic, MAX_PLANNED_CHARACTERS // len(looks))
+        room = MAX_PLANNED_CHARACTERS // sum(other.tool == "read" for other in looks)
+        return focus_file(str(look.arguments["file_path"]), content, topic, room)
 
     def _specific_files(self, request: Request, text: str) -> Sequence[str]:
         """Returns the files that a question may be about, by words that do not occur in every question."""

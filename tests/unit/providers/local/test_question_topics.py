@@ -165,3 +165,12 @@ def test_a_listing_is_deeper_in_a_small_project(tmp_path):
 def test_a_listing_is_shown_as_paths():
     listing = ".git/\nsrc/\n  tea/\n    a.py (1,200 bytes)\n  b.py (3 bytes)\n  empty/\nREADME.md (9 bytes)"
     assert flatten_listing(listing).splitlines() == ["src/tea/a.py", "src/b.py", "src/empty/", "README.md"]
+
+
+def test_an_explanation_of_the_structure_describes_the_main_files(tmp_path):
+    files = project(
+        tmp_path, README_md="x", go_mod="x", a_go="func a() {", b_go="func bb() {", a__test_go="x", z_txt="x"
+    )
+    plan = files.plan_question(topic_of("Explain how this project is put together"))
+    assert plan.described_files == ["b.go", "a.go", "a/test.go", "go.mod"]
+    assert not files.plan_question(topic_of("What is this?")).described_files

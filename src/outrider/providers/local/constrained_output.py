@@ -415,9 +415,8 @@ def _offer_plan(
     tools: Sequence[ToolSpec], tool_prompt: CompactToolPrompt, plan: Sequence[Look], latest: RecentCalls
 ) -> list[ToolOffer]:
     """Returns the next look of a plan; after the last one, the tools that neither look nor act."""
-    done = [Look(call.tool_name, call.tool_input) for call in latest.calls]
-    if (following := next((look for look in plan if look not in done), None)) is not None:
-        return [ToolOffer(tool, (), following.arguments) for tool in tools if tool.name == following.tool]
+    for look in plan[len(latest.calls) :]:
+        return [ToolOffer(tool, (), look.arguments) for tool in tools if tool.name == look.tool]
     return [ToolOffer(tool) for tool in tools if tool.name not in tool_prompt.tools]
 
 
@@ -463,6 +462,9 @@ _ENFORCED_KEYWORDS = (
     "type", "enum", "const", "required", "additionalProperties",
     "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength",
 )  # fmt: skip
+
+
+_MIN_PURPOSE_CHARACTERS = 12
 
 
 class CallSchema:
@@ -511,8 +513,9 @@ class CallSchema:
         self, output: OutputSchema | None, definitions: dict[str, Any], described_files: Sequence[str]
     ) -> dict[str, Any]:
         if output is None:
-            names = ["text", *described_files]
-            return self._object_schema(self.keywords.answer, {name: {"type": "string"} for name in names}, names)
+            purpose = {"type": "string", "minLength": _MIN_PURPOSE_CHARACTERS}
+            texts = {"text": {"type": "string"}, **dict.fromkeys(described_files, purpose)}
+            return self._object_schema(self.keywords.answer, texts, list(texts))
         definitions |= _collect_definitions(output.schema, "output")
         return self._object_schema(
             self.keywords.answer, {"value": enforceable_schema(output.schema, "output")}, ["value"]

@@ -43,10 +43,10 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """What a question may be about.
 
     `question` matches such a question. `places` are looked at in this order, `otherwise` if the project has none of
-    them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search"; a
-    search without a match, or a missing manifest that alone would answer, means `nothing`. `command` is the kind of
-    command that answers the question. `form` is what the answer should have; with
-    `describes_files` it has a list of the main files.
+    them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search", without
+    backslashes and quotes, which the runtime does not reproduce in a constant. A search without a match, or a missing
+    manifest that alone would answer, means `nothing`. `command` is the kind of command that answers the question.
+    `form` is what the answer should have; with `describes_files` it has a list of the main files.
     """
 
     question: re.Pattern[str]
@@ -117,7 +117,7 @@ _TOPICS: Final = (
             r"\b(?:how|where|which|what|(?:are|is) there|has|have)\b.*\btest(?:s|ed|ing)?\b", re.IGNORECASE
         ),
         places=("manifest", "contributing", "readme"),
-        lines=re.compile(r"test|tox|nox|spec\b|jest|scripts", re.IGNORECASE),
+        lines=re.compile(r"(?<![a-z])test|pytest|unittest|\btox\b|\bnox\b|\bspec\b|\bjest\b|scripts", re.IGNORECASE),
         command="test",
         form="Say with which command, or that there are no tests.",
     ),
@@ -149,7 +149,7 @@ _TOPICS: Final = (
         question=_any("entry ?points?", "starts?", "begins?", "main (?:file|function|method|program|module|script)"),
         places=("search", "manifest"),
         lines=re.compile(r"main|exports|\bbin\b|scripts|^\W*name\b|description", re.IGNORECASE),
-        search=r'\bmain\(|__main__|"(bin|main|exports)":|\.scripts\]|console_scripts',
+        search="main[(]|__main__|console_scripts|[.]scripts[]]",
         nothing="No file has a main function or states an entry point: this is a library, which other programs use.",
         form="Name the file and the function, or say that it is a library.",
     ),
@@ -157,7 +157,7 @@ _TOPICS: Final = (
         question=re.compile(r"\bversion\b(?! of (?!this|the|it))", re.IGNORECASE),
         places=("search", "manifest"),
         lines=re.compile(r"version|requires|engines|edition|^go \d", re.IGNORECASE),
-        search=r'[Vv]ersion(__)?"?\s*[:=]|VERSION',
+        search="[Vv]ersion(__)?.? *[:=]|VERSION",
         nothing="No file states a version of the project.",
         form="Name the file and the version.",
     ),
@@ -248,7 +248,8 @@ class ProjectFiles:
     def plan_looks(self, topic: Topic) -> list[Look]:
         """Returns the looks that answer a question of this topic."""
         looks = list(self._list_looks(topic.places, topic))
-        return (looks or list(self._list_looks(topic.otherwise, topic)))[:MAX_LOOKS]
+        looks = looks or list(self._list_looks(topic.otherwise, topic)) or list(self._list_looks(("list",), topic))
+        return looks[:MAX_LOOKS]
 
     def _list_looks(self, places: Sequence[Place], topic: Topic) -> Iterator[Look]:
         for place in places:
@@ -258,6 +259,8 @@ class ProjectFiles:
                 yield Look("grep", {"pattern": topic.search})
             else:
                 found = self.find(place)
+                if place in ("readme", "contributing") and topic.lines is not _DEFINITION:
+                    found = [path for path in found if self._mentions(path, topic)]
                 if place == "sources":
                     found = (
                         list(islice((path for path in found if self._mentions(path, topic)), MAX_LOOKS)) or found[:1]

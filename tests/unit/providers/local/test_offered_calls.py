@@ -131,7 +131,7 @@ def project(tmp_path: Path) -> Path:
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x\n" * (50 if name.endswith("shop.py") else 1))
+        path.write_text("Install the test.\n" * (50 if name.endswith("shop.py") else 1))
     return tmp_path
 
 
@@ -159,6 +159,12 @@ def test_a_question_with_a_known_topic_is_answered_after_the_looks_that_it_needs
         assert must
         assert [Look(offer.tool.name, offer.arguments) for offer in offers] == [looks[done]]
     offers, must = looking(asked, *looks, folder=project)
+    assert not must
+    assert [offer.tool.name for offer in offers] == ["other"]
+
+
+def test_a_look_that_differs_from_its_plan_is_not_made_again(project):
+    offers, must = looking("Where is get_tea used?", Look("grep", {"pattern": "get"}), folder=project)
     assert not must
     assert [offer.tool.name for offer in offers] == ["other"]
 

@@ -21,7 +21,7 @@ from outrider.providers.local.prompt import (
     request_of,
     required_parameters,
 )
-from outrider.providers.local.question_topics import Look
+from outrider.providers.local.question_topics import QuestionPlan
 from outrider.types.ids import new_id
 from outrider.types.partial_json import read_string
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
@@ -394,8 +394,9 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             return [ToolOffer(tool, paths) for tool in request.tools if tool.name == choice.tool]
         case "auto":
             latest = RecentCalls(request.prompt)
-            if plan := _plan_looks(request, file_names, latest):
-                return _offer_plan(request.tools, tool_prompt, plan, latest)
+            planned = _offer_plan(request, tool_prompt, file_names.plan_question(request, latest.request_text), latest)
+            if planned is not None:
+                return planned
             if latest.is_question and (suggested := file_names.suggest_files(request, latest.request_text)):
                 likely, paths = suggested, [path for path in paths if path in suggested] or paths
             else:
@@ -406,18 +407,18 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             assert_never(choice.mode)
 
 
-def _plan_looks(request: Request, file_names: FileNameSource, latest: RecentCalls) -> list[Look]:
-    offered = {tool.name for tool in request.tools}
-    return [look for look in file_names.plan_question(request, latest.request_text).looks if look.tool in offered]
-
-
 def _offer_plan(
-    tools: Sequence[ToolSpec], tool_prompt: CompactToolPrompt, plan: Sequence[Look], latest: RecentCalls
-) -> list[ToolOffer]:
-    """Returns the next look of a plan; after the last one, the tools that neither look nor act."""
-    for look in plan[len(latest.calls) :]:
-        return [ToolOffer(tool, (), look.arguments) for tool in tools if tool.name == look.tool]
-    return [ToolOffer(tool) for tool in tools if tool.name not in tool_prompt.tools]
+    request: Request, tool_prompt: CompactToolPrompt, plan: QuestionPlan, latest: RecentCalls
+) -> list[ToolOffer] | None:
+    """Returns the next look of a plan. After the last one, the tools that neither look nor act; None if the plan covers
+    only the first looks, because the question has no known topic."""
+    offered = {tool.name: tool for tool in request.tools}
+    looks = [look for look in plan.looks if look.tool in offered]
+    for look in looks[len(latest.calls) :]:
+        return [ToolOffer(offered[look.tool], (), look.arguments)]
+    if not looks or not plan.form:
+        return None
+    return [ToolOffer(tool) for tool in request.tools if tool.name not in tool_prompt.tools]
 
 
 def _offer_tool(

@@ -168,7 +168,7 @@ _TOPICS: Final = (
             r"\braise\b|\bthrow|\bcatch\b|\bexcept\b|\bpanic|\bErr\b|Result<|[Ee]rror|Exception|abort\(|\bexit\(|errno|fail"
             r"|return -1"
         ),
-        form="Say which functions fail in which way, and in which file.",
+        form="Say which errors are raised or returned in which file, and where they are caught. Do not judge the code.",
     ),
     Topic(
         question=_any(

@@ -146,10 +146,6 @@ def project(tmp_path: Path) -> Path:
         ("How do I run the tests?", [read("pyproject.toml"), read("README.rst")]),
         ("how can we install it", [read("README.rst"), read("pyproject.toml")]),
         ("Which dependencies does it have?", [read("pyproject.toml")]),
-        ("What does src/tea/shop.py do?", [read("src/tea/shop.py")]),
-        ("Where is get_tea used?", [Look("grep", {"pattern": "get_tea", "context": 4})]),
-        ("What does the function brew do?", [Look("grep", {"pattern": "brew", "context": 4})]),
-        ("What is the Kettle for?", [Look("grep", {"pattern": "Kettle", "context": 4})]),
         ("Can you explain what this code does?", [read("README.rst"), read("pyproject.toml")]),
     ],
 )
@@ -163,8 +159,32 @@ def test_a_question_with_a_known_topic_is_answered_after_the_looks_that_it_needs
     assert [offer.tool.name for offer in offers] == ["other"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "look"),
+    [
+        ("What does src/tea/shop.py do?", read("src/tea/shop.py")),
+        ("Where is get_tea used?", Look("grep", {"pattern": "get_tea", "context": 4})),
+        ("What does the function brew do?", Look("grep", {"pattern": "brew", "context": 4})),
+        ("What is the Kettle for?", Look("grep", {"pattern": "Kettle", "context": 4})),
+    ],
+)
+def test_a_file_or_symbol_that_a_question_names_is_looked_at_first(asked, look, project):
+    offers, must = looking(asked, folder=project)
+    assert must
+    assert [Look(offer.tool.name, offer.arguments) for offer in offers] == [look]
+    assert not looking(asked, look, folder=project)[1]
+
+
+def test_after_a_file_that_a_question_names_others_can_be_read(project):
+    asked = "Why does tests/test_shop.py fail, and is shop.py wrong? See NEWS."
+    offers, must = looking(asked, read("tests/test_shop.py"), read("src/tea/shop.py"), folder=project)
+    assert not must
+    assert "shell" in {offer.tool.name for offer in offers}
+    assert not any(offer.arguments for offer in offers)
+
+
 def test_a_look_that_differs_from_its_plan_is_not_made_again(project):
-    offers, must = looking("Where is get_tea used?", Look("grep", {"pattern": "get"}), folder=project)
+    offers, must = looking("Is there anything left to do here?", Look("grep", {"pattern": "TO"}), folder=project)
     assert not must
     assert [offer.tool.name for offer in offers] == ["other"]
 

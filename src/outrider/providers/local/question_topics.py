@@ -46,7 +46,8 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search", without
     backslashes and quotes, which the runtime does not reproduce in a constant. A search without a match, or a missing
     manifest that alone would answer, means `nothing`. `command` is the kind of command that answers the question.
-    `form` is what the answer should have; with `describes_files` it has a list of the main files.
+    `form` is what the answer should have; with `describes` it has an item for each of
+    these files, since a small model otherwise describes the last one that it read.
     """
 
     question: re.Pattern[str]
@@ -57,7 +58,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     nothing: str = ""
     command: Literal["", "test", "install", "build", "run"] = ""
     form: str = ""
-    describes_files: bool = False
+    describes: Literal["", "main files", "sources"] = ""
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -147,7 +148,7 @@ _TOPICS: Final = (
     ),
     Topic(
         question=_any("entry ?points?", "starts?", "begins?", "main (?:file|function|method|program|module|script)"),
-        places=("search", "manifest"),
+        places=("manifest", "search"),
         lines=re.compile(r"main|exports|\bbin\b|scripts|^\W*name\b|description", re.IGNORECASE),
         search="main[(]|__main__|console_scripts|[.]scripts[]]",
         nothing="No file has a main function or states an entry point: this is a library, which other programs use.",
@@ -169,6 +170,7 @@ _TOPICS: Final = (
             r"|return -1"
         ),
         form="Say which errors are raised or returned in which file, and where they are caught. Do not judge the code.",
+        describes="sources",
     ),
     Topic(
         question=_any(
@@ -176,7 +178,8 @@ _TOPICS: Final = (
         ),
         places=("sources",),
         lines=_DEFINITION,
-        form="Make a list: each class or function that matters, and what it does.",
+        form="Say in one sentence what they are for, then name the classes and functions of each file.",
+        describes="sources",
     ),
     Topic(
         question=re.compile(
@@ -187,7 +190,7 @@ _TOPICS: Final = (
         places=("list", "readme", "sources"),
         lines=_DEFINITION,
         form="Say in one sentence what the project does, then what each of the files is for.",
-        describes_files=True,
+        describes="main files",
     ),
     Topic(
         question=re.compile(
@@ -242,8 +245,12 @@ class ProjectFiles:
 
     def plan_question(self, topic: Topic) -> QuestionPlan:
         """Returns how a question of this topic is answered."""
-        described = self._main_files() if topic.describes_files else ()
-        return QuestionPlan(self.plan_looks(topic), self.state_facts(topic), topic.form, described)
+        looks, described = self.plan_looks(topic), list[str]()
+        if topic.describes == "main files":
+            described = self._main_files()
+        elif topic.describes == "sources":
+            described = [str(look.arguments["file_path"]) for look in looks if look.tool == "read"]
+        return QuestionPlan(looks, self.state_facts(topic), topic.form, described)
 
     def plan_looks(self, topic: Topic) -> list[Look]:
         """Returns the looks that answer a question of this topic."""
@@ -262,9 +269,8 @@ class ProjectFiles:
                 if place in ("readme", "contributing") and topic.lines is not _DEFINITION:
                     found = [path for path in found if self._mentions(path, topic)]
                 if place == "sources":
-                    found = (
-                        list(islice((path for path in found if self._mentions(path, topic)), MAX_LOOKS)) or found[:1]
-                    )
+                    mentioned = (path for path in found if self._mentions(path, topic))
+                    found = list(islice(mentioned, _MAX_READ_SOURCES)) or found[:1]
                 yield from (Look("read", {"file_path": path}) for path in found)
 
     def find(self, place: Place) -> list[str]:

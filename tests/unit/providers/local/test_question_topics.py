@@ -173,6 +173,7 @@ def test_an_explanation_of_the_structure_describes_the_main_files(tmp_path):
     )
     plan = files.plan_question(topic_of("Explain how this project is put together"))
     assert plan.described_files == ["b.go", "a.go", "a/test.go", "go.mod"]
+    assert files.plan_question(topic_of("What are the main functions?")).described_files == ["b.go", "a.go"]
     assert not files.plan_question(topic_of("What is this?")).described_files
 
 

@@ -22,8 +22,9 @@ from outrider.models.local_models import SMALL_WEIGHTS, local_profile, prefix_ca
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.model_pool import MODEL_POOL, EmbeddedRuntime, LoadedModel
-from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, WorkspaceFileSource
+from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT
 from outrider.providers.local.runtime import ChunkCallback, PrefixCache, RuntimeLimits
+from outrider.providers.local.workspace_files import WorkspaceFileSource
 from outrider.providers.provider import AnswerAssembler
 from outrider.types.request import (
     ModelMessage,

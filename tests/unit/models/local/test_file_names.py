@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.prompt import MAX_FILE_NAMES, WorkspaceFileSource
+from outrider.providers.local.workspace_files import MAX_FILE_NAMES, WorkspaceFileSource
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request
 

@@ -63,9 +63,78 @@ def test_a_command_of_the_examples_is_left_out_unless_the_workspace_has_it():
     assert "pytest" in words
     for seen, expected in (
         ("npm test", "Use `npm test`."),
-        ("run Pytest", "Use `npm test`. Or run python -m pytest -q."),
+        ("npm test, or Pytest: python -m pytest -q", "Use `npm test`. Or run python -m pytest -q."),
     ):
         check = AnswerCheck(f"{seen}\npython npm", lambda _: False, 1000, words)
         answer = check.feed("Use `npm test`. Or run python -m pytest -q.") + check.finish()
         assert answer.startswith(expected)
         assert ("pytest" in answer) == ("pytest" in expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Run `tox -e py`.",
+        "Run:\n\n```sh\n$ tox -e py\n```",
+        "It is small: run `tox`.",
+        "You can make all of it, go to the end, and run it.",
+    ],
+)
+def test_a_command_that_the_model_has_read_passes(text):
+    assert checked(text) == text
+
+
+def test_a_command_passes_in_the_form_of_a_list():
+    check = AnswerCheck('commands = [["tox", "run", "-e", "py"]]', lambda _: False, 1000)
+    assert check.feed("Use `tox run -e py`.") + check.finish() == "Use `tox run -e py`."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is small. Run `make test` now.",
+        "It is small. Run make test now.",
+        "It is small. Run this:\n\n```sh\nnpm install --save\n```",
+        "It is small. Run this:\n\n```sh\nnpm test\nnpm run lint\n```\n",
+        "It is small. `pip install outrider` installs it.",
+    ],
+)
+def test_an_invented_command_is_left_out_with_what_introduces_it(text):
+    assert checked(text).startswith("It is small.\n\n(I left out ")
+
+
+def test_the_lines_of_a_code_block_that_are_known_pass():
+    answer = checked("Run:\n\n```sh\ntox -e py\nmake test\n```\nThat is all.")
+    assert answer.startswith("Run:\n\n```sh\ntox -e py\n```\nThat is all.\n\n(I left out a statement")
+
+
+def test_an_invented_address_is_left_out():
+    check = AnswerCheck("See https://tea.org/docs for more.", lambda _: False, 1000)
+    answer = check.feed("It is at https://tea.org/docs. The code is at https://example.org/tea. ") + check.finish()
+    assert answer.startswith("It is at https://tea.org/docs.\n\n(I left out a statement")
+
+
+def test_an_answer_that_was_stopped_ends_with_its_last_complete_sentence():
+    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    passed = check.feed("It reads example.ini. It is at")
+    check.drop_rest()
+    assert passed + check.finish() == "It reads example.ini."
+    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check.feed("and so on and so on")
+    check.drop_rest()
+    assert check.finish().startswith("I do not know")
+
+
+def test_an_answer_ends_after_a_few_sentences_but_lists_and_code_do_not_count():
+    text = "One is here. Two:\n\n- a. b.\n- c.\n1. d.\n2. e.\n```\nf.\n```\nThree. Four. Five."
+    check = AnswerCheck(SEEN, lambda _: False, 1000, max_sentences=3)
+    assert check.feed(text) + check.finish() == text.removesuffix(" Five.")
+
+
+@pytest.mark.parametrize("bad", ["It reads example.ini again. ", "The server is in app.py now. "])
+def test_an_answer_ends_when_too_many_sentences_are_dropped(bad):
+    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check.feed("It reads example.ini again. " + bad * 3)
+    assert not check.is_full
+    check.feed(bad * 2)
+    assert check.is_full

@@ -55,6 +55,13 @@ def test_text_is_given_out_before_the_answer_is_whole():
     assert [*reader.feed('n."}')] == [TextDelta(0, "\n."), PartEnd(0)]
 
 
+@given(st.integers(1, 9), st.text(alphabet='ab "\\\n', max_size=5))
+def test_properties_after_the_text_become_a_list(size, purpose):
+    answer = {"tool": "answer", "text": "A shop.", "src/tea.py": purpose, "go.mod": "the manifest"}
+    (part,) = parts_of(json.dumps(answer), size)
+    assert part.text == f"A shop.\n\n- src/tea.py: {purpose}\n- go.mod: the manifest"
+
+
 def test_text_before_a_call_is_a_separate_part():
     text, called = parts_of('{"say": "I will look.", "tool": "read", "path": "a.txt"}')
     assert text.text == "I will look."

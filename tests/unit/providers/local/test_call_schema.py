@@ -91,3 +91,20 @@ def test_the_runtime_takes_the_same_grammar_for_a_schema():
     runtime = pytest.importorskip("xllamacpp")
     schema = schema_of(READ, SHELL, NESTED, primer=KNOWN, paths=["a.py"])
     assert build_grammar(schema).split() == runtime.json_schema_to_grammar(schema).split()
+
+
+def test_an_answer_that_describes_files_has_a_text_and_one_purpose_for_each():
+    schema = CallSchema((), CompactToolPrompt()).answer_schema([], ToolChoice(), None, described_files=("a.py", "b.py"))
+    (answer,) = schema["anyOf"]
+    assert list(answer["properties"]) == ["tool", "text", "a.py", "b.py"]
+    assert answer["required"] == ["tool", "text", "a.py", "b.py"]
+
+
+def test_a_planned_call_has_exactly_its_arguments():
+    tool = ToolSpec("grep", "", {"properties": {"pattern": {"type": "string"}, "glob": {"type": "string"}}})
+    offer = ToolOffer(tool, (), {"pattern": "TODO", "context": 2})
+    schema = CallSchema((tool,), CompactToolPrompt()).answer_schema([offer], ToolChoice(), None, has_to_look=True)
+    (call,) = schema["anyOf"]
+    fixed = {"pattern": {"const": "TODO"}, "context": {"const": 2}}
+    assert call["properties"] == {"tool": {"const": "grep"}, **fixed}
+    assert call["required"] == ["tool", "pattern", "context"]

@@ -363,6 +363,20 @@ async def test_an_answer_that_repeats_itself_is_stopped_with_a_note():
     assert assembler.finish == "stop"
 
 
+async def test_a_checked_answer_that_repeats_itself_is_stopped_and_has_each_sentence_once(models):
+    class Workspace(NoFileNames):
+        def refers_to_workspace(self, request, text):
+            return True
+
+    sentences = SENTENCES.replace("Flask", "forms")
+    one = models(json.dumps({"tool": "answer", "text": sentences * 30}))
+    assembler = await folded(client(one, file_names=Workspace()), asking())
+    (part,) = assembler.list_parts()
+    assert isinstance(part, TextPart)
+    assert part.text == sentences.strip()
+    assert assembler.finish == "stop"
+
+
 async def test_loading_and_reading_the_prompt_are_reported(models):
     local = client(models())
     events = []

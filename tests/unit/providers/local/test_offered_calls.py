@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.constrained_output import RecentCalls, has_to_look, select_tools
-from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, NoFileNames, WorkspaceFileSource
+from outrider.providers.local.constrained_output import RecentCalls, ToolOffer, has_to_look, select_tools
+from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, NoFileNames
+from outrider.providers.local.question_topics import Look
+from outrider.providers.local.workspace_files import WorkspaceFileSource
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 
@@ -98,16 +100,23 @@ def test_a_tool_that_nothing_is_known_of_is_always_offered():
 LOOKING_TOOLS = (*TOOLS, ToolSpec("list", "", {}), ToolSpec("grep", "", {}))
 
 
-def looking(asked: str, *calls: tuple[str, str], folder: Path, size: int = 10) -> tuple[dict[str, list[str]], bool]:
-    """The offered tools with their files, and whether the model has to look before it answers."""
+def looking(asked: str, *calls: Look, folder: Path) -> tuple[list[ToolOffer], bool]:
+    """The offered tools, and whether the model has to look before it answers."""
     prompt = Prompt([ModelMessage("user", (TextPart(asked),))])
-    for number, (tool, subject) in enumerate(calls):
-        prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), tool, {"file_path": subject}),)))
-        prompt.append(ModelMessage("user", (ToolResultPart(str(number), "x" * size),)))
+    for number, call in enumerate(calls):
+        prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), call.tool, dict(call.arguments)),)))
+        prompt.append(ModelMessage("user", (ToolResultPart(str(number), "x"),)))
     request = Request("tiny", prompt, "", LOOKING_TOOLS, workspace=str(folder))
     offers = select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
-    must = has_to_look(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource(), offers)
-    return {offer.tool.name: list(offer.paths) for offer in offers}, must
+    return offers, has_to_look(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource(), offers)
+
+
+def offered_names(asked: str, *calls: Look, folder: Path) -> set[str]:
+    return {offer.tool.name for offer in looking(asked, *calls, folder=folder)[0]}
+
+
+def read(path: str) -> Look:
+    return Look("read", {"file_path": path})
 
 
 @pytest.fixture
@@ -122,32 +131,75 @@ def project(tmp_path: Path) -> Path:
     ):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x\n" * (50 if name.endswith("shop.py") else 1))
+        path.write_text("Install the test.\n" * (50 if name.endswith("shop.py") else 1))
     return tmp_path
 
 
-@pytest.mark.parametrize("asked", ["Explain how this project is put together", "What is it?"])
-def test_a_question_about_the_workspace_is_answered_after_a_look(asked, project):
-    offers, must = looking(asked, folder=project)
-    assert must
-    assert sorted(offers["read"]) == ["README.rst", "pyproject.toml", "src/tea/__init__.py", "src/tea/shop.py"]
-    assert "write" not in offers
-    assert not looking(asked, ("read", "README.rst"), folder=project)[1]
+@pytest.mark.parametrize(
+    ("asked", "looks"),
+    [
+        (
+            "Explain how this project is put together",
+            [Look("list", {"path": ".", "depth": 3}), read("README.rst"), read("src/tea/shop.py")],
+        ),
+        ("What is it?", [read("README.rst"), read("pyproject.toml")]),
+        ("How do I run the tests?", [read("pyproject.toml"), read("README.rst")]),
+        ("how can we install it", [read("README.rst"), read("pyproject.toml")]),
+        ("Which dependencies does it have?", [read("pyproject.toml")]),
+        ("Can you explain what this code does?", [read("README.rst"), read("pyproject.toml")]),
+    ],
+)
+def test_a_question_with_a_known_topic_is_answered_after_the_looks_that_it_needs(asked, looks, project):
+    for done in range(len(looks)):
+        offers, must = looking(asked, *looks[:done], folder=project)
+        assert must
+        assert [Look(offer.tool.name, offer.arguments) for offer in offers] == [looks[done]]
+    offers, must = looking(asked, *looks, folder=project)
+    assert not must
+    assert [offer.tool.name for offer in offers] == ["other"]
 
 
 @pytest.mark.parametrize(
-    "asked", ["How do I run the tests?", "how can we install it", "Which dependencies does it have?"]
+    ("asked", "look"),
+    [
+        ("What does src/tea/shop.py do?", read("src/tea/shop.py")),
+        ("Where is get_tea used?", Look("grep", {"pattern": "get_tea", "context": 4})),
+        ("What does the function brew do?", Look("grep", {"pattern": "brew", "context": 4})),
+        ("What is the Kettle for?", Look("grep", {"pattern": "Kettle", "context": 4})),
+    ],
 )
-def test_how_something_is_done_is_read_in_the_manifest_and_the_readme(asked, project):
+def test_a_file_or_symbol_that_a_question_names_is_looked_at_first(asked, look, project):
     offers, must = looking(asked, folder=project)
     assert must
-    assert sorted(offers["read"]) == ["README.rst", "pyproject.toml"]
-    assert "write" not in offers
+    assert [Look(offer.tool.name, offer.arguments) for offer in offers] == [look]
+    assert not looking(asked, look, folder=project)[1]
+
+
+def test_after_a_file_that_a_question_names_others_can_be_read(project):
+    asked = "Why does tests/test_shop.py fail, and is shop.py wrong? See NEWS."
+    offers, must = looking(asked, read("tests/test_shop.py"), read("src/tea/shop.py"), folder=project)
+    assert not must
+    assert "shell" in {offer.tool.name for offer in offers}
+    assert not any(offer.arguments for offer in offers)
+
+
+def test_a_look_that_differs_from_its_plan_is_not_made_again(project):
+    offers, must = looking("Is there anything left to do here?", Look("grep", {"pattern": "TO"}), folder=project)
+    assert not must
+    assert [offer.tool.name for offer in offers] == ["other"]
+
+
+def test_the_model_chooses_its_looks_for_a_question_without_a_known_topic(project):
+    asked = "Why is the tea in this program cold?"
+    offers, must = looking(asked, folder=project)
+    assert must
+    assert {"read", "grep", "list"} <= {offer.tool.name for offer in offers}
+    assert not looking(asked, read("README.rst"), folder=project)[1]
 
 
 def test_no_command_runs_for_a_question_how_something_is_done(project):
-    assert "shell" not in looking("How do I run the tests?", folder=project)[0]
-    assert "shell" in looking("Do the tests pass? Run them.", folder=project)[0]
+    assert "shell" not in offered_names("How do I reach the kettle in this program?", folder=project)
+    assert "shell" in offered_names("Do the tests pass? Run them.", folder=project)
 
 
 @pytest.mark.parametrize("asked", ["Hello!", "What does HTTP stand for?", "Thanks, that is all for today."])
@@ -156,21 +208,30 @@ def test_what_needs_no_file_is_answered_at_once(asked, project):
 
 
 def test_a_task_may_change_files(project):
-    assert "write" in looking("Fix the bug in shop.py", folder=project)[0]
-    assert "write" in looking("Can you add a test?", folder=project)[0]
+    assert "write" in offered_names("Fix the bug in shop.py", folder=project)
+    assert "write" in offered_names("Can you add a test?", folder=project)
 
 
 def test_the_model_looks_a_few_times_and_then_has_to_answer(project):
-    calls = [("read", "README.rst"), ("list", "."), ("read", "pyproject.toml")]
-    assert "grep" in looking("Explain this project", *calls[:2], folder=project)[0]
-    assert not {"read", "list", "grep"} & set(looking("Explain this project", *calls, folder=project)[0])
-    long = looking("Explain this project", *calls[:1], folder=project, size=6_000)[0]
-    assert not {"read", "list", "grep"} & set(long)
+    asked, looks = "Why is the tea in this program cold?", {"read", "list", "grep"}
+    calls = [read("README.rst"), Look("list", {"path": "."}), read("pyproject.toml")]
+    assert "grep" in offered_names(asked, *calls[:2], folder=project)
+    assert not looks & offered_names(asked, *calls, folder=project)
+
+
+def test_after_long_results_the_model_has_to_answer(project):
+    (project / "README.rst").write_text("x" * 6_000)
+    prompt = Prompt([ModelMessage("user", (TextPart("Why is the tea in this program cold?"),))])
+    prompt.append(ModelMessage("assistant", (ToolUsePart("1", "read", {"file_path": "README.rst"}),)))
+    prompt.append(ModelMessage("user", (ToolResultPart("1", "x" * 6_000),)))
+    request = Request("tiny", prompt, "", LOOKING_TOOLS, workspace=str(project))
+    offers = select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
+    assert not {"read", "list", "grep"} & {offer.tool.name for offer in offers}
 
 
 def test_after_a_change_the_model_may_look_again(project):
-    calls = [("read", "README.rst"), ("read", "NEWS"), ("list", "."), ("write", "NEWS")]
-    assert "read" in looking("Add a line to NEWS, then check README.rst", *calls, folder=project)[0]
+    calls = [read("README.rst"), read("NEWS"), Look("list", {"path": "."}), Look("write", {"file_path": "NEWS"})]
+    assert "read" in offered_names("Add a line to NEWS, then check README.rst", *calls, folder=project)
 
 
 def test_texts_that_the_engine_adds_are_not_the_request(project):
@@ -179,5 +240,10 @@ def test_texts_that_the_engine_adds_are_not_the_request(project):
     latest = RecentCalls(prompt)
     assert latest.request_text == "What does this project do?"
     request = Request("tiny", prompt, "", LOOKING_TOOLS, workspace=str(project))
-    read = next(offer for offer in select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource()))
-    assert "NEWS" not in read.paths
+    (first,) = select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
+    assert first.arguments == {"file_path": "README.rst"}
+
+
+def test_a_request_after_an_interrupted_one_is_the_request(project):
+    prompt = Prompt([ModelMessage("user", (TextPart("Add a line to NEWS."), TextPart("What is this project?")))])
+    assert RecentCalls(prompt).request_text == "What is this project?"

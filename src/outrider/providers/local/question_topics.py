@@ -448,12 +448,12 @@ def focus_file(path: str, content: str, topic: Topic, max_characters: int) -> st
         content = re.sub(r"\n{3,}", "\n\n", _DECORATION.sub("", content)).strip()
     if len(content) <= max_characters or topic.lines is None:
         return content
-    kept: list[str] = []
+    selected: list[str] = []
     for context in () if is_document and topic.lines is _DEFINITION else range(_MAX_CONTEXT_LINES, -1, -1):
-        kept = _lines_around(content.splitlines(), topic.lines, context)
-        if sum(len(line) + 1 for line in kept) <= max_characters:
+        selected = _lines_around(content.splitlines(), topic.lines, context)
+        if sum(len(line) + 1 for line in selected) <= max_characters:
             break
-    text = "\n".join(kept or content.splitlines())
+    text = "\n".join(selected or content.splitlines())
     return text if len(text) <= max_characters else text[:max_characters].rpartition("\n")[0] + "\n… (more follows)"
 
 

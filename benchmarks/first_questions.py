@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ FILE_NAME = re.compile(
 QUOTED = re.compile(r"`([^`\n]+)`")
 SYMBOL = re.compile(r"\b(?:[A-Za-z]+_\w+|[a-z]+[A-Z]\w*|[A-Z][a-z]+[A-Z]\w*|[A-Za-z_]\w*(?=\(\)))")
 ADDRESS = re.compile(r"https?://\S+")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 ABBREVIATIONS = {"e.g", "i.e", "etc"}
 
 
@@ -116,11 +118,23 @@ def ask(project: Project, question: str, model: str, *, cpu_time: bool) -> Verdi
     )
 
 
+def find_repetition(answer: str) -> str:
+    """Returns a sentence of five words or more that an answer has twice, or a line that it has four times; the note of
+    an answer that was stopped for its repetition counts too. Returns an empty string if there is none."""
+    if "repeated itself" in answer:
+        return "itself"
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    sentences = [" ".join(text.lower().split()) for line in lines for text in SENTENCE_END.split(line)]
+    often = [line for line, count in Counter(lines).items() if count >= 4 and line != "```"]
+    twice = [text for text, count in Counter(sentences).items() if count >= 2 and text.count(" ") >= 4]
+    return next(iter([*twice, *often]), "")
+
+
 def find_faults(project: Project, question: str, answer: str, seconds: float) -> Iterator[str]:
     if not answer.strip():
         yield "no answer"
-    if "repeated itself" in answer:
-        yield "repeats itself"
+    if repeated := find_repetition(answer):
+        yield f"repeats {repeated!r}"
     if seconds > MAX_SECONDS:
         yield f"took {seconds:.0f} s"
     yield from (f"invented {name}" for name in project.find_invented_names(answer, question))

@@ -506,16 +506,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Engine.answer(): scope",
         "once, session, project and always",
     ),
-    "a rule of decide": (
-        lambda: judge("shell", {}, allow=["shell("]),
-        "decide().allow: 'shell('",
-        "write tool(pattern)",
-    ),
-    "a number as a rule": (
-        lambda: judge("shell", {}, deny=[3]),
-        "decide().deny: a rule is a text, got 3",
-        "write tool(",
-    ),
+    "a number as a rule": (lambda: judge("shell", {}, deny=[3]), "a rule of deny is a text, got 3", "write deny=("),
     "a number as rules": (lambda: judge("shell", {}, ask=3), "decide(): ask is a list of rules", "write ask=("),
     "one message as a list": (lambda: Session().set_messages(ANY or {"role": "user"}), "got dict", "[message, …]"),
     "a message of OpenAI for Gemini": (

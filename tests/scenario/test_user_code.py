@@ -244,14 +244,14 @@ NONSENSE: dict[str, list[Any]] = {
     "invalid PartStart": [PartStart(0, "song"), Finish("stop")],  # type: ignore[arg-type]
     "invalid UsageReport": [UsageReport("many"), Finish("stop")],  # type: ignore[arg-type]
     "invalid Finish": [Finish(5)],  # type: ignore[arg-type]
-    "not an async iterable": [],
+    "it is an async generator": [],
 }
 
 
 @pytest.mark.parametrize("problem", NONSENSE)
 async def test_any_value_that_a_provider_yields_is_an_answer_or_names_the_mistake(problem: str):
     provider = Custom(lambda: NONSENSE[problem])
-    if problem == "not an async iterable":
+    if problem == "it is an async generator":
         good, provider.stream = provider.stream, lambda _: setattr(provider, "stream", good)  # type: ignore[method-assign]
         provider._requests = 1
     ends, _ = await converse(Engine([helper()], [provider]))

@@ -264,11 +264,11 @@ async def run_embedded_command(
 
 async def denying_rule(engine: Engine, session_id: str, command: str) -> str | None:
     """Return the deny rule that also forbids a command of the user, or None."""
-    from outrider.permissions.policy import decide_stored  # lazy: the shell grammar is slow to load
+    from outrider.permissions.policy import decide  # lazy: the shell grammar is slow to load
 
     context, _ = await _open_context(engine, session_id)
     deny = (*engine.runtime.rules.deny, *context.deny_rules)
-    found = decide_stored("shell", {"command": command}, mode="agent", deny=deny, workspace=context.workspace)
+    found = decide("shell", {"command": command}, mode="agent", deny=deny, workspace=context.workspace)
     return found.rule if found.effect == "deny" else None
 
 

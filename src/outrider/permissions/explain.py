@@ -9,7 +9,7 @@ from msgspec import Struct
 from outrider.permissions import reasons
 from outrider.permissions.call_assessment import ShellCall, assess_call
 from outrider.permissions.modes import MODE_TABLE, Decision, Mode
-from outrider.permissions.policy import PermissionRules, decide_stored, decide_with_rules
+from outrider.permissions.policy import PermissionRules, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.permissions.shell.command_effects import list_effects as list_script_effects
@@ -53,7 +53,7 @@ def explain_decision(
     """Returns the decision of `decide` with the findings that led to it. Rules are offered if the call, or what it
     changes, is a question."""
     rules = {"allow": allow, "ask": ask, "deny": deny}
-    decision = decide_stored(tool, arguments, mode=mode, workspace=workspace, level=level, **rules, **more)
+    decision = decide(tool, arguments, mode=mode, workspace=workspace, level=level, **rules, **more)
     confined = _describe_confinement(decision, mode, level)
     call = assess_call(tool, arguments, workspace=workspace)
     steps = tuple(_explain_commands(call)) if isinstance(call, ShellCall) else ()

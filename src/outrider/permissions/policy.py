@@ -22,7 +22,6 @@ from outrider.types.tool_declaration import (
     DeclaredTool,
     Effect,
     PermissionRule,
-    check_rules,
     declaration_of,
     parse_rule,
     tool_name,
@@ -89,30 +88,15 @@ def decide(
         raise ConfigurationError(
             f"decide(): arguments is a dict of the call's arguments, got {describe_value(arguments)}"
         )
-    return decide_stored(
-        tool, arguments, mode=mode, allow=allow, ask=ask, deny=deny, workspace=workspace, level=level, sandbox=sandbox,
-        flow=flow, **more,
-    )  # fmt: skip
-
-
-def decide_stored(
-    tool: str | DeclaredTool,
-    arguments: Mapping[str, Any],
-    *,
-    allow: RuleTexts = (),
-    ask: RuleTexts = (),
-    deny: RuleTexts = (),
-    confined: RuleTexts = (),
-    **known: Any,
-) -> Decision:
-    """As `decide`, with rules that were checked when they were read, and those of stored answers: an invalid one, such
-    as one of a newer version, denies and asks, and allows nothing."""
-    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(confined))
-    return decide_with_rules(policy, tool, arguments, **known)
+    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
+    return decide_with_rules(
+        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more
+    )
 
 
 def _check_rule_texts(given: Mapping[str, RuleTexts]) -> None:
-    """Raises ConfigurationError for rules that cannot be parsed: a program that tests its rules must see it."""
+    """Raises ConfigurationError for rules that are no texts. A text that cannot be parsed, such as a rule of a newer
+    version, is no error: it allows nothing, and denies and asks about everything."""
     for name, rules in given.items():
         if isinstance(rules, str):
             raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
@@ -120,8 +104,11 @@ def _check_rule_texts(given: Mapping[str, RuleTexts]) -> None:
             raise ConfigurationError(
                 f"decide(): {name} is a list of rules, got {describe_value(rules)}; write {name}=('shell(make *)',)"
             )
-    allow = (*given["allow"], *given["confined"])
-    check_rules({"allow": allow, "ask": given["ask"], "deny": given["deny"]}, "decide()")
+        for rule in rules:
+            if not isinstance(rule, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(
+                    f"decide(): a rule of {name} is a text, got {describe_value(rule)}; write {name}=('shell(make *)',)"
+                )
 
 
 def decide_with_rules(

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from outrider.permissions.call_assessment import ShellCall, assess_call, call_paths
 from outrider.permissions.paths.containment import contain
-from outrider.permissions.policy import decide_stored
+from outrider.permissions.policy import decide
 from outrider.permissions.redaction.redactor import redact_patterns
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.permissions.rules import allows_hosts, allows_writing
@@ -302,7 +302,7 @@ def _config_hashes(tool: str | DeclaredTool, arguments: Mapping[str, Any], works
 def _is_sufficient(
     suggestion: RuleSuggestion, tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str
 ) -> bool:
-    decision = decide_stored(
+    decision = decide(
         tool,
         arguments,
         mode="agent",

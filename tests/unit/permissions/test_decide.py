@@ -1,6 +1,5 @@
 """The order of decisions: deny, protected, ask, allow, mode; in every mode, for every kind of tool."""
 
-import re
 import time
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from outrider.errors import ConfigurationError
 from outrider.permissions import Decision
 from outrider.permissions import decide as decide_call
-from outrider.permissions.policy import decide_stored
 from outrider.types.modes import APPROVAL_LEVELS, MODES
 from tests.fixtures.cases import for_each
 from tests.fixtures.shell_analysis import judge as decide
@@ -188,6 +186,7 @@ def test_only_a_rule_of_the_user_lets_a_command_leave_the_sandbox(workspace: Pat
     assert confinement("make x > y", allow=["shell(make x)"]) == "workspace"
     assert confinement("make x && make y", allow=["shell(make x)"], confined=["shell(make y)"]) == "workspace"
     assert confinement("make x", allow=["read", "write", "process"]) == "workspace"
+    assert confinement("make x", allow=["shell('unclosed"]) == "workspace"
     assert confinement("make x", allow=["shell"], sandbox=False) == "none"
 
 
@@ -328,37 +327,21 @@ def test_tools_of_servers_are_allowed_by_name_and_glob(workspace: Path):
     assert judged(workspace, "mcp__db__read", {"a": 1}, allow=["mcp__db__read(a)"]) == "ask"
 
 
-BROKEN_RULES = ("shell('unclosed", "shell(make 'x)", "shell)ls(", "not a rule at all", "")
-
-
 @pytest.mark.parametrize("rules", ["allow", "ask", "deny", "confined"])
-def test_a_broken_rule_is_an_error_that_names_it(rules: str, workspace: Path):
-    for broken in BROKEN_RULES:
-        with pytest.raises(
-            ConfigurationError, match=re.escape(repr(broken)) + r" is not a rule: .*; write tool\(pattern\)"
-        ):
-            decide_call("shell", {"command": "ls"}, mode="agent", workspace=workspace, **{rules: [broken]})
+def test_a_rule_that_is_no_text_is_an_error(rules: str, workspace: Path):
     wrong: Any = 3
-    with pytest.raises(ConfigurationError, match="a rule is a text, got 3"):
+    with pytest.raises(ConfigurationError, match=f"a rule of {rules} is a text, got 3"):
         decide_call("shell", {"command": "ls"}, mode="agent", workspace=workspace, **{rules: [wrong]})
     with pytest.raises(ConfigurationError, match=f"{rules} is a list of rules, got 3"):
         decide_call("shell", {"command": "ls"}, mode="agent", workspace=workspace, **{rules: wrong})
 
 
-def test_a_broken_rule_of_a_stored_answer_never_allows_and_always_forbids(workspace: Path):
-    def found(tool: str, arguments: dict[str, Any], **rules: list[str]) -> tuple[str, str | None]:
-        decision = decide_stored(tool, arguments, mode="agent", workspace=workspace, **rules)
-        return decision.effect, decision.confinement
-
-    for broken in (*BROKEN_RULES, "process('"):
-        assert found("shell", {"command": "make x"}, allow=[broken], confined=[broken]) == ("allow", "workspace")
-    for broken in BROKEN_RULES:
-        assert found("shell", {"command": "ls"}, deny=[broken]) == ("deny", None)
-        assert found("shell", {"command": "ls"}, ask=[broken]) == ("ask", None)
-    kill = {"action": "kill", "process_id": "1"}
-    assert found("process", kill, deny=["process('"]) == ("deny", None)
-    assert found("process", {**kill, "action": "write"}, allow=["process('"]) == ("ask", None)
-    assert found("read", {"path": "README.md"}, deny=["no rule"]) == ("deny", None)
+def test_a_broken_rule_never_allows_and_always_forbids(workspace: Path):
+    for broken in ("shell('unclosed", "shell(make 'x)", "not a rule at all"):
+        assert judged(workspace, "shell", {"command": "make x"}, allow=[broken]) == "ask"
+    assert judged(workspace, "shell", {"command": "ls"}, deny=["shell(make 'x)"]) == "deny"
+    assert judged(workspace, "shell", {"command": "ls"}, ask=["shell(make 'x)"]) == "ask"
+    assert judged(workspace, "read", {"path": "README.md"}, deny=["no rule"]) == "deny"
 
 
 @for_each(
@@ -411,6 +394,7 @@ def test_only_a_rule_without_a_pattern_allows_what_is_not_understood(workspace: 
         ("process(write)", "kill", False),
         ("process(kill)", "kill", True),
         ("shell", "write", False),
+        ("process('", "kill", True),
     ],
 )
 def test_rules_about_processes_name_what_is_done_with_them(rule: str, action: str, held: bool, workspace: Path):
@@ -424,6 +408,7 @@ def test_an_allow_rule_lets_a_process_be_given_input(workspace: Path):
     assert judged(workspace, "process", call, allow=["process"]) == "allow"
     assert judged(workspace, "process", call, allow=["process(kill)"]) == "ask"
     assert judged(workspace, "process", call, allow=["process(write x)"]) == "ask"
+    assert judged(workspace, "process", call, allow=["process('"]) == "ask"
 
 
 OPENING = [

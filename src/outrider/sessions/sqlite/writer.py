@@ -231,7 +231,8 @@ def _open_wal(path: Path, db: sqlite3.Connection) -> int | None:
         return None
 
 
-Maintenance = Callable[[sqlite3.Connection], bool]
+Maintenance = Callable[[sqlite3.Connection], float | None]
+"""Runs one step; returns the seconds until the next one is due, and None if it can wait for the next write."""
 
 MAX_BATCH = 256
 INLINE_BURST = 2
@@ -244,14 +245,15 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 
 
 class DatabaseWriter:
-    """Commits writes inline or in a thread. While idle, the thread calls `maintenance` until it returns False."""
+    """Commits writes inline or in a thread. While idle, the thread calls `maintenance` until it returns None."""
 
     def __init__(self, path: Path, maintenance: Maintenance) -> None:
         self._path = path
         self._wal_sync = WalSync()
         self._wal_path = wal_path(path)
         self._maintenance = maintenance
-        self._maintenance_due = True
+        self._maintenance_due = True  # after a write
+        self._maintenance_delay: float | None = None  # until a step is due without a write
         self._closed = False
         self._average_seconds = self._last_commit = 0.0
         self._last_maintenance = time.perf_counter()
@@ -363,7 +365,7 @@ class DatabaseWriter:
             while (requests := self._next_batch()) is not None:
                 if requests:
                     self._commit_in_thread(transactions, file_lock, requests)
-                elif self._maintenance_due:
+                else:
                     self._run_maintenance(transactions, file_lock)
         finally:
             transactions.close()
@@ -372,7 +374,7 @@ class DatabaseWriter:
     def _next_batch(self) -> list[WriteRequest] | None:
         """Returns the queued requests; an empty list when maintenance is due; None after `close`."""
         try:
-            first = self._requests.get(timeout=IDLE_SECONDS if self._maintenance_due else None)
+            first = self._requests.get(timeout=IDLE_SECONDS if self._maintenance_due else self._maintenance_delay)
             while first == []:
                 first = self._requests.get(timeout=IDLE_SECONDS)
         except queue.Empty:
@@ -411,21 +413,21 @@ class DatabaseWriter:
         if self._is_busy:
             self._maintenance_due = True
         else:
-            self._maintenance_due = self._try_maintenance(transactions, file_lock) or self._maintenance_due
+            self._maintenance_delay = self._try_maintenance(transactions, file_lock)
             self._last_maintenance = time.perf_counter()
         self._checkpoint_wal(transactions, file_lock, CHECKPOINT_BYTES)
 
-    def _try_maintenance(self, transactions: TransactionWriter, file_lock: FairFileLock) -> bool:
-        """Runs one maintenance step in a transaction; returns True if more work remains."""
+    def _try_maintenance(self, transactions: TransactionWriter, file_lock: FairFileLock) -> float | None:
+        """Runs one maintenance step in a transaction; returns the seconds to wait for the next one."""
         try:
             with file_lock:
                 transactions.db.execute("BEGIN IMMEDIATE")
-                more = self._maintenance(transactions.db)
+                delay = self._maintenance(transactions.db)
                 transactions.db.execute("COMMIT")
-                return more
+                return None if delay is None else max(delay, IDLE_SECONDS)
         except Exception:  # noqa: BLE001  maintenance can wait; the next write raises a persistent error
             transactions.roll_back()
-            return False
+            return None
 
     def _checkpoint_wal(self, transactions: TransactionWriter, file_lock: FairFileLock, limit: int) -> None:
         """Checkpoints the log above `limit` bytes. Above WAL_LIMIT_BYTES it waits for readers and truncates the log."""

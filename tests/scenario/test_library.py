@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from outrider import (
@@ -626,3 +627,23 @@ async def test_each_input_of_a_turn_has_the_output_type_that_it_requested():
             _ = (await number).output
         again = await engine.prompt(session, "x", output_type=City, input_id="first")  # a request that is repeated
         assert again.output == City("Ulm", 126000)
+
+
+async def test_an_engine_that_a_cancel_scope_leaves_ends_its_turns_and_releases_its_sessions():
+    """A cancel scope of anyio cancels every await until it is left, those of the clean-up too."""
+
+    class SlowStore(MemoryStore):
+        async def release(self, *arguments: Any, **options: Any) -> None:
+            await asyncio.sleep(0.02)
+            await super().release(*arguments, **options)
+
+    session, store = "", SlowStore()
+    with anyio.move_on_after(0.3) as scope:
+        async with Engine([helper()], scripted(["so far ", asyncio.Event()]), store=store) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "x")
+    assert scope.cancelled_caught
+    async with Engine([helper()], scripted("ok"), store=store) as engine:
+        result = await engine.prompt(session, "again")
+    assert result.output == "ok"
+    assert [message.get_text_content() for message in result.session.messages] == ["x", "so far ", "again", "ok"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from outrider._sync import describe_exception, is_interruption
+from outrider._sync import describe_exception, is_interruption, wait_to_end
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.instructions import describe_input
@@ -299,9 +299,14 @@ class LiveSession:
         self._context = None  # it takes input from this session; without the cycle both are freed at once
 
     async def _abort_and_resolve(self) -> None:
-        """Abort the turn, then resolve the futures of input that waits."""
+        """Abort the turn, then resolve the futures of input that waits. The turn ends before the journal is closed,
+        also if the caller is cancelled meanwhile."""
         try:
             await self.abort()
+        except asyncio.CancelledError:
+            if self._worker is not None:
+                await wait_to_end(asyncio.wait([self._worker], timeout=self._runtime.callback_seconds))
+            raise
         finally:
             self.inbox.resolve_all(self.make_result(TurnEnd("aborted")))
 

@@ -101,6 +101,23 @@ async def run_to_end(work: Awaitable[T]) -> T:
         raise
 
 
+async def wait_to_end(work: Awaitable[T]) -> T:
+    """Awaits `work` to its end, also if the caller is cancelled meanwhile; the cancellation is raised then. For short
+    work that must be done before the caller closes what it uses. A cancel scope of anyio cancels its task again in each
+    iteration of the event loop, so that work which the task itself awaits never ends."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        _retrieve_error(task)
+        raise cancelled
+    return task.result()
+
+
 def _retrieve_error(task: "asyncio.Future[Any]") -> None:
     if not task.cancelled():
         task.exception()

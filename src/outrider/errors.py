@@ -48,6 +48,15 @@ class OutriderError(Exception):
         self.message = message
         self.details = details
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made, for `pickle` and `copy`: without `__init__`, whose parameters differ by class. A
+        process pool that cannot unpickle an error loses all of its workers."""
+        return _create_error, (type(self), self.args), self.__dict__
+
+
+def _create_error(cls: type[OutriderError], arguments: tuple[Any, ...]) -> OutriderError:
+    return cls.__new__(cls, *arguments)
+
 
 class PartValidationError(OutriderError, ValueError):
     """A part or message is invalid. `details["field"]` names the field that is missing or wrong, if there is one."""

@@ -76,6 +76,14 @@ class McpToolset:
                 raise ConfigurationError(f"McpToolset({name}={value!r}): write a list of names, or a function of one")
         if prefix is not None and not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"McpToolset(prefix={prefix!r}): write a text, such as prefix='files_'")
+        if limits is not None and not isinstance(limits, ServerLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"McpToolset(limits={limits!r}): write limits=ServerLimits(call=60)")
+        if environment is not None and not isinstance(environment, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError("McpToolset(environment=…): write a dict of texts, such as {'PATH': '/usr/bin'}")
+        if not isinstance(workspace, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"McpToolset(workspace={workspace!r}): write the path of a folder")
+        if ask is not None and not callable(ask):
+            raise ConfigurationError(f"McpToolset(ask={ask!r}): write a function that takes an Elicitation")
         self.server = server
         self._include = include
         self._exclude = exclude
@@ -202,6 +210,8 @@ def _matches(argument: str, chosen: ToolFilter, name: str) -> bool:
 
 def read_mcp_config(path: str | Path, environment: Mapping[str, str] | None = None) -> list[ServerConfig]:
     """Read the servers of a `.mcp.json`. Raises ConfigurationError if the file or one of its entries is invalid."""
+    if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"read_mcp_config() takes the path of a file, such as '.mcp.json', got {path!r}")
     file = Path(path)
     try:
         content = file.read_bytes()

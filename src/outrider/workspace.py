@@ -46,6 +46,12 @@ _SESSIONS_FILE = "sessions.db"
 PromptContent = str | Sequence[str | PartBase | Attachment]
 
 
+_ARGUMENTS = (
+    *("data", "session", "store", "sandbox"),
+    *(name for name in EngineKeywords.__annotations__ if name not in ("workspace", "surroundings")),
+)
+
+
 class Workspace:
     """One folder in which agents read, edit and run commands, and one session. Open it with `async with`.
 
@@ -74,6 +80,9 @@ class Workspace:
     ) -> None:
         if not isinstance(folder, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"Workspace(): the folder is a path, got {describe_value(folder)}")
+        if not isinstance(data, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Workspace(data={describe_value(data)}): it is the path of a folder")
+        check_names("Workspace()", options, _ARGUMENTS)
         listed = [agents] if isinstance(agents, Agent) else agents
         check_parts("Workspace()", listed, tools, providers)
         check_level(options.get("approval"), "the workspace")

@@ -352,11 +352,8 @@ async def test_a_turn_that_a_limit_ended_continues_when_it_is_reported_to():
 
 
 async def test_a_defect_ends_the_turn_as_an_error_and_the_session_continues(caplog: pytest.LogCaptureFixture):
-    def broken(_):
-        raise KeyError("a defect")
-
     errors: list[ErrorEvent] = []
-    async with engine([broken, "all is well"]) as held:
+    async with engine([KeyError("a defect"), "all is well"]) as held:
         held.bus.subscribe(ErrorEvent, errors.append)
         session = await held.create()
         end = await held.prompt(session, "go")

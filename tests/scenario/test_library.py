@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from outrider import (
@@ -561,3 +562,88 @@ async def test_two_runs_cannot_use_one_session_object_at_once_and_the_first_one_
     assert (await first).output == "It rains."
     assert [message.get_text_content() for message in session.messages] == ["one", "", "It rains."]
     assert (await async_run(helper(), "two", providers=scripted("Two."), session=session)).output == "Two."
+
+
+def look() -> str:
+    """Look."""
+    return "nothing"
+
+
+async def test_a_typed_prompt_that_is_aborted_has_usage_and_text_and_no_text_in_place_of_a_value():
+    reached = asyncio.Event()
+
+    def wait(_: Any) -> list[Any]:
+        reached.set()
+        return ["so far ", asyncio.Event()]
+
+    async with Engine([helper()], scripted(call("look"), wait), [look]) as engine:
+        session = await engine.create()
+        turn = await engine.enqueue(session, "x", output_type=City)
+        waiting = await engine.enqueue(session, "y", output_type=City, input_id="second")
+        await reached.wait()
+        await asyncio.sleep(0.05)
+        assert await engine.withdraw(session, "second")
+        await engine.abort(session)
+        aborted, withdrawn = await turn, await waiting
+    assert (aborted.reason, aborted.text) == ("aborted", "so far ")
+    assert aborted.usage.tokens.output > 0  # of the first step
+    assert "look" in aborted.format_trace()
+    for result in (aborted, withdrawn):
+        with pytest.raises(OutputUnavailableError) as caught:
+            _ = result.output
+        assert caught.value.reason == "aborted"
+
+
+async def test_a_typed_prompt_of_an_engine_that_closes_returns_no_text_in_place_of_a_value():
+    async with Engine([helper()], scripted([asyncio.Event()])) as engine:
+        session = await engine.create()
+        running = await engine.enqueue(session, "x", output_type=City)
+        queued = await engine.enqueue(session, "y", output_type=int)
+        await asyncio.sleep(0.05)
+    for end in (running, queued):
+        with pytest.raises(OutputUnavailableError):
+            _ = (await end).output
+
+
+async def test_each_input_of_a_turn_has_the_output_type_that_it_requested():
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def steered() -> str:
+        """Wait for more input."""
+        started.set()
+        await go_on.wait()
+        return "done"
+
+    async with Engine([helper()], scripted(call("steered"), ULM), [steered]) as engine:
+        session = await engine.create()
+        turn = asyncio.create_task(engine.prompt(session, "x", output_type=City, input_id="first"))
+        await started.wait()
+        text = await engine.enqueue(session, "and", delivery="steer")
+        number = await engine.enqueue(session, "and", delivery="steer", output_type=int)
+        go_on.set()
+        assert (await turn).output == City("Ulm", 126000)
+        assert (await text).output == ULM
+        with pytest.raises(OutputUnavailableError, match="a value of int"):
+            _ = (await number).output
+        again = await engine.prompt(session, "x", output_type=City, input_id="first")  # a request that is repeated
+        assert again.output == City("Ulm", 126000)
+
+
+async def test_an_engine_that_a_cancel_scope_leaves_ends_its_turns_and_releases_its_sessions():
+    """A cancel scope of anyio cancels every await until it is left, those of the clean-up too."""
+
+    class SlowStore(MemoryStore):
+        async def release(self, *arguments: Any, **options: Any) -> None:
+            await asyncio.sleep(0.02)
+            await super().release(*arguments, **options)
+
+    session, store = "", SlowStore()
+    with anyio.move_on_after(0.3) as scope:
+        async with Engine([helper()], scripted(["so far ", asyncio.Event()]), store=store) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "x")
+    assert scope.cancelled_caught
+    async with Engine([helper()], scripted("ok"), store=store) as engine:
+        result = await engine.prompt(session, "again")
+    assert result.output == "ok"
+    assert [message.get_text_content() for message in result.session.messages] == ["x", "so far ", "again", "ok"]

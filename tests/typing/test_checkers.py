@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-NAMES = ("library", "mistakes", "more_mistakes")
+NAMES = ("library", "mistakes", "more_mistakes", "product", "product_mistakes")
 Found = dict[str, set[int]]
 """The lines with an error, by the name of the program."""
 

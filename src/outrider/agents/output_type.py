@@ -3,7 +3,7 @@ valid answer."""
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -142,9 +142,12 @@ def as_output_type(
     no answer can have."""
     if type(attempts) is not int or attempts < 1:
         raise ConfigurationError(f"output_attempts is a number from 1, got {attempts!r}")
-    functions = [validators] if callable(validators) else list(validators or ())
+    given: Any = (validators,) if callable(validators) else validators or ()
+    functions: list[OutputValidator] = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
     if wrong := [one for one in functions if not callable(one)]:
-        raise ConfigurationError(f"output_validators are functions of the value, got {type(wrong[0]).__name__}")
+        raise ConfigurationError(
+            f"output_validators are functions of the value, one or a list, got {type(wrong[0]).__name__}"
+        )
     if (output_type is None or output_type is str) and not functions:
         return None
     return OutputType(output_type, functions, attempts)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Self, Unpack, cast, overload
 
 from outrider.agents.output_type import OutputType, as_output_type
 from outrider.engine.engine import Engine
@@ -94,7 +94,8 @@ class Background:
     `works=False` it only submits and reads runs, and workers in other processes execute them.
     """
 
-    def __init__(self, engine: Engine, database: str, *, works: bool = True) -> None:
+    def __init__(self, engine: Engine, database: str, *, works: bool = True, **unknown: Never) -> None:
+        check_names("Background()", unknown, ("works",))
         if not isinstance(engine, Engine):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"Background() takes an Engine, got {type(engine).__name__}")
         self._engine = engine

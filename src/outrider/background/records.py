@@ -6,8 +6,10 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.agents.turn_state import TerminationReason
+from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits
 from outrider.types.parts import Tokens
+from outrider.types.validate import ArgumentsMeta
 
 RunState = Literal["delayed", "queued", "running", "waiting", "done", "failed", "canceled"]
 EndReason = TerminationReason | Literal["waiting"]
@@ -17,7 +19,7 @@ FINAL_STATES: tuple[RunState, ...] = ("done", "failed", "canceled")
 RUN_QUEUE_NAME = "runs"  # the DBOS queue of runs that no worker has; no worker listens to it
 
 
-class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True):
+class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """When a run may start. Users of a `queue` take turns; among the runs of one `user` a smaller `priority` starts
     first. A run does not start before `after` seconds have passed, nor before the run `after_run` is over."""
 
@@ -27,8 +29,11 @@ class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True):
     after: float = 0
     after_run: str = ""
 
+    def __post_init__(self) -> None:
+        _check_types(self, queue=str, user=str, priority=int, after=int | float, after_run=str)
 
-class JobOverrides(msgspec.Struct, frozen=True, kw_only=True):
+
+class JobOverrides(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """Model, reasoning effort and permission rules from the command line; they take precedence over the worker's
     settings."""
 
@@ -37,6 +42,17 @@ class JobOverrides(msgspec.Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_types(self, model=str, effort=str, allow=list | tuple, ask=list | tuple, deny=list | tuple)
+
+
+def _check_types(value: msgspec.Struct, **expected: Any) -> None:
+    """Raises ConfigurationError for a field of the wrong type; in the store it would be found by a worker."""
+    for name, kind in expected.items():
+        if not isinstance(given := getattr(value, name), kind) or isinstance(given, bool):
+            wanted = getattr(kind, "__name__", None) or str(kind)
+            raise ConfigurationError(f"{type(value).__name__}({name}={given!r}): it is a value of the type {wanted}")
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):

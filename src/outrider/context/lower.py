@@ -12,6 +12,7 @@ from typing import Any, TypeGuard, cast
 from msgspec.structs import replace
 
 from outrider._lazy import lazy_pattern
+from outrider.errors import ConfigurationError
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
@@ -130,6 +131,11 @@ _NOT_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
 def lower(history: Sequence[Message], *, family: str) -> Prompt:
     """Returns the prompt for a model of `family`. Reasoning and other vendor state is included only for the family that
     produced it."""
+    for one in history:
+        if not isinstance(one, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"lower() takes a list of Message values, such as session.messages, got one with a {type(one).__name__}"
+            )
     seen = apply_compaction(history)
     return Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
 

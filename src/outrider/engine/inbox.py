@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import NOTE, TurnEnd, is_cut_off, is_note
-from outrider.engine.results import RunResult
+from outrider.engine.results import RunResult, result_of_type
 from outrider.errors import OutriderError, SessionInUseError, StoreError
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxChange, InboxItem, SessionUpdate
@@ -73,7 +73,7 @@ class SessionInbox:
         self._journal = journal
         self._store = store
         self._owner = proxy(owner)  # it has this inbox; in a cycle, a closed session would wait for garbage collection
-        self._futures: dict[str, list[asyncio.Future[RunResult[Any]]]] = {}
+        self._futures: dict[str, list[tuple[asyncio.Future[RunResult[Any]], OutputType | None]]] = {}
         self._taken: list[str] = []
         self._origins: dict[str, InputOrigin] = {}
         self.current: InputOrigin | None = None
@@ -87,7 +87,7 @@ class SessionInbox:
     ) -> tuple[InboxItem, asyncio.Future[RunResult[Any]]]:
         """Store an input and return it with a future for the end of its turn. An input with a known id is returned as
         first stored; if its turn is over, the future resolves with the last text."""
-        end = self.expect_end(item.id)
+        end = self.expect_end(item.id, origin.output if origin else None)
         self._puts, self._open_puts = self._puts + 1, self._open_puts + 1
         self._origins[item.id] = origin or InputOrigin(copy_context())
         try:
@@ -107,11 +107,11 @@ class SessionInbox:
             self._resolve_item(item.id, self._owner.make_result(TurnEnd("completed", self.last_text())))
         return stored, end
 
-    def expect_end(self, name: str) -> asyncio.Future[RunResult[Any]]:
+    def expect_end(self, name: str, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
         """Return a new future for the turn of this input. Several callers may wait; cancelling one future does not
-        affect the others."""
+        affect the others. Each gets a result with the output type that it requested."""
         end: asyncio.Future[RunResult[Any]] = asyncio.get_running_loop().create_future()
-        self._futures.setdefault(name, []).append(end)
+        self._futures.setdefault(name, []).append((end, output))
         return end
 
     def mark_taken(self, name: str, output: OutputType | None = None) -> None:
@@ -229,14 +229,14 @@ class SessionInbox:
             message.add_part(state)
 
     def _drop_future(self, name: str, end: asyncio.Future[RunResult[Any]]) -> None:
-        others = [other for other in self._futures.pop(name, ()) if other is not end]
+        others = [other for other in self._futures.pop(name, ()) if other[0] is not end]
         if others:
             self._futures[name] = others
 
     def _resolve_item(self, name: str, end: "RunResult[Any]") -> None:
-        for waiting in self._futures.pop(name, ()):
+        for waiting, output in self._futures.pop(name, ()):
             if not waiting.done():
-                waiting.set_result(end)
+                waiting.set_result(result_of_type(end, output))
 
 
 def first_line_title(message: Message) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, copy_context
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from outrider._sync import describe_exception, is_interruption
+from outrider._sync import describe_exception, is_interruption, wait_to_end
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.instructions import describe_input
@@ -132,6 +132,7 @@ class LiveSession:
         self._wake_requested = False
         self._resume_requested = False
         self.in_turn = False
+        self._aborted: RunResult[Any] | None = None  # of a cancelled turn, until it is reported
         self.model: ModelRef | None
         self.effort: ReasoningEffort | None
         self.model, self.effort = _read_choices(journal.session.metadata, runtime.spec.providers)
@@ -260,7 +261,7 @@ class LiveSession:
         """Resume the last turn if it was interrupted. The future resolves to its end."""
         self._resume_requested = True
         self.inbox.mark_taken(RESUMED_TURN, output)
-        end = self.inbox.expect_end(RESUMED_TURN)
+        end = self.inbox.expect_end(RESUMED_TURN, output)
         self.wake()
         return end
 
@@ -298,9 +299,14 @@ class LiveSession:
         self._context = None  # it takes input from this session; without the cycle both are freed at once
 
     async def _abort_and_resolve(self) -> None:
-        """Abort the turn, then resolve the futures of input that waits."""
+        """Abort the turn, then resolve the futures of input that waits. The turn ends before the journal is closed,
+        also if the caller is cancelled meanwhile."""
         try:
             await self.abort()
+        except asyncio.CancelledError:
+            if self._worker is not None:
+                await wait_to_end(asyncio.wait([self._worker], timeout=self._runtime.callback_seconds))
+            raise
         finally:
             self.inbox.resolve_all(self.make_result(TurnEnd("aborted")))
 
@@ -324,7 +330,10 @@ class LiveSession:
         finally:
             self._abort_listener.remove_session(self)
             self.journal.lease.on_lost = None
-            self._report_end(self.make_result(end or TurnEnd("aborted", self._text_of_turn())))
+            aborted, self._aborted = self._aborted, None
+            if end is not None or aborted is None:
+                aborted = self.make_result(end or TurnEnd("aborted", self._text_of_turn()))
+            self._report_end(aborted)
 
     def _text_of_turn(self) -> str:
         """Return what the agent wrote in a turn that was aborted."""
@@ -379,8 +388,15 @@ class LiveSession:
             context.output = origin.output if origin else None
             context.run.tasks.add(cast("asyncio.Task[Any]", asyncio.current_task()))
             first = turn_start(self.session.messages)
-            end = await Turn(context).run()
-            return await self._finished_result(end, context, self.session.messages[first:])
+            try:
+                end = await Turn(context).run()
+            except asyncio.CancelledError:
+                end = TurnEnd("aborted", self._text_of_turn())
+                self._aborted = self._turn_result(end, context, self.session.messages[first:])
+                raise
+            messages = self.session.messages[first:]
+            called = called_sessions(messages) if context.run.agent_messages else []
+            return self._turn_result(end, context, messages, [await self._store.load(one) for one in called])
         except BaseException as error:
             # SystemExit of a function of the program would otherwise end the event loop.
             if isinstance(error, Exception) or is_interruption(error, asyncio.current_task()):
@@ -406,10 +422,11 @@ class LiveSession:
         """Return the result of input that started no turn."""
         return RunResult(self._runtime.redact(end), session=self.session)
 
-    async def _finished_result(self, end: TurnEnd, context: AgentContext, messages: list[Message]) -> "RunResult[Any]":
+    def _turn_result(
+        self, end: TurnEnd, context: AgentContext, messages: list[Message], children: Sequence[SessionTranscript] = ()
+    ) -> "RunResult[Any]":
         """Return the result of a turn. Its event log is built from the transcript on first use."""
         run, session = context.run, StoredSession.from_session(self.session)
-        children = [await self._store.load(id) for id in called_sessions(messages)] if run.agent_messages else []
 
         def read_log() -> "EventLog":
             from outrider.engine.session_trace import log_of_turn  # lazy: few programs read it

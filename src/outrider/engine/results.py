@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
+from copy import copy
 from decimal import Decimal
 from functools import cached_property, partial
 from queue import SimpleQueue
@@ -17,7 +18,7 @@ import msgspec
 from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
-from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
+from outrider.errors import LimitReachedError, OutputMismatch, OutputUnavailableError, OutriderError
 from outrider.sessions.session import Session
 from outrider.types.agents import AgentMessage, Limits, Mode
 from outrider.types.events import (
@@ -72,20 +73,19 @@ class RunResult(Generic[Out]):
         self.messages = list(messages)
         self._event_log = event_log
         self._output_type = output_type
+        self._type_name = _type_name(output_type)
         self._value = value
 
     @property
     def output(self) -> Out:
         """The value of the output type. Raises OutputUnavailableError if the run ended without one."""
-        if self._output_type is None:
-            return cast("Out", self.text)
-        if self._value is msgspec.UNSET and self._output_type.is_text:
+        if self._value is msgspec.UNSET and not self._type_name:
             return cast("Out", self.text)
         if self._value is msgspec.UNSET:
             why = f" ({self.error.message})" if self.error else ""
             raise OutputUnavailableError(
                 f"the run ended with the reason {self.reason!r}{why} before there was a value of "
-                f"{self._output_type.name}; `result.text` has the text so far",
+                f"{self._type_name}; `result.text` has the text so far",
                 reason=self.reason,
                 result=self,
             )
@@ -94,7 +94,7 @@ class RunResult(Generic[Out]):
     @property
     def is_typed(self) -> bool:
         """Whether a value of another type than `str` was requested."""
-        return self._output_type is not None and not self._output_type.is_text
+        return bool(self._type_name)
 
     @property
     def reason(self) -> TerminationReason:
@@ -132,24 +132,22 @@ class RunResult(Generic[Out]):
     def __getstate__(self) -> dict[str, Any]:
         """Return what can be pickled: the event log and the session as JSON values."""
         state = {**self.__dict__, "_event_log": self.event_log.to_json(), "session": self.session.to_dict()}
-        for name in ("event_log", "trace", "error"):
+        for name in ("event_log", "trace"):
             state.pop(name, None)
-        error = self.error
-        state["_failure"] = None if error is None else (type(error).__name__, error.message, self.limit)
+        state["_output_type"] = None  # it has functions of the program
+        if self.error is not None:
+            state["error"] = copy(self.error)
+            state["error"].details = {
+                name: value
+                for name, value in self.error.details.items()
+                if value is not self and _can_be_pickled(value)  # providers of the program attach anything
+            }
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-
-        failure = state.pop("_failure")
         self.__dict__.update(state)
         self.session = Session.from_dict(state["session"])
         self._event_log = partial(_read_event_log, state["_event_log"])
-        self.error = None
-        if failure is not None:
-            self.error = OutriderError(failure[1], type=failure[0])
-            if failure[2] is not None:
-                self.error = LimitReachedError(failure[2], "", "")
-                self.error.message = failure[1]
 
     def __repr__(self) -> str:
         has_value = self._value is not msgspec.UNSET
@@ -157,6 +155,41 @@ class RunResult(Generic[Out]):
         limit = f", limit={self.limit!r}" if self.limit else ""
         error = f", error={describe_exception(self.error)!r}" if self.error else ""
         return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit}{error})"
+
+
+def result_of_type(result: RunResult[Any], output_type: OutputType | None) -> RunResult[Any]:
+    """Return the result for an input that requested another type than the turn had: one that steered a running turn,
+    that started none, or whose turn was aborted. Its text is never returned in place of a value."""
+    if output_type is result._output_type:  # pyright: ignore[reportPrivateUsage]  no program needs it
+        return result
+    value: Any = msgspec.UNSET
+    if output_type is not None and result.reason == "completed" and not output_type.validators:
+        with suppress(OutputMismatch):
+            value = output_type.parse_answer(result.text)
+    return RunResult(
+        TurnEnd(result.reason, result.text, result.error),
+        session=result.session,
+        usage=result.usage,
+        messages=result.messages,
+        event_log=lambda: result.event_log,
+        output_type=output_type,
+        value=value,
+    )
+
+
+def _type_name(output_type: OutputType | None) -> str:
+    """Return the name of the requested type, "" for text."""
+    return "" if output_type is None or output_type.is_text else output_type.name
+
+
+def _can_be_pickled(value: object) -> bool:
+    import pickle  # lazy: few programs move results between processes
+
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001  the functions of any class are called
+        return False
+    return True
 
 
 Out_co = TypeVar("Out_co", covariant=True)

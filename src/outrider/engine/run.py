@@ -295,10 +295,9 @@ async def async_run(
             "with their names"
         )
     check_parts("run()", agents, tools, providers)
-    given = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session, "approve": approve}
-    check_arguments(
-        "run()", {**given, "owner": owner, "instructions": instructions, "callback_seconds": callback_seconds}
-    )
+    given: dict[str, Any] = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session}
+    given |= {"approve": approve, "owner": owner, "instructions": instructions, "debug": debug}
+    check_arguments("run()", {**given, "callback_seconds": callback_seconds})
     check_mode(mode, "the run")
     if isinstance(session, Session):
         check_mode(session.mode, "the session")

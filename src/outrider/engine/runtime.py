@@ -38,7 +38,7 @@ from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.records import ApprovalScope, SessionFilter
 from outrider.sessions.session import Session
-from outrider.sessions.store import Store
+from outrider.sessions.store import STORE_METHODS, Store
 from outrider.tools.runner import describe_touched_files
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
@@ -688,6 +688,8 @@ _FLAG = (_is_one_of(bool), "True or False")
 _TEXT = (_is_one_of(str), "a text")
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "attended": _FLAG,
+    "debug": _FLAG,
+    "worktree": _FLAG,
     "compacts": _FLAG,
     "titles": (_is_one_of(bool, Agent), "True, False, or the agent that writes titles"),
     "secrets": (_is_one_of(list, tuple, set, frozenset), "a tuple of texts, such as (password,)"),
@@ -730,6 +732,19 @@ def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
         expected = _ARGUMENTS.get(name)
         if value is not None and expected is not None and not expected[0](value):
             raise ConfigurationError(f"{where}: {name} is {_describe(value)}; pass {expected[1]}")
+    store = arguments.get("store")
+    if store is not None and (missing := [name for name in STORE_METHODS if not hasattr(store, name)]):
+        raise ConfigurationError(
+            f"{where}: store is a {type(store).__name__} without the methods {', '.join(missing)}; implement all of "
+            "outrider.stores.Store, or inherit from one of its classes (outrider.testing.check_store tests it)"
+        )
+
+
+def check_engine(where: str, engine: object, session_id: object) -> None:
+    """Raise ConfigurationError if a function of a program gets no engine, or no id of a session."""
+    if not hasattr(engine, "runtime"):
+        raise ConfigurationError(f"{where} takes an Engine, got {_describe(engine)}; write Engine([…], […])")
+    check_arguments(where, {"session_id": session_id})
 
 
 def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:

@@ -22,6 +22,7 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import ToolPart, Usage
 from outrider.types.tool_state import ToolPending
+from outrider.types.validate import ArgumentsMeta
 
 BUILT_IN_FOLDER = Path(__file__).parent / "suites"
 MAX_DETAIL = 2_000
@@ -68,7 +69,14 @@ class EvalOutcome(Protocol):
         ...
 
 
-class _Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+class _Check(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="type",
+    metaclass=ArgumentsMeta,
+):
     pass
 
 
@@ -410,7 +418,7 @@ def restore_files(baseline: Path, workspace: Path, patterns: Iterable[str]) -> N
             shutil.copy2(path, workspace / name)
 
 
-class EvalReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """A correct solution of a case: files, commands that run in the workspace, or the answer."""
 
     files: dict[str, str] = {}
@@ -418,7 +426,7 @@ class EvalReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     answer: str = ""
 
 
-class EvalCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """One task. `prompt` is the input of the agent, or several that follow each other.
 
     The workspace is a copy of the folder `fixture`, or of the `commit` of the git repository at the path `repository`
@@ -440,6 +448,14 @@ class EvalCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cassette: str = ""
     tags: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        prompt, checks = cast("tuple[Any, Any]", (self.prompt, self.checks))
+        prompts: Any = (prompt,) if isinstance(prompt, str) else prompt
+        if not isinstance(prompts, list | tuple) or not all(isinstance(one, str) for one in cast("list[Any]", prompts)):
+            raise ConfigurationError(f"case {self.name!r}: prompt is a text, or a tuple of texts, got {prompt!r}")
+        if not isinstance(checks, list | tuple):
+            raise ConfigurationError(f"case {self.name!r}: checks is a tuple; write checks=(AnswerCheck(contains=…),)")
+
     @property
     def prompts(self) -> tuple[str, ...]:
         """The inputs in order."""
@@ -451,7 +467,7 @@ class EvalCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return _as_tuple(self.setup)
 
 
-class EvalPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """The permissions of an attempt. The default mode runs everything inside the sandbox without questions."""
 
     mode: Mode = "background"
@@ -461,7 +477,7 @@ class EvalPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     deny: tuple[str, ...] = ()
 
 
-class EvalMatrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalMatrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """What a suite runs over: names of agents, models (PROVIDER/MODEL), instructions and permissions by name. Each
     combination is a variant. What is left out does not vary."""
 
@@ -495,7 +511,7 @@ class EvalVariant(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(filter(None, (self.agent, self.model, self.prompt, self.policy))) or "default"
 
 
-class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """Cases with the matrix that they run over. `repeat` attempts are made for each case and variant, `concurrency` at
     the same time, until `max_cost` dollars are spent. `limits` are the default of cases. `judge` is the model of
     checks that need one. Relative paths start at `folder`, that of the file."""
@@ -511,6 +527,13 @@ class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     folder: str = "."
 
     def __post_init__(self) -> None:
+        cases: Any = self.cases
+        if not isinstance(cases, list | tuple) or not all(
+            isinstance(one, EvalCase) for one in cast("list[Any]", cases)
+        ):
+            raise ConfigurationError(
+                f"suite {self.name!r}: cases is a tuple of EvalCase values; write cases=(EvalCase(name=…, prompt=…),)"
+            )
         names = [case.name for case in self.cases]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

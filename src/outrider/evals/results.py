@@ -301,6 +301,11 @@ def compare_runs(
     Variants of the same name are compared, or those two that `variants` names, the first of `before` and the second of
     `after`. If both runs have only one variant, it is compared whatever its name is. Raises ConfigurationError if
     nothing can be compared."""
+    for run in (before, after):
+        if not isinstance(run, EvalRun):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"compare_runs() takes two runs, as run_suite() returns them, got {type(run).__name__}"
+            )
     pairs = _match_variants(before, after, variants)
     shared = [case for case in before.cases if case in after.cases]
     if not shared:

@@ -24,6 +24,7 @@ from outrider.engine.approval_gate import Rules
 from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
 from outrider.engine.results import RunResult
+from outrider.engine.runtime import check_parts
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import ConfigurationError, ContentFilterError, ContextOverflowError, OutriderError, ProviderError
@@ -672,6 +673,7 @@ async def async_run_suite(
     others. Each attempt works in its own copy of the fixture, inside the sandbox. `RunSuiteKeywords` describes the
     options. Raises ConfigurationError for a suite that cannot run."""
     check_names("run_suite()", options, tuple(RunSuiteKeywords.__annotations__))
+    _check_run(suite, agents, tools, providers, options)
     folder = options.get("folder")
     target = None if folder is None else Path(folder)
     progress = _SuiteProgress(suite, options)
@@ -693,6 +695,19 @@ async def async_run_suite(
             if target is not None:
                 run.save(target)
     return run
+
+
+def _check_run(suite: object, agents: object, tools: object, providers: object, options: RunSuiteKeywords) -> None:
+    """Raises ConfigurationError for an argument of the wrong type, before anything is spent."""
+    if not isinstance(suite, EvalSuite):
+        raise ConfigurationError(
+            f"run_suite(): suite is an EvalSuite(name=…, cases=…), got {type(suite).__name__}; load_suite() reads one"
+        )
+    check_parts("run_suite()", agents, tools, providers)
+    for name in ("repeat", "concurrency"):
+        value = options.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigurationError(f"run_suite(): {name} is a whole number of at least 1, got {value!r}")
 
 
 async def _run_within_budget(

@@ -6,8 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from outrider.errors import MalformedAnswerError
+from outrider.errors import ConfigurationError, MalformedAnswerError
 from outrider.types.request import BodyLayout
+from outrider.types.validate import ArgumentsMeta, is_positive_number
 
 ProxySelector = Callable[[str], str | None]
 """Returns the proxy URL for a request URL, or None for a direct connection."""
@@ -30,8 +31,9 @@ class HttpRequest(msgspec.Struct, frozen=True):
         return f"HttpRequest({self.url.partition('?')[0]!r}, {len(self.body)} bytes)"
 
 
-class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Timeouts in seconds. They measure only the time spent waiting for the server, not the reader's own time.
+class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
+    """Timeouts in seconds; `math.inf` means none. They measure only the time spent waiting for the server, not the
+    reader's own time.
 
     `connect` limits the connection including TLS, `first_byte` the wait for the first byte of the body, `idle` the time
     between two received chunks, `quiet` the time in which only keep-alives arrive and no delta, `total` the whole
@@ -44,6 +46,11 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quiet: float = 600.0
     total: float = 3600.0
     closing: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not is_positive_number(value := getattr(self, name)):  # every request would fail at once
+                raise ConfigurationError(f"HttpTimeouts({name}={value!r}): it is a number of seconds above 0")
 
     def scaled_for(self, request: HttpRequest) -> "HttpTimeouts":
         """Returns the timeouts with a longer wait for a silent server, as the request asks for."""

@@ -131,6 +131,10 @@ def answer_cost(provider: Provider, requested_model: str, assembler: AnswerAssem
 def _to_settings(settings: ModelSettings | Mapping[str, Any] | None) -> ModelSettings:
     if settings is None or isinstance(settings, ModelSettings):
         return settings or ModelSettings()
+    if not isinstance(settings, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"complete(): settings is ModelSettings(temperature=…) or a dict, got {describe_value(settings)}"
+        )
     try:
         return msgspec.convert(dict(settings), ModelSettings)
     except msgspec.ValidationError as error:
@@ -149,5 +153,7 @@ def _to_tool_spec(tool: Any) -> ToolSpec:
             f"complete(): tools has {describe_value(tool)}; it has Tool values, such as Tool(function), or schemas"
         )
     fields: dict[str, Any] = schema.get("function", schema)
+    if not isinstance(fields.get("name"), str):
+        raise ConfigurationError(f"complete(): tools has a schema without a name: {describe_value(tool)}")
     parameters: dict[str, Any] = fields.get("parameters") or fields.get("input_schema") or {"type": "object"}
     return ToolSpec(fields["name"], fields.get("description") or "", parameters, bool(fields.get("strict")))

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
-from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
+from outrider._sync import describe_exception
+from outrider.errors import CallbackError, ConfigurationError, InvalidRequestError, OutriderError, ProviderError
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, Tokens, ToolPart, ToolResultPart, ToolUsePart
@@ -272,10 +273,20 @@ class ScriptedClient:
         else:
             raise InvalidRequestError(f"the script has {len(self._script)} answers, this is request {number}")
         while callable(answer):
-            answer = cast("Any", answer(request))
-            if inspect.isawaitable(answer):
-                answer = await answer
+            answer = await self._call_script(answer, request)
         return _to_items(answer)
+
+    async def _call_script(self, function: Callable[[Request], Any], request: Request) -> Any:
+        """Returns the answer of a function of the program. What it raises is a CallbackError, except for errors of
+        providers, which are answers, and those of `assert`, which fail the test that the function is a part of."""
+        try:
+            answer = function(request)
+            return await answer if inspect.isawaitable(answer) else answer
+        except (OutriderError, AssertionError):
+            raise
+        except Exception as error:
+            name = f"the script of the provider {self.name!r}"
+            raise CallbackError(name, f"failed ({describe_exception(error)})") from error
 
     def _play_items(self, items: list[ScriptItem]) -> Iterator[Delta | asyncio.Event | Exception]:
         """Yields deltas, and the events and exceptions between them; consecutive strings form one text part."""

@@ -108,8 +108,7 @@ def server_app(
     host names and of other origins are rejected. `token` is the secret that clients send as a bearer token; without it
     a token is created, and stored in `folder` if there is one, together with the logins of browsers and the audit log.
     Raises ConfigurationError for a short token, and if the extra `server` is not installed."""
-    if not hasattr(engine, "runtime"):
-        raise ConfigurationError(f"server_app() takes an Engine, got {type(engine).__name__}; write Engine([…], […])")
+    _check_engine("server_app()", engine)
     _require_extra()
     from outrider.server.app import parse_public_address
 
@@ -155,6 +154,7 @@ async def async_serve(
     Port 0 selects a free port; without a port it is 8765, or a free one if that is in use. `announce` gets the address
     and a link that signs one browser in. `token` and `folder` are those of `server_app`. `expose` allows other machines
     to connect, which requires `certificate` and `key` for TLS, and `names`, the host names that clients use."""
+    _check_engine("serve()", engine)
     _require_extra()
     from outrider.server.auth import ListenAddress
     from outrider.server.server import serve_app
@@ -171,6 +171,11 @@ async def async_serve(
         return ServerApp(engine, token=token, address=address, folder=Path(folder) if folder else None)
 
     await serve_app(build_app, requested, exposed=expose, has_port=port is not None, announce=announce)
+
+
+def _check_engine(where: str, engine: object) -> None:
+    if not hasattr(engine, "runtime"):
+        raise ConfigurationError(f"{where} takes an Engine, got {type(engine).__name__}; write Engine([…], […])")
 
 
 def _require_extra() -> None:

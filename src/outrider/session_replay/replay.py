@@ -14,6 +14,7 @@ from outrider.agents.delegation import open_agent_context
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, RunContext
 from outrider.agents.turn import Turn
 from outrider.engine.engine import Engine
+from outrider.engine.runtime import check_engine
 from outrider.engine.session_tools import SessionTools
 from outrider.errors import ConfigurationError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
@@ -197,6 +198,7 @@ async def replay(
     ones; with `own_models`, those of the agents. `ignore` lists request fields that may differ, such as "system".
     Raises ConfigurationError if there is no cassette.
     """
+    check_engine("replay()", engine, session_id)
     if cassette is None and engine.cassettes is None:
         raise ConfigurationError("nothing was recorded: give the engine a folder for `cassettes`, or name a cassette")
     path = Path(cassette) if cassette is not None else cassette_path(Path(engine.cassettes or ""), session_id)

@@ -12,6 +12,7 @@ from outrider._sync import describe_value
 from outrider.agents.turn_state import TurnOutcome, is_cut_off
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
+from outrider.engine.runtime import check_engine
 from outrider.errors import ConfigurationError
 from outrider.presentation.formats import format_cost, format_duration
 from outrider.session_replay.recorded_session import (
@@ -226,6 +227,7 @@ async def what_if(
     The original does not change. The fork is stored and runs under the engine's limits. Raises ConfigurationError for
     unknown changes, an unknown call id, or a step that has nothing to continue.
     """
+    check_engine("what_if()", engine, session_id)
     change = _parse_changes(changes)
     original = await load_session(engine.store, session_id)
     steps = assistant_steps(original.messages)

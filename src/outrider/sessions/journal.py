@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from outrider._sync import wait_to_end
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
 from outrider.sessions.failpoints import failpoint
@@ -282,8 +283,16 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         return not self._queue
 
     async def close(self) -> None:
-        """Stops the timers, writes drafts, and releases the lease."""
+        """Stops the timers, writes drafts, and releases the lease, also if the caller is cancelled meanwhile: the store
+        may be closed next, and without the release no other process could open the session for a while."""
         self._drafts.cancel_timer()
+        try:
+            await self._finish()
+        except asyncio.CancelledError:
+            await wait_to_end(self._finish())
+            raise
+
+    async def _finish(self) -> None:
         await self.lease.stop_renewal()
         await self._tasks.wait_finished()
         try:

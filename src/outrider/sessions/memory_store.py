@@ -27,6 +27,7 @@ from outrider.sessions.records import (
     StoredSession,
     StoredValue,
     UsageRow,
+    check_filter,
 )
 from outrider.sessions.rows import search_terms, session_rows
 from outrider.sessions.rows.codec import MessageRow, PartRow, Row, number_rows, read_part, to_rows
@@ -215,6 +216,7 @@ class MemoryStore:
     async def list(
         self, filter: SessionFilter = _ANY_SESSION, *, limit: int = 50, after: str | None = None
     ) -> SessionPage:
+        check_filter(filter)
         found = sorted(
             ((activity_key(entry.session), entry.session) for entry in self._sessions.values()),
             key=lambda entry: entry[0],
@@ -313,6 +315,7 @@ class MemoryStore:
         limit: int = 20,
         filter: SessionFilter = _ANY_SESSION,
     ) -> Sequence[SearchHit]:
+        check_filter(filter)
         parsed = search_terms.parse_query(query)
         if not parsed.terms:
             return []

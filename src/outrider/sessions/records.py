@@ -159,6 +159,12 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argumen
             )
 
 
+def check_filter(filter: object) -> None:
+    """Raises ConfigurationError for a value that is no filter: a store would find all sessions, or fail."""
+    if not isinstance(filter, SessionFilter):
+        raise ConfigurationError(f"a filter of sessions is SessionFilter(owner=…), got {describe_value(filter)}")
+
+
 class ImportResult(msgspec.Struct, frozen=True):
     """The sessions of an import, and what could not be read."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, Self, cast
 
 import msgspec
 
-from outrider.errors import PartValidationError, SessionInUseError
+from outrider.errors import ConfigurationError, PartValidationError, SessionInUseError
 from outrider.event_bus import EventBus
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
@@ -80,6 +80,15 @@ class Session:
     ) -> None:
         if unknown:
             check_names("Session()", unknown, sorted(vars(self.__class__)["__init__"].__kwdefaults__))
+        given: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]  # pyright: ignore
+        if not all(isinstance(one, Message) for one in given):
+            raise ConfigurationError(
+                "Session(): messages is a list of Message values; messages of an API are added with set_messages(…)"
+            )
+        if not isinstance(metadata, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Session(): metadata is a dict, got {type(metadata).__name__}")
+        if not isinstance(event_bus, EventBus | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Session(): event_bus is an EventBus(), got {type(event_bus).__name__}")
         self.id = id or new_id()
         self.title = title
         self.workspace_directory = workspace_directory
@@ -90,7 +99,7 @@ class Session:
         self.forked_from = forked_from
         self.owner = owner
         self.metadata: dict[str, Any] = dict(metadata or {})
-        self.messages = list(messages)
+        self.messages: list[Message] = given
         self.derived: dict[str, object] = {}
         """What other modules have computed from the messages and may compute again. It is not stored."""
         for message in self.messages:

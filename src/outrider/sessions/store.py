@@ -168,3 +168,9 @@ class Store(Protocol):
     async def __aenter__(self) -> "Store": ...
 
     async def __aexit__(self, *_: Any) -> None: ...
+
+
+STORE_METHODS = tuple(
+    name for name, value in vars(Store).items() if callable(value) and (name[0] != "_" or name.startswith("__a"))
+)
+"""The names of all methods that a store has."""

@@ -24,7 +24,7 @@ from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.leases import current_process
 from outrider.sessions.records import Approval, InboxItem, SessionFilter, SessionUpdate, StoredSession
 from outrider.sessions.session import Session, SessionTime
-from outrider.sessions.store import Store
+from outrider.sessions.store import STORE_METHODS, Store
 from outrider.types.agents import Provider
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
@@ -62,6 +62,13 @@ async def check_store(make_store: Callable[[], Store], *, seconds: float = CHECK
 
     if not callable(make_store):
         raise ConfigurationError(f"check_store() takes a function that returns a new store, got {make_store!r}")
+
+    made: object = make_store()
+    if missing := [name for name in STORE_METHODS if not callable(getattr(made, name, None))]:
+        raise AssertionError(
+            f"the contract is not fulfilled: make_store() returned a {type(made).__name__} without the methods "
+            f"{', '.join(missing)} of outrider.stores.Store"
+        )
 
     async def run(check: Callable[[Store], Awaitable[None]]) -> None:
         async with make_store() as store:
@@ -435,6 +442,8 @@ def assert_stable_prefix(session: Session) -> None:
     """Raises AssertionError unless each request of a session continues the one before byte for byte, so that a
     provider can read it from its prompt cache. The message names the step, the first byte that differs and the
     cause."""
+    if not isinstance(session, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"assert_stable_prefix() takes a Session, got {type(session).__name__}")
     report = build_report(session.id, session.messages)
     broken: list[str] = []
     for step in report.steps:
@@ -528,6 +537,10 @@ def crash(
     a new, empty folder for each crash, and a second time in the same folder. `effects` returns the names of the effects
     that the program had in that folder, one for each time that an effect happened. Each point is tried at its first
     `visits` visits. Works on systems with SIGKILL."""
+    if isinstance(program, str):
+        raise ConfigurationError(f"crash() takes the words of a command, such as {program.split()!r}, got one text")
+    if not callable(effects):
+        raise ConfigurationError(f"crash(): effects is a function that takes a folder, got {effects!r}")
     variables = os.environ | dict(environment or {})
     variables.pop("OUTRIDER_FAULT", None)
     command = [str(word) for word in program]

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, Never, Self, cast
 
@@ -36,7 +37,7 @@ from outrider.testing.simulator_answers import (
 from outrider.testing.simulator_rules import ApiRules, Body, as_camel_case
 from outrider.types.agents import Provider
 from outrider.types.parts import ToolUsePart
-from outrider.types.validate import check_names
+from outrider.types.validate import ArgumentsMeta, check_names
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ Script = Iterable[Answer | AnswerFunction] | AnswerFunction | Path
 _Answers = list[Any] | Callable[[SimulatedRequest], Any]
 
 
-class Chaos(msgspec.Struct, frozen=True, kw_only=True):
+class Chaos(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """Faults of a simulator. Each field of a fault is the share of requests that have it, from 0 to 1; one request has
     at most one fault. The same `seed` gives the same faults to the same requests.
 
@@ -121,6 +122,13 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: float = 1.0
     stall_seconds: float = 30.0
     calls: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value, most = getattr(self, name), 1 if name in FAULTS else inf
+            if name != "seed" and not (isinstance(value, int | float) and 0 <= value <= most):
+                wanted = "a share of requests, from 0 to 1" if name in FAULTS else "a number of at least 0"
+                raise ConfigurationError(f"Chaos({name}={value!r}): it is {wanted}")
 
     @classmethod
     def of_every_kind(cls, share: float, **settings: Any) -> Self:
@@ -182,6 +190,12 @@ class Simulator:
         self.disconnected = asyncio.Event()
         """Set when a client closes its connection in the middle of an answer."""
         self._script = _read_script(script)
+        numbers = {"delay": delay, "context_tokens": context_tokens, "latency": latency, "tls_delay": tls_delay}
+        for name, value in (numbers | {"tokens_per_second": tokens_per_second, "port": port}).items():
+            if value is not None and not (isinstance(value, int | float) and value >= 0):  # pyright: ignore
+                raise ConfigurationError(f"Simulator({name}={value!r}): it is a number of at least 0")
+        if chaos is not None and not isinstance(chaos, Chaos):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Simulator(chaos={chaos!r}): write chaos=Chaos(cut=0.3)")
         self._delay = delay
         self._context_tokens = context_tokens
         self._chaos = chaos or Chaos()

@@ -20,18 +20,19 @@ from outrider.testing.simulator_rules import (
 )
 from outrider.types.ids import new_id
 from outrider.types.parts import ToolUsePart
+from outrider.types.validate import ArgumentsMeta
 
 ApiKind = Literal["anthropic", "openai", "openai-responses", "google"]
 
 
-class SimulatedReasoning(msgspec.Struct, frozen=True):
+class SimulatedReasoning(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """Reasoning in an answer. The API signs it, and accepts it back only with its own signature."""
 
     text: str
     signature: str = ""
 
 
-class MaxTokens(msgspec.Struct, frozen=True):
+class MaxTokens(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """Ends an answer because the limit of output tokens is reached."""
 
 
@@ -39,17 +40,17 @@ class Refusal(MaxTokens, frozen=True):
     """Ends an answer because the model, or a filter of the vendor, refuses to continue."""
 
 
-class ServerSearch(msgspec.Struct, frozen=True):
+class ServerSearch(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A search that Anthropic runs itself: the answer is paused before its result."""
 
     query: str
 
 
-class BrokenConnection(msgspec.Struct, frozen=True):
+class BrokenConnection(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """Ends the connection at this point of a streamed answer."""
 
 
-class MalformedCall(msgspec.Struct, frozen=True):
+class MalformedCall(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A call whose arguments are this text, which may be no JSON. Gemini ends such an answer without the call."""
 
     tool: str
@@ -66,7 +67,7 @@ class RecordedAnswer(msgspec.Struct, frozen=True):
     cut: bool = False
 
 
-class SimulatedError(msgspec.Struct, frozen=True):
+class SimulatedError(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """An error response in place of an answer. `type` is the vendor's word for it."""
 
     status: int

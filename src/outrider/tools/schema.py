@@ -5,9 +5,11 @@ of a value against any schema.
 import inspect
 import operator
 import re
+import sys
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import cached_property, partial
+from importlib import import_module
 from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
@@ -209,6 +211,14 @@ def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
         ) from error
     except TypeError as error:
         raise ConfigurationError(f"tool {tool}: a type hint is not valid: {error}") from error
+
+
+def find_object(module: str, path: str) -> Any:
+    """Returns what has this name in a module, None if nothing has. The module is imported in a new process."""
+    found: Any = sys.modules.get(module) or (import_module(module) if module else None)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -33,6 +33,7 @@ from outrider.tools.schema import (
     UnresolvedHintError,
     compact_schema,
     convert_arguments,
+    find_object,
     function_docs,
     function_name,
     read_signature,
@@ -50,7 +51,7 @@ from outrider.types.tool_declaration import (
     declaration_of,
 )
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import find_json_problem, is_object, is_positive_number
+from outrider.types.validate import ArgumentsMeta, find_json_problem, is_object, is_positive_number
 
 Policy = Literal["allow", "ask", "deny"]
 EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
@@ -78,7 +79,7 @@ _threads = ThreadPool()
 MAX_PREVIEW_CHARS = 100_000
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """An update of a running call: new output, a new title, more metadata, or further origins of its result."""
 
     output: str = ""
@@ -133,7 +134,7 @@ class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     root_session_id: str = ""
 
 
-class ToolResult(msgspec.Struct, frozen=True):
+class ToolResult(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """Result of a tool with attachments, a title, metadata, or origins in addition to those that the tool declares."""
 
     content: str
@@ -502,8 +503,18 @@ class Tool(Generic[Parameters, Returned_co]):
         """Calls the decorated function directly."""
         return self.function(*args, **kwargs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made, for `pickle` and `copy`. A tool that decorates a function is found by the name of
+        that function, which is now the name of the tool."""
+        place = getattr(self.function, "__module__", None) or "", getattr(self.function, "__qualname__", "")
+        return (find_object, place) if find_object(*place) is self else (_create_tool, (type(self),), self.__dict__)
+
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+
+def _create_tool(cls: type[Tool]) -> Tool:
+    return object.__new__(cls)  # Tool() without a function is a decorator
 
 
 class OnDemandTool(Tool):
@@ -776,7 +787,9 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
     """Returns a dict of tools by name; plain functions are converted. Raises ConfigurationError for a
     duplicate name."""
     by_name: dict[str, Tool] = {}
-    for given in tools:
+    for given in cast("Iterable[Any]", tools):
+        if given is None:  # Tool(None) is a decorator
+            raise ConfigurationError("tools has None; it has functions, or tools such as Tool(function, timeout=5)")
         tool: Tool = cast("Tool", given) if isinstance(given, Tool) else Tool(given)
         name = tool.name
         if name in by_name:

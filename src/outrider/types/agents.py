@@ -17,7 +17,7 @@ from outrider.types.validate import ArgumentsMeta, JsonObject, replace_fields
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted", "custom"]
 
 
-class Credential(msgspec.Struct, frozen=True):
+class Credential(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A key or token that is valid for `seconds` from now, None if that is not known. A function that is the `api_key`
     of a provider returns it; it is called again before the time is over."""
 
@@ -258,7 +258,7 @@ _AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-class SessionContext(msgspec.Struct, Generic[Deps], frozen=True, kw_only=True):
+class SessionContext(msgspec.Struct, Generic[Deps], frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """The session that a function of the program works for: a function that writes instructions, or one that creates
     the dependencies of a session.
 

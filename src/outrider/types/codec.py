@@ -101,7 +101,9 @@ def register_part_type(name: str, cls: type[Any]) -> None:
         if config.tag != name or config.tag_field != "type":
             raise ConfigurationError(f'{cls.__name__} must be declared with tag_field="type", tag={name!r}')
     elif issubclass(cls, msgspec.Struct) or not (hasattr(cls, "from_dict") and hasattr(cls, "to_dict")):
-        raise TypeError(f"{cls.__name__} needs to be a PartBase, or a plain class with from_dict and to_dict")
+        raise ConfigurationError(
+            f"register_part_type: {cls.__name__} needs to be a PartBase, or a plain class with from_dict and to_dict"
+        )
     else:
         _plain_classes.add(cls)
     if not getattr(cls, "type", ""):

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 
 import msgspec
 
-from outrider.errors import PartValidationError
+from outrider.errors import ConfigurationError, PartValidationError
 from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import are_ids, is_id, new_id
 from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, Tokens, ToolPart, ToolUsePart, is_withdrawn
 from outrider.types.tool_state import ToolPending
-from outrider.types.validate import convert
+from outrider.types.validate import ArgumentsMeta, convert
 
 Role = Literal["user", "assistant"]
 P = TypeVar("P")
@@ -55,7 +55,7 @@ class MessageError(msgspec.Struct, frozen=True):
     status: int | None = None
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
+class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """One message of a transcript. Parts are immutable; `add_part` appends one, `update_part` replaces one.
 
     The fields after `metadata` are for users (to `summary`) and for assistants (from `parent_id`).
@@ -153,7 +153,10 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     def get_parts_by_type(self, cls: type[P]) -> list[P]:
         """Return the parts of one class, in order."""
-        return [part for part in self.parts if isinstance(part, cls)]
+        try:
+            return [part for part in self.parts if isinstance(part, cls)]
+        except TypeError as error:
+            raise ConfigurationError(f"get_parts_by_type() takes a class, such as TextPart, got {cls!r}") from error
 
     def get_text_content(self) -> str:
         """Returns the texts of all parts that are not ignored, one per line, without what the program added about the

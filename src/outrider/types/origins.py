@@ -5,6 +5,8 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from outrider.types.validate import ArgumentsMeta
+
 OriginKind = Literal["user", "workspace", "outside", "secret", "web", "mcp", "tool"]
 """The user, a file of the workspace, a path outside it, a secret, a web page, an MCP server, another tool."""
 _UNTRUSTED = frozenset({"web", "mcp"})
@@ -66,14 +68,14 @@ def merge_origins(*groups: Iterable[Origin] | UnsetType) -> Origins:
     return tuple(merged)
 
 
-class EgressBudget(Struct, frozen=True, kw_only=True):
+class EgressBudget(Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """What a session may send to a destination without a question; None means without limit."""
 
     requests: int | None = None
     bytes: int | None = None
 
 
-class FlowSettings(Struct, frozen=True, kw_only=True):
+class FlowSettings(Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """Settings of the information flow policy. `allowed` are destinations that get data without a question: a host name
     (`*.example.org` for subdomains), `mcp:SERVER` or `tool:NAME`, each with a budget per session; `*` for all.
 

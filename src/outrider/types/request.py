@@ -195,7 +195,7 @@ class OutputSchema(msgspec.Struct, frozen=True):
     from_type: bool = False
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """Sampling and output settings. `max_output_tokens=None` means the model's maximum.
 
     `reasoning` is True (requested), None (requested if the model is known to support it) or False (nothing is sent, so
@@ -255,7 +255,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value, least = getattr(self, name), 1 if name.startswith("attempts") else 0
-            if not isinstance(value, int | float) or value < least:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not value >= least:  # NaN is not
                 raise ConfigurationError(f"RetryPolicy({name}={value!r}): it is a number of at least {least}")
 
 

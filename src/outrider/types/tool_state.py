@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from outrider.errors import ConfigurationError, InvalidStateTransition
-from outrider.types.validate import convert
+from outrider.types.validate import ArgumentsMeta, convert
 
 NO_OUTPUT = "(no output)"
 # Keys in a part's metadata, set when the call starts.
@@ -56,7 +56,7 @@ class EndedTime(msgspec.Struct, frozen=True):
     compacted: int | None = None
 
 
-class Attachment(msgspec.Struct, frozen=True):
+class Attachment(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A file attached to a message or a tool result: `data` (base64 text, or bytes, which are encoded), or a `url`
     (https:, data:, or file:, which the program that attaches it reads when it is used)."""
 

@@ -6,6 +6,7 @@ from functools import cache, lru_cache
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.types.codec import AnyPart
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError
@@ -66,6 +67,8 @@ class TextQuery(msgspec.Struct, frozen=True):
 
 def parse_query(query: str) -> TextQuery:
     """Parses a query string. A query without words has no terms and matches nothing."""
+    if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"a search takes the words to search for, got {query!r}")
     terms: list[QueryTerm] = []
     for match in _compile_pattern(_QUERY_TERM).finditer(query):
         text = match[1] if match[1] is not None else match[2]

@@ -33,6 +33,7 @@ from outrider.sessions.records import (
     SessionTranscript,
     StoredSession,
     UsageRow,
+    check_filter,
     fingerprint_call,
 )
 from outrider.sessions.rows.codec import MessageRow, PartRow, encode_json, read_message, read_part
@@ -125,6 +126,7 @@ def filter_conditions(
     filter: SessionFilter, mark: str, metadata_condition: MetadataCondition
 ) -> tuple[list[str], list[Any]]:
     """Returns SQL conditions and values for a filter; `mark` is the placeholder of the database."""
+    check_filter(filter)
     wanted, values = list[str](), list[Any]()
     for column, value in (
         ("workspace =", filter.workspace_directory),

@@ -155,6 +155,12 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argument
     longest_delay: float = 30.0
     steady: float = 60.0  # seconds of service that reset the failure counter
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+                raise ConfigurationError(f"ServerLimits({name}={value!r}): it is a number of at least 0")
+
 
 def hide_secrets(text: str, config: ServerConfig) -> str:
     """Replaces the configured secrets of this server in the text."""

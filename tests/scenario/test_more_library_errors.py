@@ -1,0 +1,216 @@
+"""More wrong uses of the library, of values, stores, tests, evaluations and servers: each raises an OutriderError that
+states what is wrong, where, and what to write."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+from outrider import (
+    Agent,
+    Attachment,
+    Background,
+    EgressBudget,
+    Engine,
+    FlowSettings,
+    JobOverrides,
+    Message,
+    ModelSettings,
+    OutriderError,
+    Progress,
+    Provider,
+    QueuePlacement,
+    RetryPolicy,
+    Session,
+    SessionContext,
+    TextPart,
+    ToolResult,
+    complete,
+    lower,
+    register_part_type,
+    replay,
+    run,
+    serve,
+    what_if,
+)
+from outrider.evals import AnswerCheck, EvalCase, EvalSuite, compare_runs, run_suite
+from outrider.mcp import McpToolset, ServerLimits, StdioServer, read_mcp_config
+from outrider.providers import Credential, HttpTimeouts
+from outrider.stores import MemoryStore
+from outrider.testing import Chaos, SimulatedError, Simulator, assert_stable_prefix, check_store, crash
+from outrider.workspace import Workspace
+
+ANY: Any = None  # arguments of a wrong type
+MODEL = Provider("demo", kind="scripted", options={"script": ["ok"] * 5})
+AGENT = Agent("helper", "You help.", model="m", provider="demo")
+
+
+def go(**options: Any) -> Any:
+    return run(AGENT, "hi", **({"providers": [MODEL]} | options))
+
+
+def in_store(use: Callable[[MemoryStore], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with MemoryStore() as store:
+            return await use(store)
+
+    return asyncio.run(main())
+
+
+def submit(**order: Any) -> Any:
+    async def main() -> Any:
+        url = f"sqlite:///{mkdtemp()}/runs.db"
+        async with Engine([AGENT], [MODEL]) as engine, Background(engine, url, works=False) as background:
+            return await background.submit("x", **order)
+
+    return asyncio.run(main())
+
+
+def scripted(answer: Any) -> Any:
+    return go(providers=[Provider("demo", kind="scripted", options={"script": answer})])
+
+
+def with_timeouts(**timeouts: Any) -> Any:
+    model = Provider("p", "openai", "key", base_url="http://127.0.0.1:9", options={"timeouts": timeouts})
+    return run(AGENT.replace(provider="p"), "hi", providers=[model])
+
+
+def suite(**fields: Any) -> EvalSuite:
+    return EvalSuite(**{"name": "s", "cases": (EvalCase(name="a", prompt="x"),)} | fields)
+
+
+class HalfAStore:
+    async def create(self, session: object) -> object: ...
+    async def append(self, session_id: str, values: object) -> int: ...
+
+
+def toolset(**options: Any) -> McpToolset:
+    return McpToolset(StdioServer(name="a", command="b"), **options)
+
+
+CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is wrong, what to do
+    "one validator": (lambda: go(output_type=int, output_validators=3), "output_validators are functions", "got int"),
+    "debug": (lambda: go(debug="no"), "run(): debug", "True or False"),
+    "no tool": (lambda: go(tools=[None]), "tools has None", "Tool(function"),
+    "half a store": (lambda: go(store=HalfAStore()), "store is a HalfAStore without the methods get, list", "inherit"),
+    "idle": (lambda: HttpTimeouts(idle=-1), "HttpTimeouts(idle=-1)", "a number of seconds above 0"),
+    "first byte": (lambda: HttpTimeouts(first_byte=ANY or "9"), "HttpTimeouts(first_byte='9')", "a number of seconds"),
+    "timeout": (lambda: HttpTimeouts(**ANY or {"idel": 1}), "HttpTimeouts()", "did you mean 'idle'"),
+    "timeout of a provider": (lambda: with_timeouts(idle=0), "timeouts", "HttpTimeouts(idle=0.0)"),
+    "windows": (lambda: RetryPolicy(first_window=float("nan")), "RetryPolicy(first_window=nan)", "a number of at"),
+    "attempts": (lambda: RetryPolicy(attempts=True), "RetryPolicy(attempts=True)", "a number of at least 1"),
+    "credential": (lambda: Credential(*ANY or ()), "Credential()", "value"),
+    "attachment": (lambda: Attachment(**ANY or {"mime": "a/b"}), "Attachment()", "did you mean 'mime_type'"),
+    "result": (lambda: ToolResult("x", **ANY or {"attachment": ()}), "ToolResult()", "did you mean 'attachments'"),
+    "progress": (lambda: Progress(**ANY or {"outputs": "x"}), "Progress()", "did you mean 'output'"),
+    "settings": (lambda: ModelSettings(**ANY or {"temprature": 1}), "ModelSettings()", "did you mean 'temperature'"),
+    "context": (lambda: SessionContext(**ANY or {"dep": 1}), "SessionContext()", "did you mean 'deps'"),
+    "flow": (lambda: FlowSettings(**ANY or {"alowed": {}}), "FlowSettings()", "did you mean 'allowed'"),
+    "budget": (lambda: EgressBudget(**ANY or {"request": 1}), "EgressBudget()", "did you mean 'requests'"),
+    "message": (lambda: Message("user", **ANY or {"part": []}), "Message()", "did you mean 'parts'"),
+    "message without a role": (lambda: Message(*ANY or ()), "Message()", "role"),
+    "name of a part": (
+        lambda: Message("user", [TextPart("a")]).get_parts_by_type(ANY or "text"),
+        "get_parts_by_type()",
+        "TextPart",
+    ),
+    "dicts as messages": (lambda: Session(messages=ANY or [{"role": "user"}]), "Session(): messages", "set_messages("),
+    "texts as messages": (lambda: Session(messages=ANY or ["x"]), "messages is a list of Message", "set_messages("),
+    "a number as messages": (lambda: Session(messages=ANY or 3), "messages is a list of Message", "set_messages("),
+    "metadata": (lambda: Session(metadata=ANY or 3), "Session(): metadata is a dict", "got int"),
+    "bus": (lambda: Session(event_bus=ANY or 3), "Session(): event_bus", "EventBus()"),
+    "part": (lambda: register_part_type("count", int), "register_part_type: int", "a PartBase, or a plain class"),
+    "history": (lambda: lower(ANY or [{"role": "user"}], family="any"), "lower() takes", "session.messages"),
+    "text as history": (
+        lambda: lower(ANY or "hi", family="any"),
+        "lower() takes a list of Message",
+        "session.messages",
+    ),
+    "numbers as settings": (lambda: complete(MODEL, "m", "x", settings=ANY or 3), "complete(): settings", "a dict"),
+    "schema without a name": (lambda: complete(MODEL, "m", "x", tools=[{"type": "object"}]), "tools has", "a name"),
+    "replay of nothing": (lambda: asyncio.run(replay(ANY or "x", "y")), "replay() takes an Engine", "Engine(["),
+    "what-if of nothing": (lambda: asyncio.run(what_if(ANY or 3, "y")), "what_if() takes an Engine", "Engine(["),
+    "server of nothing": (lambda: serve(ANY or AGENT), "serve() takes an Engine, got Agent", "Engine(["),
+    "filter of a store": (
+        lambda: in_store(lambda s: s.list(ANY or "ada")),
+        "a filter of sessions is",
+        "SessionFilter(",
+    ),
+    "filter of a search": (
+        lambda: in_store(lambda s: s.search("a", filter=ANY or {})),
+        "a filter of sessions is",
+        "SessionFilter(owner=…)",
+    ),
+    "query of a store": (lambda: in_store(lambda s: s.search(ANY or 3)), "a search takes the words", "got 3"),
+    "background": (lambda: Background(ANY or None, "x", **ANY or {"work": False}), "Background()", "'works'"),
+    "place": (lambda: QueuePlacement(**ANY or {"usr": "ada"}), "QueuePlacement()", "did you mean 'user'"),
+    "priority": (lambda: QueuePlacement(priority=ANY or "high"), "QueuePlacement(priority='high')", "int"),
+    "terms": (lambda: JobOverrides(**ANY or {"modl": "x"}), "JobOverrides()", "did you mean 'model'"),
+    "rules of terms": (lambda: JobOverrides(allow=ANY or "shell"), "JobOverrides(allow='shell')", "list | tuple"),
+    "worktree": (lambda: submit(worktree="yes"), "submit(): worktree", "True or False"),
+    "limits of a server": (lambda: ServerLimits(call=-1), "ServerLimits(call=-1)", "a number of at least 0"),
+    "limits of a toolset": (lambda: toolset(limits=3), "McpToolset(limits=3)", "ServerLimits(call=60)"),
+    "environment of a toolset": (lambda: toolset(environment=["A=b"]), "McpToolset(environment=…)", "a dict of texts"),
+    "folder of a toolset": (lambda: toolset(workspace=3), "McpToolset(workspace=3)", "the path of a folder"),
+    "questions of a toolset": (lambda: toolset(ask=3), "McpToolset(ask=3)", "a function"),
+    "file of servers": (lambda: read_mcp_config(ANY or 3), "read_mcp_config() takes", "'.mcp.json'"),
+    "option of a workspace": (
+        lambda: Workspace(".", AGENT, [MODEL], **ANY or {"aprove": 1}),
+        "Workspace() has no argument 'aprove'",
+        "did you mean 'approve'",
+    ),
+    "bus of a workspace": (lambda: Workspace(".", AGENT, [MODEL], **ANY or {"bus": 1}), "no argument 'bus'", "it has"),
+    "data of a workspace": (lambda: Workspace(".", AGENT, [MODEL], data=ANY or 3), "Workspace(data=3)", "a folder"),
+    "chaos": (lambda: Chaos(**ANY or {"cutt": 1}), "Chaos()", "did you mean 'cut'"),
+    "share": (lambda: Chaos(cut=30), "Chaos(cut=30)", "from 0 to 1"),
+    "chaos of a simulator": (lambda: Simulator([], chaos=ANY or 0.3), "Simulator(chaos=0.3)", "Chaos(cut=0.3)"),
+    "context of a simulator": (
+        lambda: Simulator([], context_tokens=ANY or "many"),
+        "Simulator(context_tokens='many')",
+        "a number",
+    ),
+    "error of a simulator": (lambda: SimulatedError(**ANY or {"stat": 3}), "SimulatedError()", "did you mean 'status'"),
+    "script that fails": (lambda: scripted(lambda request: {}["a"]), "the script of the provider 'demo'", "KeyError"),
+    "script without a request": (lambda: scripted(lambda: "x"), "the script of the provider 'demo'", "0 positional"),
+    "program as a text": (lambda: crash("python a.py", lambda folder: []), "crash()", "['python', 'a.py']"),
+    "effects": (lambda: crash(["true"], ANY or 3), "crash(): effects", "a function that takes a folder"),
+    "prefix of nothing": (lambda: assert_stable_prefix(ANY or 3), "assert_stable_prefix()", "takes a Session"),
+    "case": (lambda: EvalCase(name="a", **ANY or {"promt": "x"}), "EvalCase()", "did you mean 'prompt'"),
+    "prompt of a case": (lambda: EvalCase(name="a", prompt=ANY or 3), "case 'a': prompt", "a text"),
+    "check of a case": (
+        lambda: EvalCase(name="a", prompt="x", checks=ANY or AnswerCheck(contains="a")),
+        "case 'a': checks",
+        "checks=(",
+    ),
+    "check": (lambda: AnswerCheck(**ANY or {"contain": "x"}), "AnswerCheck()", "did you mean 'contains'"),
+    "cases": (lambda: suite(cases="x"), "suite 's': cases", "EvalCase(name=…"),
+    "no suite": (lambda: run_suite(ANY or "x", [AGENT], [MODEL]), "run_suite(): suite", "load_suite()"),
+    "agents of a suite": (lambda: run_suite(suite(), ANY or AGENT, [MODEL]), "run_suite(): agents", "agents=[…]"),
+    "repeat": (lambda: run_suite(suite(), [AGENT], [MODEL], repeat=0), "run_suite(): repeat", "at least 1"),
+    "runs": (lambda: compare_runs(*ANY or (1, 2)), "compare_runs() takes two runs", "run_suite()"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_use_is_explained(name: str):
+    use, where, remedy = CASES[name]
+    with pytest.raises(OutriderError) as caught:
+        use()
+    assert where in caught.value.message
+    assert remedy in caught.value.message
+
+
+async def test_the_contract_suite_names_the_methods_that_a_store_lacks():
+    with pytest.raises(AssertionError, match="a HalfAStore without the methods get, list"):
+        await check_store(HalfAStore)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_failed_assertion_in_a_script_fails_the_test():
+    def check(request: Any) -> str:
+        assert "tea" in request.prompt[0].content[0].text
+        return "ok"
+
+    with pytest.raises(AssertionError):
+        scripted(check)

@@ -1,7 +1,6 @@
 """Dialogs in place of the composer (approvals, model questions, choices), each answered by one key; and their queue."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -261,17 +260,20 @@ class ApprovalPanel(DialogPanel):
         self.request = request
         self.waiting: tuple[ApprovalView, ...] = ()
         self._width = 0
+        self._grown = 0.0  # when the last question was added to those that one answer can cover
 
     @property
     def joint(self) -> list["ApprovalView"]:
-        """The questions that one answer can cover: those of the most frequent kind, at least two."""
-        views = [self.request, *self.waiting]
-        counted = Counter(view.kind for view in views if view.kind).most_common(1)
-        return [view for view in views if view.kind == counted[0][0]] if counted and counted[0][1] > 1 else []
+        """The questions that one answer can cover: the shown one and those of its kind, at least two."""
+        alike = [view for view in self.waiting if view.kind and view.kind == self.request.kind]
+        return [self.request, *alike] if alike else []
 
     def show_waiting(self, waiting: Sequence["ApprovalView"]) -> None:
         """Shows the other open questions in the order of their calls."""
+        count = len(self.joint)
         self.waiting = tuple(sorted(waiting, key=lambda view: view.position))
+        if len(self.joint) > count:
+            self._grown = monotonic()
         if self.query(".body"):
             self.border_title = Content(self.title)
             self.draw_panel()
@@ -318,6 +320,8 @@ class ApprovalPanel(DialogPanel):
         return widths[self._width].id if widths else ""
 
     def choose_key(self, key: AnswerKey) -> None:
+        if key.answer in (YES_TO_ALL, NO_TO_ALL) and monotonic() - self._grown < ARMED_AFTER:
+            return  # the user has not seen all that the answer would cover
         if key.key not in ("left", "right"):
             super().choose_key(key)
             return

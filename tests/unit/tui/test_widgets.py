@@ -493,6 +493,40 @@ async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_e
     assert answers == ["one no", "three once"]
 
 
+async def test_yes_to_all_is_about_the_kind_of_the_shown_question_and_about_what_the_user_has_seen(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    asking, answers = DialogQueue(), list[str]()
+    files = (OutcomeFile(path="made", kind="created"),)
+
+    async def on_answer(answer: str, _: str) -> None:
+        answers.append(answer)
+
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        first = ApprovalPanel(approval("a1", "ls"))
+        await asking.add_panel(first, on_answer)
+        await wait_until(pilot, lambda: first.has_focus)
+        for name in ("a2", "a3"):
+            await asking.add_panel(ApprovalPanel(approval(name, name, outcome=CommandOutcome(files=files))), on_answer)
+        await pilot.press("Y")
+        await pilot.pause()
+        assert asking.shown is first  # an answer to the others must not remove it
+        assert answers == []
+        await pilot.press("n")
+        await wait_until(pilot, lambda: asking.shown is not first and asking.shown is not None)
+        shown = asking.shown
+        assert isinstance(shown, ApprovalPanel)
+        await wait_until(pilot, lambda: len(shown.joint) == 2 and shown.has_focus)
+        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        await asking.add_panel(ApprovalPanel(approval("a4", "a4", outcome=CommandOutcome(files=files))), on_answer)
+        await pilot.press("Y")  # meant for two questions
+        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        assert answers == ["no"]
+        await pilot.press("Y")
+        await wait_until(pilot, lambda: answers == ["no", panels.YES_TO_ALL])
+
+
 async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     asked = AskedQuestion("q", "s", "Which?", ("red", "blue", "green"), multiple=True)

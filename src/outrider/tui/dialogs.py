@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from outrider.presentation.formats import clean_line, clean_text, format_count
+from outrider.presentation.formats import clean_line, clean_text, escape_line, format_count, reveal_text
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, truncate_line, wrap_text
 from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
@@ -338,7 +338,7 @@ class ApprovalPanel(DialogPanel):
                 lines += shown
         alike = [view for view in self.waiting if view in self.joint]
         for view in alike:
-            head = text_line(clean_line(f"── {view.title}", 300), palette.style("accent", bold=True))
+            head = text_line(escape_line(f"── {view.title}", 300), palette.style("accent", bold=True))
             lines += [text_line(), *wrap_text(head, width), *_request_lines(view, width, palette)]
         others = [view for view in self.waiting if view not in alike]
         if others:
@@ -377,7 +377,7 @@ class ApprovalPanel(DialogPanel):
 def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> list[Text]:
     if not content:
         return []
-    text = text_line(clean_line(content, 2500), palette.style("quiet"))
+    text = text_line(escape_line(content, 2500), palette.style("quiet"))
     return indent_lines(
         wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
     )
@@ -388,7 +388,7 @@ def _request_lines(request: "ApprovalView", width: int, palette: Palette) -> lis
     arguments = dict(request.arguments)
     path = arguments.pop("file_path", None)
     head = (
-        [*wrap_text(text_line(clean_text(str(path)), palette.style("text", bold=True)), width), text_line()]
+        [*wrap_text(text_line(reveal_text(str(path)), palette.style("text", bold=True)), width), text_line()]
         if path
         else []
     )
@@ -412,7 +412,7 @@ def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list
     """Return what the commands do, above the command text: a long text may hide the one that matters."""
     lines: list[Text] = []
     for effect in request.effects:
-        text = text_line(clean_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
+        text = text_line(escape_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
         mark = text_line("! " if effect.risky else "· ", palette.style("warn" if effect.risky else "quiet"))
         lines += indent_lines(wrap_text(text, width - 2), mark)
     return [*lines, text_line()] if lines else []
@@ -427,7 +427,7 @@ def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> lis
     facts: list[Text] = []
     for fact in request.facts:
         colour = "warn" if any(word in fact for word in risky) else "text"
-        facts += wrap_text(text_line(clean_line(fact, 500), palette.style(colour)), width)
+        facts += wrap_text(text_line(escape_line(fact, 500), palette.style(colour)), width)
     if request.outcome is None:
         return [*facts, text_line()]
     return [*facts, text_line(), *diff_lines(request.changes, width, palette), text_line()]

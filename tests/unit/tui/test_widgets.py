@@ -382,7 +382,7 @@ async def test_details_are_hidden_until_they_are_expanded():
         assert "· changed: a.py" in shown(transcript)
 
 
-def test_a_diff_is_drawn_with_its_numbers_and_without_control_sequences():
+def test_a_diff_is_drawn_with_its_numbers_and_control_characters_as_escapes():
     diff = "--- a\n+++ a\n@@ -7,2 +7,2 @@\n same\r\n-old\x1b[2J\r\n+new\r\n@@ -20 +20 @@\n-x\n+y\n"
     state = ToolCompleted(
         {"file_path": "a"}, "ok", EndedTime(0, 1200), metadata={"diff": diff, "added": 2, "removed": 2}
@@ -390,7 +390,7 @@ def test_a_diff_is_drawn_with_its_numbers_and_without_control_sequences():
     head, *body = plain(ToolCallItem(ToolPart(call_id="c", tool="edit", state=state)))
     assert head.startswith("● edit  a ")
     assert head.endswith("+2 −2 done 1.2s")
-    assert body == ["     7   same", "     8 - old", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
+    assert body == ["     7   same", r"     8 - old\x1b[2J", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
 
 
 @pytest.mark.parametrize(("reason", "words"), [("canceled", "canceled"), ("rejected", "canceled · rejected")])
@@ -409,6 +409,25 @@ def test_an_approval_shows_arguments_that_no_diff_shows():
     arguments = {"file_path": "a.py", "old_string": "x", "new_string": "y", "replace_all": True, "content": "z"}
     lines = [line.plain.rstrip() for line in effect_lines("edit", arguments, 40, DARK)]
     assert lines == ["replace_all: true", "content: z", "- x", "+ y"]
+
+
+HIDING = ("\x1b]0;", "\x1bP", "\x9d", "\x90", "\x1b[8m")
+
+
+def test_an_approval_hides_nothing_behind_control_sequences():
+    for start in HIDING:
+        text = f"ls {start}; rm -rf data\nid \x07\x00\u202e"
+        path = f"notes{start}.sh"
+        request = ApprovalView(
+            id="a", session_id="s", call_id="c", tool="write", arguments={"file_path": path, "content": text}, reason=""
+        )
+        command = effect_lines("shell", {"command": text, "workdir": f"a{start}b"}, 60, DARK)
+        for lines in (command, panels._request_lines(request, 60, DARK)):
+            shown = "\n".join(line.plain for line in lines)
+            assert "; rm -rf data" in shown
+            assert "id \\x07\\x00\\u202e" in shown
+            assert start.replace("\x1b", "\\x1b").replace("\x9d", "\\x9d").replace("\x90", "\\x90") in shown
+            assert not {"\x1b", "\x9d", "\x90", "\x07", "\x00", "\u202e"} & set(shown)
 
 
 async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.screen import LineCompositor, MainScreen
 from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen, TextField
-from outrider.tui.widgets.status import QueuedInputLines, side_lines
+from outrider.tui.widgets.status import QueuedInputLines, StatusInfo, side_lines, status_text
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
@@ -829,3 +830,24 @@ async def test_the_cursor_and_backspace_treat_an_emoji_a_flag_and_an_accent_as_o
         assert composer.text == "".join([*characters[:-3], *characters[-2:]])
         await pilot.press("backspace", "backspace", "backspace", "backspace", "backspace")
         assert composer.text == "".join(["a", *characters[-2:]])
+
+
+def test_a_free_model_shows_no_cost_in_the_status_line():
+    folder = Path("/w")
+
+    def shown(cost: Decimal | None) -> str:
+        status = StatusInfo(
+            mode="agent",
+            model="local/small",
+            agent="outrider",
+            context=9,
+            cost=cost,
+            answers=1,
+            workspace=folder,
+            home=folder,
+        )
+        return status_text(status, 100, DARK).plain
+
+    assert "$0.5000" in shown(Decimal("0.5"))
+    assert "9 tokens" in shown(Decimal(0))
+    assert "$" not in shown(Decimal(0)) + shown(None)

@@ -44,6 +44,9 @@ class AnswerKey(msgspec.Struct, frozen=True):
     short: str = ""  # the label in a narrow terminal
 
 
+_WRITING_KEYS = (AnswerKey("enter", "", "send"), AnswerKey("escape", "", "back to the answers", short="back"))
+
+
 class DialogPanel(Vertical, can_focus=True):
     """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`; it posts `Answered` exactly once."""
 
@@ -60,6 +63,7 @@ class DialogPanel(Vertical, can_focus=True):
     DialogPanel Input, DialogPanel Input:focus {
         display: none; border: none; height: 1; padding: 0 1; background: $panel; margin-top: 1;
     }
+    DialogPanel.-small Input, DialogPanel.-small Input:focus { margin-top: 0; }
     DialogPanel.-writing Input, DialogPanel.-writing Input:focus { display: block; }
     """
 
@@ -114,14 +118,15 @@ class DialogPanel(Vertical, can_focus=True):
         width, height = max(self.size.width, 10), self.screen.size.height
         small = height < SMALL_ROWS
         self.set_class(small, "-small")
-        keys = [*self.pinned_lines(width, palette, small=small), *_key_lines(self.keys, width, palette)]
+        answers = self.keys if self._writing is None else _WRITING_KEYS
+        keys = [*self.pinned_lines(width, palette, small=small), *_key_lines(answers, width, palette)]
         body = self.body_lines(width - 1, palette)
         while body and not body[-1].plain.strip():
             body.pop()
         self.query_one(".body", Static).update(Text("\n").join(body))
         self.query_one(".keys", Static).update(Text("\n").join(keys))
         rows = sum(max(-(-line.cell_len // width), 1) for line in keys)
-        used = 2 + rows + (not small) + (2 if self._writing else 0)
+        used = 2 + rows + (not small) + (1 + (not small) if self._writing else 0)
         # In a small terminal only the activity line, the status line and the last row of the conversation remain.
         room = height - 3 if small else height * 7 // 10
         body_rows = max(room - used, 2) if small else max(min(height // 2, room - used), 1)

@@ -468,6 +468,34 @@ async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(mon
         await wait_until(pilot, lambda: scroll.size.height == 25)
 
 
+@pytest.mark.parametrize("size", [(40, 12), (40, 15), (80, 16), (80, 24)])
+async def test_the_field_for_a_reason_is_visible_in_a_small_terminal(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    files = tuple(OutcomeFile(path=f"build/f{n}", kind="created") for n in range(4))
+    widths = (RuleWidth(id="exact", label="this command", rules=("shell(make)",)),)
+    panel = ApprovalPanel(approval("a1", "make", outcome=CommandOutcome(files=files), offered=widths))
+    asking, answers = DialogQueue(), list[tuple[str, str]]()
+
+    async def on_answer(answer: str, text: str) -> None:
+        answers.append((answer, text))
+
+    async with Stage(asking).run_test(size=size) as pilot:
+        await asking.add_panel(panel, on_answer)
+        await wait_until(pilot, lambda: bool(panel.query(".keys")) and panel.has_focus)
+        await pilot.press("r")
+        field, keys = panel.query_one(Input), panel.query_one(".keys", Static)
+        await wait_until(pilot, lambda: field.region.height == 1 and panel.content_region.contains_region(field.region))
+        assert "back" in str(keys.render())
+        await pilot.press(*"not now")
+        assert field.value == "not now"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "drop them, because" in str(keys.render()))
+        await pilot.press("r", "enter")
+        await wait_until(pilot, lambda: answers == [("no-because", "not now")])
+
+
 async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):
     answers: list[tuple[str, str]] = []
     asking = DialogQueue()

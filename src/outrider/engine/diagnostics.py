@@ -92,6 +92,21 @@ def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Diag
         yield DiagnosticFinding("ripgrep", "ok", "searches are quick")
 
 
+def check_hooks(settings: Settings) -> Iterator[DiagnosticFinding]:
+    """Report the hooks of the user and of the trusted folder, and entries that are ignored."""
+    from outrider.engine.factory import find_hooks  # lazy: other checks do not need the engine
+
+    try:
+        found = find_hooks(settings, settings.workspace)
+    except ConfigurationError as error:
+        yield DiagnosticFinding("hooks", "problem", error.message, "correct the file; nothing starts before")
+        return
+    if found is not None and found.table:
+        yield DiagnosticFinding("hooks", "ok", f"commands run on {', '.join(found.table)}")
+    for notice in found.notices if found is not None else ():
+        yield DiagnosticFinding("hooks", "note", notice)
+
+
 async def check_servers(settings: Settings) -> list[DiagnosticFinding]:
     """Connect to the MCP servers of the user and of the trusted folder, and report what they offer."""
     from outrider.engine.mcp_servers import list_configured, try_servers  # lazy: most users have none

@@ -32,6 +32,7 @@ from outrider.types.ids import now_ms
 from outrider.types.origins import EgressBudget, FlowSettings
 
 if TYPE_CHECKING:
+    from outrider.project.hooks import ConfiguredHooks
     from outrider.project.mcp import McpServerManager
 
 
@@ -118,21 +119,32 @@ def _read_hooks(
     settings: Settings, workspace: Path, bus: EventBus, extensions: WorkspaceExtensions, stack: AsyncExitStack
 ) -> Hooks | None:
     """Return the hooks of the user and of the trusted workspace, or None. Raises ConfigurationError."""
+    found = find_hooks(settings, workspace)
+    if found is None:
+        return None
+    for notice in found.notices:
+        _log.warning("%s", notice)
+    if not found.table:
+        return None
+    from outrider.project.hooks import CommandHooks  # lazy: most users have none
+
+    root = find_project(workspace, settings.home_folder).root
+    commands = CommandHooks(found.table, bus, workspace, root, extensions.command_environment)
+    stack.callback(commands.attach())
+    return commands.build_hooks()
+
+
+def find_hooks(settings: Settings, workspace: Path) -> "ConfiguredHooks | None":
+    """Return the hooks of the user and of the trusted workspace, with notices about entries that are ignored; None if
+    there are no files with hooks. Raises ConfigurationError for an invalid file of the user."""
     trust = WorkspaceTrust(find_project(workspace, settings.home_folder), settings.folders.trust_file)
     if not settings.folders.hooks_file.exists() and not any(
         (trust.project.root / name).exists() for name in HOOK_FILES
     ):
         return None
-    from outrider.project.hooks import CommandHooks, read_hooks  # lazy: most users have none
+    from outrider.project.hooks import read_hooks  # lazy: most users have none
 
-    found = read_hooks(settings.folders.hooks_file, trust)
-    for notice in found.notices:
-        _log.warning("%s", notice)
-    if not found.table:
-        return None
-    commands = CommandHooks(found.table, bus, workspace, trust.project.root, extensions.command_environment)
-    stack.callback(commands.attach())
-    return commands.build_hooks()
+    return read_hooks(settings.folders.hooks_file, trust)
 
 
 def _flow_settings(settings: Settings) -> FlowSettings:

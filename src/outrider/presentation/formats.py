@@ -10,6 +10,7 @@ from decimal import Decimal
 from outrider.permissions.redaction.terminal import (
     escape_control_characters,
     remove_escape_sequences,
+    reveal_for_terminal,
     sanitize_for_terminal,
 )
 from outrider.types.parts import Tokens
@@ -28,6 +29,12 @@ def clean_text(text: str) -> str:
     """Returns text from a model, a tool or a file without control sequences and tabs, so that a terminal can show
     it."""
     return sanitize_for_terminal(text.replace("\r\n", "\n")).expandtabs(TAB_WIDTH)
+
+
+def reveal_text(text: str) -> str:
+    """Returns text that a user approves, without tabs; control characters are shown as escapes, so that nothing of it
+    is hidden."""
+    return reveal_for_terminal(text).expandtabs(TAB_WIDTH)
 
 
 def clean_line(text: str, limit: int = 400) -> str:

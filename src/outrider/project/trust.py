@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
-from outrider.permissions.redaction.terminal import sanitize_for_terminal
+from outrider.permissions.redaction.terminal import escape_control_characters, reveal_for_terminal
 from outrider.types.validate import is_object
 
 
@@ -294,7 +294,7 @@ class WorkspaceTrust:
         content = self.project.read_file(path, MAX_FILE_BYTES)
         if content is not None:
             yield TrustItem(
-                kind, _display_path(path, self.project), sanitize_for_terminal(content.decode("utf-8", "replace"))
+                kind, _display_path(path, self.project), reveal_for_terminal(content.decode("utf-8", "replace"))
             )
 
 
@@ -351,7 +351,7 @@ def _hook_item(project: ProjectFolder, name: Path, hooks: Any) -> TrustItem:
     return TrustItem(
         "hooks",
         str(name),
-        sanitize_for_terminal("\n\n".join(shown)),
+        reveal_for_terminal("\n\n".join(shown)),
         executable=True,
         approved_as=msgspec.json.encode(approved, order="sorted"),
         key=str(name),
@@ -414,4 +414,4 @@ def _display_path(path: Path, project: ProjectFolder) -> str:
 
 
 def _display_text(name: str) -> str:
-    return sanitize_for_terminal(name, keep_lines=False)
+    return escape_control_characters(name)

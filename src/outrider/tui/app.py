@@ -19,7 +19,7 @@ from textual.widgets import Static
 from outrider.config.providers import has_hidden_colors
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError, ServerAwayError
-from outrider.presentation.formats import away_text, clean_line
+from outrider.presentation.formats import away_text, clean_line, format_count
 from outrider.tui.completion import CompletionChoice, CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, DraftFile, InputHistory, register_alt_enter
 from outrider.tui.desktop import edit_in_editor, editor_command, paste_image, paste_text
@@ -34,6 +34,7 @@ from outrider.tui.startup import (
     ask_about_trust,
     engine_opener,
     find_first_session,
+    hook_notices,
     load_engine_modules,
     startup_notices,
     uses_embedded_model,
@@ -208,6 +209,9 @@ class OutriderApp(App[int]):
             await work
         except OutriderError as error:
             self.ui.show_notice(clean_line(error.message or type(error).__name__, 2000), "error")
+        except OSError as error:  # e.g. a full disk or a read-only folder
+            place = f"{error.filename}: " if error.filename else ""
+            self.ui.show_notice(clean_line(f"{place}{error.strerror or error}", 2000), "error")
         except Exception as error:  # noqa: BLE001  an internal error must not close the app
             _log.exception("a TUI command failed")
             self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "error")
@@ -226,17 +230,13 @@ class OutriderApp(App[int]):
             if not await ModelSetup(self, self.ui.find_widget(DialogQueue), self._settings).run():
                 self.ui.quit_app()
                 return
-            self._settings = self._options.settings()
-            self.ui.find_widget(WelcomeView).show_ready(
-                startup_notices(self._settings), embedded=uses_embedded_model(self._settings)
-            )
-            self._show_first_status()
+            self._read_settings_again()
         answer = "" if self._options.attach else await ask_about_trust(self._settings, self.ui.find_widget(DialogQueue))
         if answer == "quit":
             self.ui.quit_app()
             return
         if answer == "trust":
-            self._settings = self._options.settings()
+            self._read_settings_again()
         await asyncio.to_thread(load_engine_modules)
         from outrider.tui.commands import command_choices, open_session
         from outrider.tui.controller import SessionController
@@ -244,6 +244,8 @@ class OutriderApp(App[int]):
 
         controller = SessionController(await self._connect(), self._memory)
         self.ui.open_controller = controller
+        if not self._options.attach:
+            self.ui.find_widget(WelcomeView).add_notices(await asyncio.to_thread(hook_notices, self._settings))
         if controller.client.connection is not None:
             controller.client.connection.on_change = self._show_connection
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
@@ -267,6 +269,14 @@ class OutriderApp(App[int]):
         early, self._early_actions = self._early_actions, []
         for act in early:
             act()
+
+    def _read_settings_again(self) -> None:
+        """Read the settings after the user has chosen a model or trusted the folder, and show what has changed."""
+        self._settings = self._options.settings()
+        self.ui.find_widget(WelcomeView).show_ready(
+            startup_notices(self._settings), embedded=uses_embedded_model(self._settings)
+        )
+        self._show_first_status()
 
     async def _connect(self) -> "SessionClient":
         """Open the engine; try again while the server of `--attach` cannot be reached."""
@@ -314,7 +324,7 @@ class OutriderApp(App[int]):
 
     def on_composer_submitted(self, event: Composer.Submitted) -> None:
         if self.ui.open_controller is None and (self._settings.missing or self._opening_failed or self._was_away):
-            closed = "The engine could not be opened; the error is shown above."
+            closed = "The engine could not be opened; the reason is shown above. Correct it, and start again."
             closed = "The server cannot be reached yet." if self._was_away else closed
             self.notify("No model is configured yet." if self._settings.missing else closed)
             self.ui.find_widget(Composer).set_text(event.text)
@@ -542,7 +552,16 @@ class OutriderApp(App[int]):
             composer.discard_text()
         else:
             self._last_quit_request = monotonic()
-            self.notify("Press Ctrl+C again to quit. The session is stored.", timeout=QUIT_CONFIRM_SECONDS)
+            self.notify(f"Press Ctrl+C again to quit. {self._describe_quit()}", timeout=QUIT_CONFIRM_SECONDS)
+
+    def _describe_quit(self) -> str:
+        """Say what is preserved and what is not when the user quits."""
+        controller = self.ui.open_controller
+        if controller is None or controller.client.is_remote:
+            return "The session is stored."
+        running = [one for one in controller.conversation.side.background_processes() if not one.exit_text]
+        lost = f"; {format_count(len(running), 'background command')} will end" if running else ""
+        return f"The session is stored{lost}."
 
     def action_leave_if_empty(self) -> None:
         self._after_typed_keys(self._leave_if_empty)

@@ -453,25 +453,30 @@ async def find_in_transcript(ui: ScreenApi, words: str) -> None:
 
 
 async def switch_vim(ui: ScreenApi, argument: str) -> None:
-    on = _read_switch(argument, now=ui.preferences.stored.vim)
-    ui.set_vim_keys(on=on)
-    ui.show_notice(f"vi keys are {_on_off(on)}" + ("; Esc enters normal mode (N)" if on else ""))
+    if (on := _read_switch(ui, argument, now=ui.preferences.stored.vim)) is not None:
+        ui.set_vim_keys(on=on)
+        ui.show_notice(f"vi keys are {_on_off(on)}" + ("; Esc enters normal mode (N)" if on else ""))
 
 
 async def switch_notifications(ui: ScreenApi, argument: str) -> None:
-    on = _read_switch(argument, now=ui.preferences.stored.notify)
-    ui.preferences.update(notify=on)
-    ui.show_notice(f"bell and notifications are {_on_off(on)}")
+    if (on := _read_switch(ui, argument, now=ui.preferences.stored.notify)) is not None:
+        ui.preferences.update(notify=on)
+        ui.show_notice(f"bell and notifications are {_on_off(on)}")
 
 
 async def switch_print(ui: ScreenApi, argument: str) -> None:
-    on = _read_switch(argument, now=ui.preferences.stored.print_on_exit)
-    ui.preferences.update(print_on_exit=on)
-    ui.show_notice(f"printing the conversation on exit is {_on_off(on)}")
+    if (on := _read_switch(ui, argument, now=ui.preferences.stored.print_on_exit)) is not None:
+        ui.preferences.update(print_on_exit=on)
+        ui.show_notice(f"printing the conversation on exit is {_on_off(on)}")
 
 
-def _read_switch(argument: str, *, now: bool) -> bool:
-    return {"on": True, "off": False}.get(argument, not now)
+def _read_switch(ui: ScreenApi, argument: str, *, now: bool) -> bool | None:
+    """Return the state that the user wants: without an argument, the other one. Shows a notice and returns None for a
+    word that is neither on nor off."""
+    if argument not in ("", "on", "off"):
+        ui.show_notice(f"write on or off, not {clean_line(argument, 60)}", "warning")
+        return None
+    return argument == "on" if argument else not now
 
 
 def _on_off(on: bool) -> str:  # noqa: FBT001  a value to print

@@ -1,7 +1,6 @@
 """Dialogs in place of the composer (approvals, model questions, choices), each answered by one key; and their queue."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from outrider.presentation.formats import clean_line, clean_text, format_count
+from outrider.presentation.formats import clean_line, clean_text, escape_line, format_count, reveal_text
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, truncate_line, wrap_text
 from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
@@ -45,6 +44,9 @@ class AnswerKey(msgspec.Struct, frozen=True):
     short: str = ""  # the label in a narrow terminal
 
 
+_WRITING_KEYS = (AnswerKey("enter", "", "send"), AnswerKey("escape", "", "back to the answers", short="back"))
+
+
 class DialogPanel(Vertical, can_focus=True):
     """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`; it posts `Answered` exactly once."""
 
@@ -61,6 +63,7 @@ class DialogPanel(Vertical, can_focus=True):
     DialogPanel Input, DialogPanel Input:focus {
         display: none; border: none; height: 1; padding: 0 1; background: $panel; margin-top: 1;
     }
+    DialogPanel.-small Input, DialogPanel.-small Input:focus { margin-top: 0; }
     DialogPanel.-writing Input, DialogPanel.-writing Input:focus { display: block; }
     """
 
@@ -115,14 +118,15 @@ class DialogPanel(Vertical, can_focus=True):
         width, height = max(self.size.width, 10), self.screen.size.height
         small = height < SMALL_ROWS
         self.set_class(small, "-small")
-        keys = [*self.pinned_lines(width, palette, small=small), *_key_lines(self.keys, width, palette)]
+        answers = self.keys if self._writing is None else _WRITING_KEYS
+        keys = [*self.pinned_lines(width, palette, small=small), *_key_lines(answers, width, palette)]
         body = self.body_lines(width - 1, palette)
         while body and not body[-1].plain.strip():
             body.pop()
         self.query_one(".body", Static).update(Text("\n").join(body))
         self.query_one(".keys", Static).update(Text("\n").join(keys))
         rows = sum(max(-(-line.cell_len // width), 1) for line in keys)
-        used = 2 + rows + (not small) + (2 if self._writing else 0)
+        used = 2 + rows + (not small) + (1 + (not small) if self._writing else 0)
         # In a small terminal only the activity line, the status line and the last row of the conversation remain.
         room = height - 3 if small else height * 7 // 10
         body_rows = max(room - used, 2) if small else max(min(height // 2, room - used), 1)
@@ -261,17 +265,20 @@ class ApprovalPanel(DialogPanel):
         self.request = request
         self.waiting: tuple[ApprovalView, ...] = ()
         self._width = 0
+        self._grown = 0.0  # when the last question was added to those that one answer can cover
 
     @property
     def joint(self) -> list["ApprovalView"]:
-        """The questions that one answer can cover: those of the most frequent kind, at least two."""
-        views = [self.request, *self.waiting]
-        counted = Counter(view.kind for view in views if view.kind).most_common(1)
-        return [view for view in views if view.kind == counted[0][0]] if counted and counted[0][1] > 1 else []
+        """The questions that one answer can cover: the shown one and those of its kind, at least two."""
+        alike = [view for view in self.waiting if view.kind and view.kind == self.request.kind]
+        return [self.request, *alike] if alike else []
 
     def show_waiting(self, waiting: Sequence["ApprovalView"]) -> None:
         """Shows the other open questions in the order of their calls."""
+        count = len(self.joint)
         self.waiting = tuple(sorted(waiting, key=lambda view: view.position))
+        if len(self.joint) > count:
+            self._grown = monotonic()
         if self.query(".body"):
             self.border_title = Content(self.title)
             self.draw_panel()
@@ -318,6 +325,8 @@ class ApprovalPanel(DialogPanel):
         return widths[self._width].id if widths else ""
 
     def choose_key(self, key: AnswerKey) -> None:
+        if key.answer in (YES_TO_ALL, NO_TO_ALL) and monotonic() - self._grown < ARMED_AFTER:
+            return  # the user has not seen all that the answer would cover
         if key.key not in ("left", "right"):
             super().choose_key(key)
             return
@@ -334,7 +343,7 @@ class ApprovalPanel(DialogPanel):
                 lines += shown
         alike = [view for view in self.waiting if view in self.joint]
         for view in alike:
-            head = text_line(clean_line(f"── {view.title}", 300), palette.style("accent", bold=True))
+            head = text_line(escape_line(f"── {view.title}", 300), palette.style("accent", bold=True))
             lines += [text_line(), *wrap_text(head, width), *_request_lines(view, width, palette)]
         others = [view for view in self.waiting if view not in alike]
         if others:
@@ -373,7 +382,7 @@ class ApprovalPanel(DialogPanel):
 def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> list[Text]:
     if not content:
         return []
-    text = text_line(clean_line(content, 2500), palette.style("quiet"))
+    text = text_line(escape_line(content, 2500), palette.style("quiet"))
     return indent_lines(
         wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
     )
@@ -384,7 +393,7 @@ def _request_lines(request: "ApprovalView", width: int, palette: Palette) -> lis
     arguments = dict(request.arguments)
     path = arguments.pop("file_path", None)
     head = (
-        [*wrap_text(text_line(clean_text(str(path)), palette.style("text", bold=True)), width), text_line()]
+        [*wrap_text(text_line(reveal_text(str(path)), palette.style("text", bold=True)), width), text_line()]
         if path
         else []
     )
@@ -408,7 +417,7 @@ def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list
     """Return what the commands do, above the command text: a long text may hide the one that matters."""
     lines: list[Text] = []
     for effect in request.effects:
-        text = text_line(clean_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
+        text = text_line(escape_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
         mark = text_line("! " if effect.risky else "· ", palette.style("warn" if effect.risky else "quiet"))
         lines += indent_lines(wrap_text(text, width - 2), mark)
     return [*lines, text_line()] if lines else []
@@ -423,7 +432,7 @@ def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> lis
     facts: list[Text] = []
     for fact in request.facts:
         colour = "warn" if any(word in fact for word in risky) else "text"
-        facts += wrap_text(text_line(clean_line(fact, 500), palette.style(colour)), width)
+        facts += wrap_text(text_line(escape_line(fact, 500), palette.style(colour)), width)
     if request.outcome is None:
         return [*facts, text_line()]
     return [*facts, text_line(), *diff_lines(request.changes, width, palette), text_line()]

@@ -19,7 +19,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from outrider.config.settings import Settings
-from outrider.presentation.formats import clean_text, format_count
+from outrider.presentation.formats import format_count
 from outrider.presentation.items import Notice, NoticeLevel
 from outrider.tui.composer import Composer
 from outrider.tui.desktop import copy_natively, notification_sequence, osc52_sequence, title_sequence
@@ -259,8 +259,8 @@ class TuiScreen:
         self._app.push_screen(PageScreen(title, text))
 
     def show_notice(self, text: str, level: NoticeLevel = "info", body: str = "") -> None:
-        if self.open_controller is None:
-            self._app.notify(clean_text(text), severity="error", markup=False, timeout=30)
+        if self.open_controller is None:  # there is no conversation yet, or never: the engine could not be opened
+            self.find_widget(WelcomeView).add_notices((text,))
             return
         self.open_controller.conversation.add_notice(Notice(level, "command", text, body))
         self.redraw()

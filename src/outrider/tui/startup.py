@@ -219,6 +219,14 @@ def startup_notices(settings: Settings) -> tuple[str, ...]:
     return (*settings.notices, EMBEDDED_MODEL_NOTICE) if uses_embedded_model(settings) else settings.notices
 
 
+def hook_notices(settings: Settings) -> tuple[str, ...]:
+    """Return the notices about hooks that are ignored, e.g. because of a misspelled event."""
+    from outrider.engine.factory import find_hooks
+
+    found = find_hooks(settings, settings.workspace)
+    return found.notices if found is not None else ()
+
+
 def uses_embedded_model(settings: Settings) -> bool:
     kinds = {provider.name: provider.kind for provider in settings.providers}
     return kinds.get(settings.agents[0].provider) == "local"

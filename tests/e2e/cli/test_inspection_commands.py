@@ -105,6 +105,17 @@ async def test_the_doctor_names_what_is_wrong_and_what_to_do(program: Program):
     assert findings["network openai"]["remedy"]
 
 
+async def test_the_doctor_names_hooks_that_run_that_are_ignored_and_that_are_invalid(program: Program):
+    hooks = program.home / "outrider" / "hooks.json"
+    hooks.parent.mkdir()
+    hooks.write_text('{"hooks": {"Stop": [{"hooks": [{"command": "true"}]}], "Stopp": []}}')
+    out = (await program.run("doctor")).out
+    assert "✓ hooks: commands run on Stop\n" in out
+    assert "there is no hook event 'Stopp'" in out
+    hooks.write_text("{")
+    assert "✗ hooks" in (await program.run("doctor")).out
+
+
 async def test_the_doctor_finds_and_repairs_a_damaged_store(program: Program):
     store = program.home / "outrider" / "sessions.db"
     store.parent.mkdir()

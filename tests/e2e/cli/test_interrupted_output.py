@@ -164,3 +164,13 @@ async def test_acp_explains_that_an_editor_starts_it(program: Program):
         "acp", stdin='{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
     )
     assert asked.json["result"]["agentInfo"]["name"] == "outrider", asked.err
+
+
+async def test_the_summary_of_a_run_names_no_cost_for_a_free_model(program: Program):
+    async with answering(program, lambda _: "Hello."):
+        assert ", cost $" in (await program.on_a_terminal("run", "go")).out
+        config = program.home / "outrider" / "config.toml"
+        config.write_text('[models."gpt-4.1"]\nprices = { input = "0", output = "0" }\n')
+        free = (await program.on_a_terminal("run", "go")).out
+    assert "continue with" in free
+    assert "cost" not in free

@@ -26,7 +26,7 @@ from outrider.tui.composer import Composer
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
-from outrider.tui.widgets.transcript import TranscriptWidget
+from outrider.tui.widgets.transcript import TranscriptWidget, WelcomeView
 from outrider.types.parts import CompactionPart, TextPart
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
@@ -517,3 +517,58 @@ async def test_a_command_of_a_command_file_needs_the_approval_that_the_agent_wou
         await until(lambda: "Seen." in shown_texts(app) and idle(app))
         assert shown_texts(app)[0].startswith("Changed: done")
     assert (workspace / "notes.txt").read_text() == "new\n"
+
+
+async def test_a_switch_refuses_a_word_that_is_neither_on_nor_off(home, workspace):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        for command in ("vim", "notify", "print"):
+            before = app.ui.preferences.stored
+            await say(app, pilot, f"/{command} maybe")
+            await until(lambda: "write on or off, not maybe" in notes(app))
+            assert app.ui.preferences.stored == before
+            await say(app, pilot, f"/{command} on")
+            await until(lambda: any(text.split(";")[0].endswith("on") for text in notes(app)))
+            app.ui.controller.conversation.items.clear()
+
+
+async def test_a_file_that_cannot_be_written_is_named_with_the_reason(home, workspace):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "hello")
+        await until(lambda: shown_texts(app) == ["hello", "Hello."] and idle(app))
+        path = workspace / f"outrider-{app.ui.controller.session_id[-8:]}.html"
+        path.mkdir()
+        await say(app, pilot, "/share")
+        await until(lambda: notes(app) == [f"{path}: Is a directory"])
+
+
+async def test_hooks_that_are_ignored_are_named_on_the_start_screen(home, workspace):
+    write_script(home, ["Hello."])
+    (home / "hooks.json").write_text('{"hooks": {"PreToolUze": [{"hooks": [{"command": "true"}]}]}}')
+    async with application(home, workspace) as (app, _):
+        await until(lambda: "there is no hook event 'PreToolUze'" in " ".join(app.ui.find_widget(WelcomeView).notices))
+
+
+async def test_the_reason_why_the_engine_could_not_be_opened_stays_on_the_screen(home, workspace):
+    write_script(home, ["Hello."])
+    (home / "hooks.json").write_text("{")
+    environ = {"OUTRIDER_HOME": str(home), "HOME": str(home), "PATH": os.environ["PATH"]}
+    async with AsyncExitStack() as stack:
+        app = OutriderApp(StartOptions(lambda: read_settings(cwd=workspace, environ=environ)), engine_opener(stack))
+        async with app.run_test(size=(100, 40)) as pilot:
+            welcome = app.ui.find_widget(WelcomeView)
+            await until(lambda: "hooks.json: is not valid JSON" in " ".join(welcome.notices))
+            await say(app, pilot, "hello")
+            await until(lambda: app.ui.find_widget(Composer).text == "hello")
+
+
+async def test_quitting_says_which_background_commands_will_end(home, workspace):
+    write_script(home, [[call("shell", command="sleep 600", background=True)], "It runs."])
+    async with application(home, workspace) as (app, pilot):
+        assert app._describe_quit() == "The session is stored."
+        await say(app, pilot, "start it")
+        await until(lambda: shown_texts(app) == ["start it", "It runs."] and idle(app))
+        assert app._describe_quit() == "The session is stored; 1 background command will end."
+        await pilot.press("ctrl+c")
+        await until(lambda: any("1 background command will end" in note.message for note in app._notifications))

@@ -16,6 +16,7 @@ from outrider.presentation.formats import (
     format_elapsed,
     format_tokens,
     group_git_files,
+    reveal_text,
     shorten,
 )
 from tests.fixtures.cases import for_each
@@ -87,6 +88,11 @@ def test_counts_and_ages_have_their_plural():
 def test_untrusted_text_cannot_control_a_terminal():
     assert clean_text("a\x1b[2Jb\r\nc\td") == "ab\nc   d"
     assert clean_line("one\n\ttwo\x1b]0;title\x07 three") == "one two three"
+
+
+def test_text_to_approve_is_complete_with_its_control_characters_as_escapes():
+    text = "a\tb\r\n\x1b]0;echo\x07 \x9dmore\u2028e\u0301 \U0001f468\u200d\U0001f469\n"
+    assert reveal_text(text) == "a   b\n\\x1b]0;echo\\x07 \\x9dmore\\u2028e\u0301 \U0001f468\u200d\U0001f469\n"
 
 
 def test_a_line_is_shortened_with_an_ellipsis():

@@ -83,12 +83,12 @@ def test_nothing_can_be_approved_in_a_workspace_that_is_not_trusted(root, tmp_pa
     assert len(trust.unapproved_items()) == 1
 
 
-def test_what_is_listed_can_be_shown_on_a_terminal(root, tmp_path):
-    put(root / "AGENTS.md", "\x1b]0;title\x07visible\u202e")
+def test_what_is_listed_can_be_shown_on_a_terminal_and_hides_nothing(root, tmp_path):
+    put(root / "AGENTS.md", "\x1b]0;obey\x07visible\u202e\n\x9dobey again")
     servers(root, **{"\x1b[2Jx\ny": {"command": "a\u202eb"}})
     instructions, server = trust_in(root, tmp_path).list_items()
-    assert instructions.content == "visible\ufffd"
-    assert server.name == ".mcp.json: x⏎y"
+    assert instructions.content == "\\x1b]0;obey\\x07visible\\u202e\n\\x9dobey again"
+    assert server.name == ".mcp.json: \\x1b[2Jx\\x0ay"
     assert server.content == '{"command": "a\\u202eb"}'
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.screen import LineCompositor, MainScreen
 from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen, TextField
-from outrider.tui.widgets.status import QueuedInputLines, side_lines
+from outrider.tui.widgets.status import QueuedInputLines, StatusInfo, side_lines, status_text
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
@@ -382,7 +383,7 @@ async def test_details_are_hidden_until_they_are_expanded():
         assert "· changed: a.py" in shown(transcript)
 
 
-def test_a_diff_is_drawn_with_its_numbers_and_without_control_sequences():
+def test_a_diff_is_drawn_with_its_numbers_and_control_characters_as_escapes():
     diff = "--- a\n+++ a\n@@ -7,2 +7,2 @@\n same\r\n-old\x1b[2J\r\n+new\r\n@@ -20 +20 @@\n-x\n+y\n"
     state = ToolCompleted(
         {"file_path": "a"}, "ok", EndedTime(0, 1200), metadata={"diff": diff, "added": 2, "removed": 2}
@@ -390,7 +391,7 @@ def test_a_diff_is_drawn_with_its_numbers_and_without_control_sequences():
     head, *body = plain(ToolCallItem(ToolPart(call_id="c", tool="edit", state=state)))
     assert head.startswith("● edit  a ")
     assert head.endswith("+2 −2 done 1.2s")
-    assert body == ["     7   same", "     8 - old", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
+    assert body == ["     7   same", r"     8 - old\x1b[2J", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
 
 
 @pytest.mark.parametrize(("reason", "words"), [("canceled", "canceled"), ("rejected", "canceled · rejected")])
@@ -409,6 +410,25 @@ def test_an_approval_shows_arguments_that_no_diff_shows():
     arguments = {"file_path": "a.py", "old_string": "x", "new_string": "y", "replace_all": True, "content": "z"}
     lines = [line.plain.rstrip() for line in effect_lines("edit", arguments, 40, DARK)]
     assert lines == ["replace_all: true", "content: z", "- x", "+ y"]
+
+
+HIDING = ("\x1b]0;", "\x1bP", "\x9d", "\x90", "\x1b[8m")
+
+
+def test_an_approval_hides_nothing_behind_control_sequences():
+    for start in HIDING:
+        text = f"ls {start}; rm -rf data\nid \x07\x00\u202e"
+        path = f"notes{start}.sh"
+        request = ApprovalView(
+            id="a", session_id="s", call_id="c", tool="write", arguments={"file_path": path, "content": text}, reason=""
+        )
+        command = effect_lines("shell", {"command": text, "workdir": f"a{start}b"}, 60, DARK)
+        for lines in (command, panels._request_lines(request, 60, DARK)):
+            shown = "\n".join(line.plain for line in lines)
+            assert "; rm -rf data" in shown
+            assert "id \\x07\\x00\\u202e" in shown
+            assert start.replace("\x1b", "\\x1b").replace("\x9d", "\\x9d").replace("\x90", "\\x90") in shown
+            assert not {"\x1b", "\x9d", "\x90", "\x07", "\x00", "\u202e"} & set(shown)
 
 
 async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(monkeypatch: pytest.MonkeyPatch):
@@ -446,6 +466,34 @@ async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(mon
         await pilot.resize_terminal(80, 50)
         await pilot.press("escape")
         await wait_until(pilot, lambda: scroll.size.height == 25)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (40, 15), (80, 16), (80, 24)])
+async def test_the_field_for_a_reason_is_visible_in_a_small_terminal(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    files = tuple(OutcomeFile(path=f"build/f{n}", kind="created") for n in range(4))
+    widths = (RuleWidth(id="exact", label="this command", rules=("shell(make)",)),)
+    panel = ApprovalPanel(approval("a1", "make", outcome=CommandOutcome(files=files), offered=widths))
+    asking, answers = DialogQueue(), list[tuple[str, str]]()
+
+    async def on_answer(answer: str, text: str) -> None:
+        answers.append((answer, text))
+
+    async with Stage(asking).run_test(size=size) as pilot:
+        await asking.add_panel(panel, on_answer)
+        await wait_until(pilot, lambda: bool(panel.query(".keys")) and panel.has_focus)
+        await pilot.press("r")
+        field, keys = panel.query_one(Input), panel.query_one(".keys", Static)
+        await wait_until(pilot, lambda: field.region.height == 1 and panel.content_region.contains_region(field.region))
+        assert "back" in str(keys.render())
+        await pilot.press(*"not now")
+        assert field.value == "not now"
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "drop them, because" in str(keys.render()))
+        await pilot.press("r", "enter")
+        await wait_until(pilot, lambda: answers == [("no-because", "not now")])
 
 
 async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):
@@ -491,6 +539,40 @@ async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_e
         await pilot.press("y")
         await pilot.pause()
     assert answers == ["one no", "three once"]
+
+
+async def test_yes_to_all_is_about_the_kind_of_the_shown_question_and_about_what_the_user_has_seen(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    asking, answers = DialogQueue(), list[str]()
+    files = (OutcomeFile(path="made", kind="created"),)
+
+    async def on_answer(answer: str, _: str) -> None:
+        answers.append(answer)
+
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        first = ApprovalPanel(approval("a1", "ls"))
+        await asking.add_panel(first, on_answer)
+        await wait_until(pilot, lambda: first.has_focus)
+        for name in ("a2", "a3"):
+            await asking.add_panel(ApprovalPanel(approval(name, name, outcome=CommandOutcome(files=files))), on_answer)
+        await pilot.press("Y")
+        await pilot.pause()
+        assert asking.shown is first  # an answer to the others must not remove it
+        assert answers == []
+        await pilot.press("n")
+        await wait_until(pilot, lambda: asking.shown is not first and asking.shown is not None)
+        shown = asking.shown
+        assert isinstance(shown, ApprovalPanel)
+        await wait_until(pilot, lambda: len(shown.joint) == 2 and shown.has_focus)
+        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        await asking.add_panel(ApprovalPanel(approval("a4", "a4", outcome=CommandOutcome(files=files))), on_answer)
+        await pilot.press("Y")  # meant for two questions
+        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        assert answers == ["no"]
+        await pilot.press("Y")
+        await wait_until(pilot, lambda: answers == ["no", panels.YES_TO_ALL])
 
 
 async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkeypatch: pytest.MonkeyPatch):
@@ -776,3 +858,24 @@ async def test_the_cursor_and_backspace_treat_an_emoji_a_flag_and_an_accent_as_o
         assert composer.text == "".join([*characters[:-3], *characters[-2:]])
         await pilot.press("backspace", "backspace", "backspace", "backspace", "backspace")
         assert composer.text == "".join(["a", *characters[-2:]])
+
+
+def test_a_free_model_shows_no_cost_in_the_status_line():
+    folder = Path("/w")
+
+    def shown(cost: Decimal | None) -> str:
+        status = StatusInfo(
+            mode="agent",
+            model="local/small",
+            agent="outrider",
+            context=9,
+            cost=cost,
+            answers=1,
+            workspace=folder,
+            home=folder,
+        )
+        return status_text(status, 100, DARK).plain
+
+    assert "$0.5000" in shown(Decimal("0.5"))
+    assert "9 tokens" in shown(Decimal(0))
+    assert "$" not in shown(Decimal(0)) + shown(None)

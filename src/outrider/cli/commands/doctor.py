@@ -54,6 +54,7 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
         tools = list(health.check_tools(settings, os.environ))
         yield from tools
         yield from _check_operators(settings, tools)
+        yield from health.check_hooks(settings)
         yield from _check_servers(settings)
         yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
     yield _check_terminal(console)

@@ -27,7 +27,7 @@ from outrider.cli.parser import parse_duration
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.formats import format_count
+from outrider.presentation.formats import format_count, reveal_text
 from outrider.types.ids import new_id, now_ms
 
 if TYPE_CHECKING:
@@ -481,8 +481,8 @@ def _question_lines(number: int, approval: "Approval") -> list[str]:
         for width in view.widths
     ]
     return [
-        f"  {number}. {approval.tool} {msgspec.json.encode(approval.input).decode()}",
-        *(f"       {text}" for text in (approval.description, *view.facts) if text),
+        f"  {number}. {approval.tool} {reveal_text(msgspec.json.encode(approval.input).decode())}",
+        *(f"       {reveal_text(text)}" for text in (approval.description, *view.facts) if text),
         *widths,
     ]
 

@@ -479,7 +479,9 @@ class RunCommand:
             console.print_stderr("outrider: stdin was not read; pass - to include it in the prompt", "yellow")
         if console.err_is_terminal and not quiet:
             usage = self._stats.usage
-            facts = f"{format_token_usage(usage.tokens)}, cost {format_cost(usage.total_cost)}"
+            is_free = usage.total_cost is not None and not usage.total_cost  # e.g. the embedded model
+            cost = "" if is_free else f", cost {format_cost(usage.total_cost)}"
+            facts = f"{format_token_usage(usage.tokens)}{cost}"
             resume = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)} …"
             console.print_stderr(f"{facts}; continue with: {resume}", "dim")
 

@@ -39,6 +39,15 @@ def escape_control_characters(text: str) -> str:
     return _limit_combining_marks("".join(char if _is_safe(char) else _escape_char(char) for char in text))
 
 
+def reveal_for_terminal(text: str) -> str:
+    """Returns text that a user approves, with every unsafe character as an escape; line ends and tabs stay.
+
+    Nothing is left out: a shell, an interpreter or a model reads what a terminal would take for a sequence.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(escape_control_characters, line.split("\t"))) for line in lines)
+
+
 def _is_plain_ascii(text: str) -> bool:
     return text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
 
@@ -75,4 +84,4 @@ def is_fully_visible(text: str) -> bool:
     return sanitize_for_terminal(text) == text and "\u200d" not in text and "\u200c" not in text
 
 
-__all__ = ["escape_control_characters", "is_fully_visible", "sanitize_for_terminal"]
+__all__ = ["escape_control_characters", "is_fully_visible", "reveal_for_terminal", "sanitize_for_terminal"]

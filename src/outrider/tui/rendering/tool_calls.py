@@ -8,7 +8,14 @@ import msgspec
 from rich.text import Text
 
 from outrider.presentation.diffs import DiffLine, FileDiff, LineKind, patch_rows
-from outrider.presentation.formats import clean_line, clean_text, format_count, format_milliseconds
+from outrider.presentation.formats import (
+    clean_line,
+    clean_text,
+    escape_line,
+    format_count,
+    format_milliseconds,
+    reveal_text,
+)
 from outrider.presentation.items import ToolCallItem
 from outrider.presentation.tool_calls import (
     TodoItem,
@@ -74,7 +81,7 @@ def diff_lines(files: Sequence[FileDiff], width: int, palette: Palette) -> list[
 
 def _path_text(file: FileDiff) -> str:
     moved = file.old_path and file.new_path and file.old_path != file.new_path
-    return clean_line(f"{file.old_path} → {file.new_path}" if moved else file.path)
+    return escape_line(f"{file.old_path} → {file.new_path}" if moved else file.path, 400)
 
 
 def _change_lines(line: DiffLine, width: int, palette: Palette) -> Iterator[Text]:
@@ -83,7 +90,7 @@ def _change_lines(line: DiffLine, width: int, palette: Palette) -> Iterator[Text
     background, colour = _CHANGE_STYLES.get(line.kind, ("background", "quiet"))
     gutter = "" if line.number is None else f"{line.number:>4} "
     room = max(width - len(gutter) - 2, 8)
-    for row_index, piece in enumerate(wrap_text(text_line(clean_text(line.text.removesuffix("\r"))), room)):
+    for row_index, piece in enumerate(wrap_text(text_line(reveal_text(line.text.removesuffix("\r"))), room)):
         mark = Text.assemble(
             (gutter if row_index == 0 else " " * len(gutter), palette.style("faint")),
             (f"{line.sign} " if row_index == 0 else "  ", palette.style(colour)),
@@ -97,7 +104,7 @@ def effect_lines(tool: str, arguments: dict[str, Any], width: int, palette: Pale
     """Return lines with exactly what will run or be written, without shortening: the user approves this."""
     match tool:
         case "shell":
-            command = clean_text(str(arguments.get("command", "")))
+            command = reveal_text(str(arguments.get("command", "")))
             shown = [piece for line in highlight_code(command, "bash", palette) for piece in wrap_text(line, width)]
             return shown + _argument_lines(arguments, {"command", "description"}, width, palette)
         case "apply_patch":
@@ -116,7 +123,7 @@ def _argument_lines(arguments: dict[str, Any], excluded: AbstractSet[str], width
             continue
         text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
         label = Text.assemble(
-            (f"{clean_line(name)}: ", palette.style("quiet")), (clean_text(text), palette.style("text"))
+            (f"{clean_line(name)}: ", palette.style("quiet")), (reveal_text(text), palette.style("text"))
         )
         lines += wrap_text(label, width)
     return lines

@@ -187,7 +187,7 @@ def _usage_text(status: StatusInfo, palette: Palette) -> Text:
         text.append(f"{share:.0%} of {format_tokens(status.context_limit)}", palette.style(colour))
     elif status.context:
         text.append(f"{format_tokens(status.context)} tokens", palette.style("quiet"))
-    if status.cost is not None:
+    if status.cost:  # not for a model without a price, nor for one that is free
         text.append(f"  {format_cost(status.cost)}", palette.style("quiet"))
     return text
 

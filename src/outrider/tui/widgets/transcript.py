@@ -452,6 +452,11 @@ class WelcomeView(Static):
         self.notices, self.missing, self.embedded = notices, "", embedded
         self.draw_welcome()
 
+    def add_notices(self, notices: tuple[str, ...]) -> None:
+        if notices:
+            self.notices = (*self.notices, *notices)
+            self.draw_welcome()
+
     def show_earlier_count(self, number: int) -> None:
         self.earlier = number
         self.draw_welcome()

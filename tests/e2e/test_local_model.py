@@ -43,6 +43,7 @@ WEIGHTS = weights_path(SMALL_WEIGHTS, find_app_folders(os.environ).data)
 OPTIONS = {"context": 4096, "threads": 1}  # other tests run beside these, and threads would wait for each other
 LIMITS = RuntimeLimits(**OPTIONS)
 TERSE = replace(LOCAL_TOOL_PROMPT, examples=())  # examples make answers better, and take long to read
+BRIEF = replace(LOCAL_TOOL_PROMPT, examples=LOCAL_TOOL_PROMPT.examples[7:9])  # how a file is read
 SOON = 120  # seconds: for what takes one or two on a free machine
 pytestmark = [
     pytest.mark.slow,
@@ -158,7 +159,7 @@ async def test_it_speaks(models):
 
 async def test_calls_always_parse_however_wild_the_model_is(models):
     client = LocalClient("local", models, TERSE)
-    for number in range(2):
+    for number in range(2 if SOAK else 1):
         settings = ModelSettings(temperature=1.5, extra={"seed": number}, max_output_tokens=120)
         request = asking('Plan my day! ☕ "quotes" and\nnewlines', tools=(ODD,), settings=settings)
         answer = await folded(client, request)
@@ -225,12 +226,15 @@ async def test_the_second_start_remembers_what_the_first_has_read(models, home):
     assert second.list_parts()[0].text == first.list_parts()[0].text
 
 
-async def test_an_agent_answers_from_a_file(home, tmp_path):
+async def test_an_agent_answers_from_a_file(home, tmp_path, monkeypatch):
+    if not SOAK:  # the model reads all examples for 9 s of CPU time
+        monkeypatch.setattr("outrider.providers.local.prompt.LOCAL_TOOL_PROMPT", BRIEF)
     (tmp_path / "notes.txt").write_text("The code word is marmalade.\n")
     bus = EventBus()
     around = ToolEnvironment(sandbox=NoSandbox("", ""), data=home, home=home, bus=bus)
     # One tool: the model reads the descriptions and examples of all others for 15 s of CPU time.
-    agent = local_profile(Agent("outrider", prompt_text("agent"), "0.5b", "local", tools=("read",)))
+    instructions = prompt_text("agent") if SOAK else "Answer from the files of the workspace."
+    agent = local_profile(Agent("outrider", instructions, "0.5b", "local", tools=("read",)))
     async with Engine([agent], [Provider("local", "local", options=OPTIONS)], bus=bus, surroundings=around) as engine:
         session = await engine.create(workspace=tmp_path)
         end = await engine.prompt(session, "What is the code word? Look into notes.txt.")
@@ -248,7 +252,7 @@ async def test_only_files_that_exist_can_be_read(models, tmp_path):
     )
     client = LocalClient("local", models, TERSE, WorkspaceFileSource())
     settings = ModelSettings(temperature=1.5, extra={"seed": 1}, tool_choice=ToolChoice("required"))
-    for text in ("Show me the readme", "What is in main.c, I wonder"):
+    for text in ("What is in main.c, I wonder", "Show me the readme")[: 2 if SOAK else 1]:
         (call,) = (
             await folded(client, asking(text, tools=(read,), settings=settings, workspace=str(tmp_path)))
         ).list_parts()

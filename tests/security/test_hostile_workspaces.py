@@ -30,7 +30,16 @@ GIT_COMMANDS = (
     "git log --oneline -3", "git log -p", "git show", "git branch -a", "git ls-files", "git blame file.txt",
     "git grep x",
 )  # fmt: skip
-READ_COMMANDS = ("git status", "git diff", "ls -la", "head -3 *", "grep -rn x .", "wc -l *", "file *", "rg x")
+READ_COMMANDS = (
+    "git status",
+    "git diff",
+    "ls -la",
+    "head -3 *",
+    "wc -l *",
+    "file *",
+    "rg x",
+    "grep -rn x .",
+)  # the longest output last
 FEW_COMMANDS = ("git status", "git diff", "head -3 *", "grep -rn x .")
 IDLE_SECONDS = 0.05
 
@@ -49,20 +58,25 @@ async def hits() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
 
 
-def calls_for(ground: Ground, trap: Trap, commands: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """The tool calls of a model that explores an unknown workspace, as a script of the scripted provider."""
+def calls_for(ground: Ground, trap: Trap, *groups: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """The tool calls of a model that explores an unknown workspace, as a script of the scripted provider. One call runs
+    all commands of a group, unless some of them do not end."""
     names = sorted(path.name for path in ground.workspace.iterdir())
     files = [os.fsencode(name).decode("utf-8", "replace") for name in names][:20]
     reading = [("read", {"file_path": name}) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
     searching = [("list", {"path": "."}), ("glob", {"pattern": "**/*"}), ("grep", {"pattern": "x|hunter"})]
-    shells = [("shell", {"command": command, "timeout": trap.timeout}) for command in (*commands, *trap.commands)]
+    commands = ["; ".join(group) for group in groups if group]
+    if trap.timeout < Trap.timeout:
+        commands = [command for group in groups for command in group]
+    shells = [("shell", {"command": command, "timeout": trap.timeout}) for command in commands]
     return [[{"tool": tool, "input": given} for tool, given in calls] for calls in (searching, reading, shells)]
 
 
-async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
-    # Plan mode runs every command; the other modes use the same sandbox for those they allow.
-    commands = FEW_COMMANDS if mode != "plan" else (*READ_COMMANDS, *(GIT_COMMANDS if is_git_trap(trap) else ()))
-    async with ground.engine(calls_for(ground, trap, commands), mode=mode) as engine:
+async def plan(ground: Ground, trap: Trap) -> list[ToolPart]:
+    """Plan mode runs every command; the other modes use the same sandbox for those they allow."""
+    git_commands = GIT_COMMANDS if is_git_trap(trap) else ()
+    script = calls_for(ground, trap, READ_COMMANDS, git_commands, trap.commands)
+    async with ground.engine(script, mode="plan") as engine:
         session = await engine.create(workspace=ground.workspace)
         await workspace_files(ground.workspace)  # as a screen does that offers their names
         await asyncio.sleep(IDLE_SECONDS)
@@ -71,12 +85,13 @@ async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
 
 
 async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
-    """Runs the program in a separate process, started in the workspace."""
-    script = json.dumps([*calls_for(ground, trap, FEW_COMMANDS), "done"])
+    """Runs the program in a separate process, started in the workspace, in the mode that allows most without a user."""
+    commands = [(command,) for command in (*FEW_COMMANDS, *trap.commands)]  # each is allowed or refused
+    script = json.dumps([*calls_for(ground, trap, *commands), "done"])
     (ground.own / "config.toml").write_text(
         f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {as_toml(script)} }}"
     )
-    arguments = ("run", "--model", "demo/m", "--mode", "agent", "Look around.")
+    arguments = ("run", "--model", "demo/m", "--mode", "background", "Look around.")
     environ = {**os.environ, **ground.environ, "PYTHONSAFEPATH": "1"}  # an installed program has no folder in its path
     # What Python itself might load needs a new interpreter; a forked program starts in a tenth of the time.
     own_interpreter = ground.extra or any(ground.workspace.rglob("*.py*"))
@@ -151,9 +166,9 @@ async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_pat
     monkeypatch.chdir(ground.workspace)
     assert_nothing_applies(ground)
     assert_unharmed(ground, received, "settings")
-    for stage in ("plan", "background", "headless"):
-        parts = await (headless(ground, trap) if stage == "headless" else session_in(ground, trap, stage))
+    for stage, work in (("plan", plan), ("headless", headless)):
+        parts = await work(ground, trap)
         assert_unharmed(ground, received, stage)
         text = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
         assert not text, f"{stage}: a secret was read: {text}"
-        assert len(parts) >= 9, "the model was not curious"
+        assert len(parts) >= 7, "the model was not curious"

@@ -481,7 +481,7 @@ class OutriderApp(App[int]):
         self.screen.refresh()
 
     def action_open_editor(self) -> None:
-        if self.ui.find_widget(ComposerFrame).display:  # not while a question is shown in its place
+        if not self.ui.find_widget(DialogQueue).is_open:  # its keys would reach the composer
             self._after_typed_keys(lambda: self.start_work(self._open_editor()))
 
     async def _open_editor(self) -> None:
@@ -496,7 +496,8 @@ class OutriderApp(App[int]):
             )
         else:
             composer.set_text(edited)
-        composer.focus()
+        if not self.ui.find_widget(DialogQueue).is_open:  # a question may have come meanwhile
+            composer.focus()
 
     def action_background_or_side(self) -> None:
         """Move the running command to the background; without one, show or hide the side panel."""

@@ -425,12 +425,14 @@ def test_the_input_is_edited_in_the_users_editor(home, tmp_path: Path, open_term
     assert stored_texts(home) == ["edited\tand\nlonger still"]
 
 
-def test_the_editor_does_not_open_while_a_question_is_shown(home, tmp_path: Path, open_terminal: Open):
-    """It would move the focus to the hidden input field, and the keys of the question would be typed into it."""
+def test_the_editor_takes_no_keys_of_a_question(home, tmp_path: Path, open_terminal: Open):
+    """While a question is shown it does not open, and if one is asked while it is open, it does not move the focus to
+    the hidden input field: the keys of the question would be typed into it."""
     editor = tmp_path / "editor"
-    editor.write_text("#!/bin/sh\ntouch opened\n")
+    editor.write_text("#!/bin/sh\ntouch opened\nsleep 1\n")
     editor.chmod(0o755)
-    write_script(home, [[call("write", path="new.txt", content="new")], "Written."])
+    writes = [[call("write", path=f"{name}.txt", content="new")] for name in ("one", "two")]
+    write_script(home, [writes[0], "Written.", writes[1], "Written again."])
     terminal = open_terminal(VISUAL=str(editor))
     terminal.wait_for("script/demo")
     terminal.say("write it")
@@ -438,7 +440,13 @@ def test_the_editor_does_not_open_while_a_question_is_shown(home, tmp_path: Path
     terminal.press("ctrl+x")
     terminal.answer("y")
     terminal.wait_for("Written.", "Ask a question")
-    assert not (tmp_path / "workspace" / "opened").exists()
+    opened = tmp_path / "workspace" / "opened"
+    assert not opened.exists()
+    terminal.type("again\r\x18")
+    terminal.wait_for("two.txt", "Allow write?", "yes, once")
+    terminal.answer("y")
+    terminal.wait_for("Written again.")
+    assert opened.exists()
 
 
 def test_a_redirected_stderr_another_locale_and_old_sizes_do_not_change_the_screen(

@@ -3,6 +3,7 @@ states what is wrong, where, and what to write."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from tempfile import mkdtemp
 from typing import Any
 
@@ -81,6 +82,15 @@ def suite(**fields: Any) -> EvalSuite:
     return EvalSuite(**{"name": "s", "cases": (EvalCase(name="a", prompt="x"),)} | fields)
 
 
+def take(value: "Missing") -> str:  # pyright: ignore  # noqa: F821
+    return str(value)
+
+
+@dataclass
+class Outer:
+    inner: "Missing"  # pyright: ignore  # noqa: F821
+
+
 class HalfAStore:
     async def create(self, session: object) -> object: ...
     async def append(self, session_id: str, values: object) -> int: ...
@@ -94,6 +104,8 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
     "one validator": (lambda: go(output_type=int, output_validators=3), "output_validators are functions", "got int"),
     "debug": (lambda: go(debug="no"), "run(): debug", "True or False"),
     "no tool": (lambda: go(tools=[None]), "tools has None", "Tool(function"),
+    "hint of a tool": (lambda: go(tools=[take]), "tool take: a type hint names 'Missing'", "under TYPE_CHECKING"),
+    "hint of an output": (lambda: go(output_type=Outer), "a hint of Outer names 'Missing'", "under TYPE_CHECKING"),
     "half a store": (lambda: go(store=HalfAStore()), "store is a HalfAStore without the methods get, list", "inherit"),
     "idle": (lambda: HttpTimeouts(idle=-1), "HttpTimeouts(idle=-1)", "a number of seconds above 0"),
     "first byte": (lambda: HttpTimeouts(first_byte=ANY or "9"), "HttpTimeouts(first_byte='9')", "a number of seconds"),

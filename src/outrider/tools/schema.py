@@ -207,8 +207,8 @@ def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
         return typing.get_type_hints(target, include_extras=True)
     except NameError as error:
         raise UnresolvedHintError(
-            f"tool {tool}: a type hint names {error.name!r}, which cannot be found from the function's module; define or "
-            "import it there, not in a function or under TYPE_CHECKING"
+            f"tool {tool}: a type hint names {error.name!r}, which cannot be found from the function's module; define "
+            "or import it there, not in a function or under TYPE_CHECKING"
         ) from error
     except TypeError as error:
         raise ConfigurationError(f"tool {tool}: a type hint is not valid: {error}") from error

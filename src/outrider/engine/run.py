@@ -460,7 +460,9 @@ async def _iterate_run(
         while (event := await queue.get()) is not None:
             yield event
         error = _failure_of(task)
-        state.result = error.details["result"] if error else task.result()
+        result = state.result = error.details["result"] if error else task.result()
+        if result.is_typed and result.reason == "completed":  # not every delta is parsed
+            state.translator.partial = result.output
         yield final_event(agent, state.result, error)
     finally:
         task.cancel()

@@ -92,6 +92,22 @@ async def test_a_typed_stream_ends_once_with_the_value_and_has_partial_values():
     assert stream.partial == stream.result.output
 
 
+async def test_the_partial_value_of_a_stream_is_that_of_the_current_answer_and_at_the_end_the_output():
+    answers = ['{"name": "Ulm", "people": 1}', [call("look")], '{"a": 1, "b": 2, "c": 3}']
+    options: dict[str, Any] = {"tools": [look], "output_type": dict[str, int], "output_attempts": 2}
+    stream = async_run_stream(helper(), "x", providers=scripted(*answers, chunk=4), **options)
+    partials = [stream.partial async for event in stream if event.type == "tool_call"]
+    assert partials == [None]  # the first answer was rejected
+    assert stream.partial == {"a": 1, "b": 2, "c": 3}
+    failed = async_run_stream(helper(), "x", providers=scripted("{}", "no"), **options, output_validators=reject)
+    assert [event.type async for event in failed][-1] == "error"
+    assert failed.partial is None
+
+
+def reject(value: object) -> None:
+    raise ValueError("no")
+
+
 async def test_a_stream_reports_limits_and_errors_as_its_last_event():
     tools = [Tool(lambda: "", name="look")]
     stream = async_run_stream(

@@ -2,7 +2,8 @@
 states what is wrong, where, and what to write."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from tempfile import mkdtemp
 from typing import Any
 
@@ -26,6 +27,7 @@ from outrider import (
     Session,
     SessionContext,
     TextPart,
+    ToolContext,
     ToolResult,
     complete,
     lower,
@@ -37,7 +39,17 @@ from outrider import (
 )
 from outrider.evals import AnswerCheck, EvalCase, EvalSuite, compare_runs, run_suite
 from outrider.mcp import McpToolset, ServerLimits, StdioServer, read_mcp_config
-from outrider.providers import Credential, HttpTimeouts
+from outrider.providers import (
+    Credential,
+    Finish,
+    HttpTimeouts,
+    PartEnd,
+    PartStart,
+    Request,
+    TextDelta,
+    Tokens,
+    UsageReport,
+)
 from outrider.stores import MemoryStore
 from outrider.testing import Chaos, SimulatedError, Simulator, assert_stable_prefix, check_store, crash
 from outrider.workspace import Workspace
@@ -81,6 +93,58 @@ def suite(**fields: Any) -> EvalSuite:
     return EvalSuite(**{"name": "s", "cases": (EvalCase(name="a", prompt="x"),)} | fields)
 
 
+def take(value: "Missing") -> str:  # pyright: ignore  # noqa: F821
+    return str(value)
+
+
+@dataclass
+class Outer:
+    inner: "Missing"  # pyright: ignore  # noqa: F821
+
+
+def two_contexts(a: ToolContext[int], b: ToolContext[int]) -> str:
+    return f"{a}{b}"
+
+
+class Given:
+    """A provider that yields what it was given."""
+
+    name = "demo"
+
+    def __init__(self, *deltas: Any) -> None:
+        self._deltas = deltas
+
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        for delta in self._deltas:
+            yield delta
+
+
+TEXT = (PartStart(0, "text"), TextDelta(0, "a"), PartEnd(0))
+
+
+def yields(*deltas: Any) -> Any:
+    return go(providers=[Given(*deltas)])
+
+
+def in_session(message: Any) -> Any:
+    session = Session()
+    session.messages.append(message)
+    return go(session=session)
+
+
+def with_extra(value: object) -> Any:
+    model = Provider("p", "openai", "key", base_url="http://127.0.0.1:9")
+    return run(AGENT.replace(provider="p", extra={"a": value}), "hi", providers=[model])
+
+
+def import_document(document: str) -> Any:
+    async def main() -> None:
+        async with Engine([AGENT], [MODEL]) as engine:
+            await engine.import_session(document)
+
+    asyncio.run(main())
+
+
 class HalfAStore:
     async def create(self, session: object) -> object: ...
     async def append(self, session_id: str, values: object) -> int: ...
@@ -94,6 +158,8 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
     "one validator": (lambda: go(output_type=int, output_validators=3), "output_validators are functions", "got int"),
     "debug": (lambda: go(debug="no"), "run(): debug", "True or False"),
     "no tool": (lambda: go(tools=[None]), "tools has None", "Tool(function"),
+    "hint of a tool": (lambda: go(tools=[take]), "tool take: a type hint names 'Missing'", "under TYPE_CHECKING"),
+    "hint of an output": (lambda: go(output_type=Outer), "a hint of Outer names 'Missing'", "under TYPE_CHECKING"),
     "half a store": (lambda: go(store=HalfAStore()), "store is a HalfAStore without the methods get, list", "inherit"),
     "idle": (lambda: HttpTimeouts(idle=-1), "HttpTimeouts(idle=-1)", "a number of seconds above 0"),
     "first byte": (lambda: HttpTimeouts(first_byte=ANY or "9"), "HttpTimeouts(first_byte='9')", "a number of seconds"),
@@ -121,6 +187,40 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
     "a number as messages": (lambda: Session(messages=ANY or 3), "messages is a list of Message", "set_messages("),
     "metadata": (lambda: Session(metadata=ANY or 3), "Session(): metadata is a dict", "got int"),
     "bus": (lambda: Session(event_bus=ANY or 3), "Session(): event_bus", "EventBus()"),
+    "title": (lambda: Session(title=ANY or 3), "Session(): title is a text", "got int"),
+    "owner": (lambda: Session(owner=ANY or 3), "Session(): owner is a text", "got int"),
+    "a dict in a session": (lambda: in_session({"role": "user"}), "session.messages has a dict", "set_messages("),
+    "a text in a session": (lambda: in_session("hi"), "session.messages has a str", "add_user_message("),
+    "metadata of a session": (lambda: go(session=Session(metadata={"a": object()})), "metadata of a session", "JSON"),
+    "level of a session": (
+        lambda: go(session=Session(approval=ANY or "x")),
+        "the session has the unknown approval level",
+        "ask, edits, auto",
+    ),
+    "name of a header": (lambda: Provider("p", "openai", headers=ANY or {1: "x"}), "provider 'p': headers", "of texts"),
+    "extra": (lambda: with_extra(object()), "the request is not JSON", "`extra` of the agent"),
+    "two contexts": (lambda: go(tools=[two_contexts]), "tool two_contexts: the parameters 'a' and 'b'", "use one"),
+    "negative usage": (
+        lambda: yields(*TEXT, UsageReport(Tokens(input=-1)), Finish("stop")),
+        "the provider 'demo' yielded an invalid UsageReport",
+        "at least 0",
+    ),
+    "a call without a tool": (
+        lambda: yields(PartStart(0, "tool"), PartEnd(0), Finish("tool_use")),
+        "the provider 'demo' yielded PartStart(0, 'tool')",
+        "without call_id and tool",
+    ),
+    "text after the end": (
+        lambda: yields(*TEXT, Finish("stop"), *TEXT),
+        "the provider 'demo' yielded PartStart after Finish",
+        "which is the last",
+    ),
+    "nested document": (lambda: import_document("[" * 9_000 + "]" * 9_000), "this is no session file", "too deeply"),
+    "calls of OpenAI": (
+        lambda: Session().set_messages([{"role": "assistant", "tool_calls": "x"}], "openai"),
+        "messages[0]: a field has another form",
+        "format openai",
+    ),
     "part": (lambda: register_part_type("count", int), "register_part_type: int", "a PartBase, or a plain class"),
     "history": (lambda: lower(ANY or [{"role": "user"}], family="any"), "lower() takes", "session.messages"),
     "text as history": (
@@ -214,3 +314,14 @@ def test_a_failed_assertion_in_a_script_fails_the_test():
 
     with pytest.raises(AssertionError):
         scripted(check)
+
+
+def test_messages_that_a_program_makes_are_an_earlier_conversation():
+    def repeat(request: Any) -> str:
+        return " ".join(message.content[0].text for message in request.prompt)
+
+    model = Provider("demo", kind="scripted", options={"script": repeat})
+    session = Session(messages=[Message("user", [TextPart("one")]), Message("assistant", [TextPart("two")])])
+    session.messages.append(Message("user", [TextPart("three")]))
+    session.messages.append(Message("assistant", [TextPart("four")]))
+    assert run(AGENT, "five", providers=[model], session=session).output == "one two three four five"

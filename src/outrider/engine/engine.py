@@ -449,7 +449,8 @@ class Engine:
     ) -> RunResult[Any]:
         """Add input to the session and wait for the result of the turn that processes it. With `output_type` its output
         is a value of that type, which `output_validators` check as in `run`; `instructions` are added to those of the
-        agent for this turn. The output type is not stored: after a restart, pass it to `resume` again."""
+        agent for this turn. The output type is not stored: after a restart, pass it to `resume` again. If the task that
+        waits is cancelled, the turn continues; `abort` ends it."""
         self._sessions.reject_own_turn(session_id)
         return await (await self.enqueue(session_id, content, output_type=output_type, **options))
 

@@ -383,9 +383,10 @@ class StreamTranslator:
                 pass
 
     def _translate_request(self, event: LLMRequestEvent | RetryScheduledEvent, agent: str) -> Iterator[StreamEvent]:
-        """Forget the text of the answer before; a retry has its own event."""
+        """Forget the text of the answer before, and its value: it was withdrawn, rejected, or not the last one. A retry
+        has its own event."""
         if not event.parent_call_id:
-            self._text, self._parse_at = "", 0
+            self._text, self._parse_at, self.partial = "", 0, None
         if isinstance(event, RetryScheduledEvent):
             data: dict[str, Any] = {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error}
             yield StreamEvent("retry", agent, data | {"withdrawn": bool(event.withdrawn), "model": event.model or None})
@@ -461,7 +462,8 @@ class RunStream(Generic[Out], AsyncIterator[StreamEvent]):
 
     @property
     def partial(self) -> Out | None:
-        """The newest value that the text so far contains; None before there is one."""
+        """The newest value that the text of the current answer contains, at the end the output; None before there is
+        one."""
         return self._state.translator.partial
 
     def __aiter__(self) -> Self:
@@ -500,7 +502,8 @@ class SyncRunStream(Generic[Out], Iterator[StreamEvent]):
 
     @property
     def partial(self) -> Out | None:
-        """The newest value that the text so far contains; None before there is one."""
+        """The newest value that the text of the current answer contains, at the end the output; None before there is
+        one."""
         return self._worker.stream.partial if self._worker.stream else None
 
     def __next__(self) -> StreamEvent:

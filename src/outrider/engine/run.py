@@ -55,7 +55,8 @@ from outrider.tracing.console import EventLogger
 from outrider.tracing.event_log import EventLog
 from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.events import Event
-from outrider.types.messages import Message
+from outrider.types.ids import now_ms
+from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ModelRef, TextPart, attachment_part
 from outrider.types.tool_state import Attachment
@@ -300,7 +301,7 @@ async def async_run(
     check_arguments("run()", {**given, "callback_seconds": callback_seconds})
     check_mode(mode, "the run")
     if isinstance(session, Session):
-        check_mode(session.mode, "the session")
+        _check_session(session)
     check_level(approval, "the run")
     files = check_attachments(attachments)
     check_message(message, can_be_empty=bool(files) or session is not None)
@@ -347,6 +348,23 @@ async def async_run(
         end.error.details["result"] = result
         raise end.error
     return result
+
+
+def _check_session(session: Session) -> None:
+    """Raise ConfigurationError for values of a session that the program has set. Messages that it appended to the list
+    become part of the session."""
+    check_mode(session.mode, "the session")
+    check_level(session.approval, "the session")
+    check_metadata(session.metadata)
+    for message in session.messages:
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"run(): session.messages has a {type(message).__name__}; add messages of an API with set_messages(…), "
+                "and others with add_user_message(…) and add_assistant_message(…)"
+            )
+        if not message.session_id:
+            message.join(session.id)
+        message.time = message.time or MessageTime(created=now_ms())
 
 
 def check_message(message: object, *, can_be_empty: bool = True) -> None:
@@ -460,7 +478,9 @@ async def _iterate_run(
         while (event := await queue.get()) is not None:
             yield event
         error = _failure_of(task)
-        state.result = error.details["result"] if error else task.result()
+        result = state.result = error.details["result"] if error else task.result()
+        if result.is_typed and result.reason == "completed":  # not every delta is parsed
+            state.translator.partial = result.output
         yield final_event(agent, state.result, error)
     finally:
         task.cancel()

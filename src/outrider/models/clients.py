@@ -290,6 +290,9 @@ class CustomClient:
         started = set[int]()
         try:
             while (delta := await self._next_delta(deltas)) is not _STREAM_END:
+                if is_complete:
+                    text = f"the provider {self.name!r} yielded {type(delta).__name__} after Finish, which is the last"
+                    raise ProviderError(text, provider=self.name)
                 is_complete = isinstance(self._check_delta(delta, started), Finish)
                 yield delta
         finally:
@@ -347,6 +350,9 @@ class CustomClient:
             text = f"the provider {self.name!r} yielded {type(delta).__name__}"
             raise ProviderError(f"{text}; it yields deltas of outrider.providers such as TextDelta", provider=self.name)
         match delta:
+            case PartStart(index=index, kind="tool") if not delta.call_id or not delta.tool:
+                text = f"the provider {self.name!r} yielded PartStart({index!r}, 'tool') without call_id and tool"
+                raise ProviderError(text, provider=self.name)
             case PartStart(index=index):
                 started.add(index)
             case TextDelta(index=index) | ReasoningDelta(index=index) | InputDelta(index=index) | PartEnd(index=index):
@@ -373,6 +379,8 @@ def _validate_fields(value: msgspec.Struct) -> None:
     fields = asdict(value)
     if isinstance(value, UsageReport) and isinstance(value.tokens, Tokens):  # pyright: ignore[reportUnnecessaryIsInstance]
         _validate_fields(value.tokens)
+        if min(value.tokens.input, value.tokens.output, value.tokens.reasoning) < 0:
+            raise msgspec.ValidationError("Expected numbers of at least 0 - at `$.tokens`")
     if isinstance(value, RemoteEvent):
         if not isinstance(value.event, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise msgspec.ValidationError(f"Expected an event, got `{type(value.event).__name__}` - at `$.event`")

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.types.modes import VendorTool
 from outrider.types.request import ModelSettings, Request, ToolSpec
 from outrider.types.tool_state import parse_data_url
@@ -33,6 +34,10 @@ def encode_json(value: Any) -> bytes:
     except UnicodeEncodeError:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=msgspec.json.decode)
         return text.encode("utf-8", "replace")
+    except TypeError as error:  # the other values of a request have been checked
+        raise ConfigurationError(
+            f"the request is not JSON: {error}; `extra` of the agent has JSON values only"
+        ) from error
 
 
 def build_body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray) -> bytes:

@@ -116,7 +116,7 @@ def journal_mode(path: Path, type_of: Callable[[Path], str] = file_system_type) 
 def open_connection(path: Path, *, cached_statements: int = 128) -> sqlite3.Connection:
     """Opens a connection that any thread may use, without implicit transactions. It waits for locks of others."""
     return sqlite3.connect(
-        path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=cached_statements
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=cached_statements
     )
 
 

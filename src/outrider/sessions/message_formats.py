@@ -44,7 +44,11 @@ def read_messages(messages: Iterable[Any], at: int, format: MessageFormat | None
             raise PartValidationError(
                 f"messages[{position}]: it has no field {error} of the format {chosen}"
             ) from error
-        except (ValueError, TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, LookupError) as error:
+            raise PartValidationError(
+                f"messages[{position}]: a field has another form than in the format {chosen} ({error})"
+            ) from error
+        except ValueError as error:
             raise PartValidationError(f"messages[{position}]: {error}") from error
     return reader.finish(at)
 

@@ -85,6 +85,10 @@ class Session:
             raise ConfigurationError(
                 "Session(): messages is a list of Message values; messages of an API are added with set_messages(…)"
             )
+        texts = {"title": title, "owner": owner, "agent": agent, "workspace_directory": workspace_directory}
+        for name, text in texts.items():
+            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"Session(): {name} is a text, got {type(text).__name__}")
         if not isinstance(metadata, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"Session(): metadata is a dict, got {type(metadata).__name__}")
         if not isinstance(event_bus, EventBus | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -104,6 +108,7 @@ class Session:
         """What other modules have computed from the messages and may compute again. It is not stored."""
         for message in self.messages:
             message.join(self.id)
+            message.time = message.time or MessageTime(created=clock())
         self._runs: dict[int, object] = {}  # the run that uses the session, by the id of this object: a copy has none
         self._bus = event_bus
         self._clock = clock

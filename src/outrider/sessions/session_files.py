@@ -64,6 +64,8 @@ def _decode_entries(document: bytes | str) -> list[Fields]:
     try:
         value = msgspec.json.decode(text)
         entries: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    except RecursionError as error:
+        raise PartValidationError("this is no session file: its JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         entries = list(_decode_lines(text))
     found = [entry for entry in entries if is_object(entry)]

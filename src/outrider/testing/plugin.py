@@ -2,6 +2,7 @@
 imported on first use."""
 
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,9 +40,11 @@ def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     from outrider.testing.replay import RecordedProviders
 
     recording = _is_recording(request, monkeypatch)
+    folder = _cassette_folder(request)
+    name = _test_name(request, lambda found: recording or (folder / f"{found}.jsonl").exists())
     marker = request.node.get_closest_marker("outrider_cassette")
     options = dict(marker.kwargs) if marker else {}
-    yield RecordedProviders(_cassette_folder(request) / f"{_test_name(request)}.jsonl", recording=recording, **options)
+    yield RecordedProviders(folder / f"{name}.jsonl", recording=recording, **options)
 
 
 @pytest.fixture
@@ -50,7 +53,9 @@ def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     to the test file). Without that option they run again offline, and all differences are reported."""
     from outrider.testing.replay import ReplayedAgents
 
-    yield ReplayedAgents(_cassette_folder(request), _test_name(request), recording=_is_recording(request, monkeypatch))
+    recording, folder = _is_recording(request, monkeypatch), _cassette_folder(request)
+    name = _test_name(request, lambda found: recording or (folder / f"{found}.session.json").exists())
+    yield ReplayedAgents(folder, name, recording=recording)
 
 
 @pytest.fixture(name="assert_stable_prefix")
@@ -75,5 +80,14 @@ def _cassette_folder(request: pytest.FixtureRequest) -> Path:
     return request.path.parent / "cassettes"
 
 
-def _test_name(request: pytest.FixtureRequest) -> str:
-    return re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{request.node.name}")
+def _test_name(request: pytest.FixtureRequest, is_used: Callable[[str], bool]) -> str:
+    """Returns the name of the test for its files: two tests of one module have different ones. A recording of version
+    0.2 or before has a name without the class and the hash."""
+    node: pytest.Item = request.node
+    classes = [one.name for one in node.listchain() if isinstance(one, pytest.Class)]
+    name = ".".join([request.path.stem, *classes, node.name])
+    values = node.name.partition("[")[2]
+    if re.search(r"[^\w.-]", values.removesuffix("]")):  # the name has these characters of parameters as "-"
+        name += f"-{zlib.crc32(values.encode()):08x}"
+    earlier, found = (re.sub(r"[^\w.-]+", "-", one) for one in (f"{request.path.stem}.{node.name}", name))
+    return found if is_used(found) or not is_used(earlier) else earlier

@@ -142,6 +142,11 @@ def _inspect_signature(function: Callable[..., Any], context_type: type, tool: s
     for parameter in _list_parameters(function, name):
         hint = hints.get(parameter.name, Any)
         if _is_context(hint, context_type):
+            if context_parameter is not None:
+                raise ConfigurationError(
+                    f"tool {name}: the parameters {context_parameter!r} and {parameter.name!r} both have the type "
+                    f"{context_type.__name__}; use one"
+                )
             context_parameter = parameter.name
         elif parameter.kind is parameter.VAR_KEYWORD:
             takes_more = not (more := _unpacked_fields(hint, compiler))
@@ -207,7 +212,8 @@ def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
         return typing.get_type_hints(target, include_extras=True)
     except NameError as error:
         raise UnresolvedHintError(
-            f"tool {tool}: a type hint names {error.name!r}, which cannot be found from the function's module"
+            f"tool {tool}: a type hint names {error.name!r}, which cannot be found from the function's module; define "
+            "or import it there, not in a function or under TYPE_CHECKING"
         ) from error
     except TypeError as error:
         raise ConfigurationError(f"tool {tool}: a type hint is not valid: {error}") from error

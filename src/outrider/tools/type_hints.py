@@ -245,7 +245,8 @@ class TypeCompiler:
             return typing.get_type_hints(cls, localns=local, include_extras=True)
         except NameError as error:
             raise UnsupportedTypeError(
-                f"a hint of {cls.__name__} names {error.name!r}, which its module does not have"
+                f"a hint of {cls.__name__} names {error.name!r}, which its module does not have; define or import it "
+                "there, not in a function or under TYPE_CHECKING"
             ) from error
 
 

@@ -130,7 +130,7 @@ def _check_provider(provider: Provider) -> None:
     if not isinstance(options, dict):
         raise ConfigurationError(f"provider {provider.name!r}: options is a dict, got {type(options).__name__}")
     if not isinstance(headers, dict) or not all(
-        isinstance(value, str) for value in cast("JsonObject", headers).values()
+        isinstance(text, str) for item in cast("JsonObject", headers).items() for text in item
     ):
         raise ConfigurationError(f"provider {provider.name!r}: headers is a dict of texts, such as {{'x-team': 'a'}}")
     known = _PROVIDER_OPTIONS.get(provider.kind)

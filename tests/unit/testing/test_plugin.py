@@ -95,3 +95,45 @@ async def test_loading_the_plugin_loads_nothing_of_the_engine():
     printed, _ = await child.communicate()
     engine = ("outrider.providers", "outrider.types", "outrider.app", "msgspec", "aiohttp")
     assert [name for name in printed.decode().split() if name.startswith(engine)] == []
+
+
+SIMILAR_TESTS = """
+import pytest
+from outrider.models.complete import complete
+
+def ask(cassette, question):
+    fields = {fields}
+    answer = complete(cassette.provider("demo", "openai", **fields), "demo-1", question)
+    assert answer.message.get_text_content() == "Hello"
+    assert cassette.unplayed == 0
+
+class TestFirst:
+    def test_it(self, outrider_cassette):
+        ask(outrider_cassette, "one")
+
+class TestSecond:
+    class TestInner:
+        def test_it(self, outrider_cassette):
+            ask(outrider_cassette, "two")
+
+@pytest.mark.parametrize("question", ["a b", "a/b", "a-b"])
+def test_several(outrider_cassette, question):
+    ask(outrider_cassette, question)
+"""
+
+
+@pytest.mark.slow
+async def test_tests_of_one_module_have_different_recordings_and_earlier_names_are_read(tmp_path: Path):
+    program, cassettes = tmp_path / "test_mine.py", tmp_path / "cassettes"
+    async with serving(*[Reply(events())] * 5) as server:
+        fields = {"api_key": KEY, "base_url": f"{server.url}/v1"}
+        program.write_text(SIMILAR_TESTS.replace("{fields}", repr(fields)))
+        code, printed = await run_pytest(tmp_path, "--outrider-record")
+        assert code == 0, printed
+    assert len(list(cassettes.iterdir())) == 5
+    program.write_text(SIMILAR_TESTS.replace("{fields}", "{}"))
+    code, printed = await run_pytest(tmp_path)
+    assert code == 0, printed
+    (cassettes / "test_mine.TestFirst.test_it.jsonl").rename(cassettes / "test_mine.test_it.jsonl")  # of version 0.2
+    code, printed = await run_pytest(tmp_path, "-k", "TestFirst")
+    assert code == 0, printed

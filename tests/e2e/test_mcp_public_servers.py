@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def lock_of(kind: str) -> Iterator[None]:
 
 def from_python(program: str) -> list[str]:
     """A program of the package index. All of them are installed at once, in one virtual environment without pip: most
-    of what they need is the same, and each environment took ten seconds of CPU time."""
+    of what they need is the same. uv, if it is installed, takes a tenth of the CPU time of pip."""
     folder = CACHE / "python"
     complete = folder / "complete"
     with lock_of("python"):
@@ -88,6 +89,8 @@ def from_python(program: str) -> list[str]:
             environment = [sys.executable, "-m", "venv", "--without-pip", "--clear", folder]
             runner = Path(pip.origin).with_name("__pip-runner__.py")  # as `pip --python` starts it
             install = [folder / "bin" / "python", runner, "install", "--quiet", "--no-compile"]
+            if uv := shutil.which("uv", path=f"{CACHE.parent / 'tools' / 'bin'}:{os.environ['PATH']}"):
+                install = [uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
             try:
                 subprocess.run(environment, check=True, capture_output=True, timeout=100)
                 subprocess.run([*install, *PYTHON_SERVERS], check=True, capture_output=True, timeout=200)

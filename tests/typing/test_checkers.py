@@ -1,6 +1,7 @@
 """Type checkers in strict mode infer the types of results and report planted mistakes in programs."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def check_with_pyright(programs: list[Path], folder: Path) -> Found:
 
 def check_with_mypy(programs: list[Path], folder: Path) -> Found:
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--show-absolute-path"]
-    command += [*map(str, programs), "--cache-dir", str(folder / "cache")]
+    command += [*map(str, programs), "--cache-dir", os.devnull]
     environment = {"MYPYPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}
     settings = folder / "mypy.ini"
     settings.write_text("[mypy]\n[mypy-outrider.*]\nignore_errors = True\nfollow_imports = silent\n")

@@ -26,7 +26,7 @@ from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
-from outrider.types.outcomes import BlockedAccess, CommandOutcome, GitOperation, OutcomeFile
+from outrider.types.outcomes import BlockedAccess, CommandOutcome, GitOperation, OutcomeAnswer, OutcomeFile
 
 MAX_FILES = 200
 MAX_DIFF_BYTES = 200_000
@@ -429,3 +429,9 @@ def changes_question(outcome: CommandOutcome) -> str:
     count = len(outcome.files) + outcome.more_files
     files = "1 file" if count == 1 else f"{count} files"
     return f"it changed {files} in its copy of the workspace; the workspace itself is unchanged"
+
+
+def reason_clause(answer: OutcomeAnswer) -> str:
+    """Returns the end of a sentence: the user's reason if there is one, and a full stop."""
+    words = answer.words.strip()
+    return f": {words}{'' if words.endswith(('.', '!', '?')) else '.'}" if words else "."

@@ -1,6 +1,6 @@
 """Checked conversion of plain data into values, with errors that name the field."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
@@ -164,15 +164,9 @@ def _unknown_fields(value: Any, cls: type[msgspec.Struct]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _with_fields(cls: type[S], names: tuple[str, ...]) -> type[S]:
-    fields: list[tuple[str, Any]] = [(name, Any) for name in names]
-    return msgspec.defstruct(  # pyright: ignore[reportReturnType]  a struct with bases=(cls,) is a cls
-        cls.__name__,
-        fields,
-        bases=(cls,),
-        module=cls.__module__,
-        tag_field=cls.__struct_config__.tag_field,
-        tag=cls.__struct_config__.tag,
-        frozen=cls.__struct_config__.frozen,
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
+    # `msgspec.defstruct` fails for a class with a metaclass of its own.
+    config = cls.__struct_config__
+    create_class = cast("Callable[..., type[S]]", type(cls))
+    namespace = {"__annotations__": dict.fromkeys(names, Any), "__module__": cls.__module__}
+    options = {"tag_field": config.tag_field, "tag": config.tag, "frozen": config.frozen}
+    return create_class(cls.__name__, (cls,), namespace, kw_only=True, forbid_unknown_fields=True, **options)

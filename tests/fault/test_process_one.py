@@ -57,10 +57,15 @@ async def test_process_one_reaps_orphans(tmp_path: Path):
 def states_below(pid: int) -> dict[int, str]:
     """The state of each descendant: one letter of ps."""
     rows = subprocess.run(["ps", "-e", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    processes = [
+        (int(number), int(parent), state) for number, parent, state in map(str.split, rows.stdout.splitlines())
+    ]
     found: dict[int, str] = {}
-    for number, parent, state in (line.split() for line in rows.stdout.splitlines()):
-        if int(parent) in (pid, *found):
-            found[int(number)] = state[0]
+    newest = {pid}
+    while newest:  # a child may have a smaller number than its parent
+        below = {number: state[0] for number, parent, state in processes if parent in newest}
+        newest = set(below)
+        found |= below
     return found
 
 

@@ -65,7 +65,7 @@ async def test_a_command_runs_on_the_server_and_is_sent_with_the_next_input(tmp_
     async with page_of(serving) as page:
         await say(page, "!echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over")
         shown = page.locator("details.by-hand")
-        await shown.get_by_text("begun").wait_for()
+        await shown.get_by_text("begun", exact=True).wait_for()
         (serving.workspace / "go").touch()
         await shown.locator(".status.done").wait_for()
         await say(page, "!echo $$ > pid; exec sleep 1000")

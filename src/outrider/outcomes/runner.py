@@ -772,7 +772,7 @@ def _with_note(result: ToolResult, note: str) -> ToolResult:
 
 def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
     """Returns the end of a call that wanted to change files and was not allowed to."""
-    why = f"The user did not let this command change files{_reason_clause(answer)}"
+    why = f"The user did not let this command change files{': ' + answer.words.rstrip('. ') if answer.words else ''}."
     if not answer.attended:
         why = reasons.UNATTENDED_WRITE
     return ToolFailure(
@@ -781,16 +781,10 @@ def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
     )
 
 
-def _reason_clause(answer: OutcomeAnswer) -> str:
-    """Returns the end of a sentence: the user's reason if there is one, and a full stop."""
-    words = answer.words.strip()
-    return f": {words}{'' if words.endswith(('.', '!', '?')) else '.'}" if words else "."
-
-
 def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
     would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
-    why = f"The user did not keep what this command changed{_reason_clause(answer)}"
+    why = f"The user did not keep what this command changed{': ' + answer.words.rstrip('. ') if answer.words else ''}."
     if not answer.attended:
         why = reasons.UNATTENDED_OUTCOME
     output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""

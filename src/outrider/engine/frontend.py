@@ -337,8 +337,8 @@ async def end_process(engine: Engine, session_id: str, process_id: str) -> bool:
 
 
 def read_process_output(engine: Engine, session_id: str, process_id: str, offset: int | None = None) -> OutputSlice:
-    """Return a chunk of a process's output: from `offset`, or its end."""
-    return _find_supervisor(engine, session_id, process_id).read(process_id, offset)
+    """Return a chunk of a process's output: from `offset`, or its end. What the model reads next is the same."""
+    return _find_supervisor(engine, session_id, process_id).peek(process_id, offset)
 
 
 async def send_input(engine: Engine, session_id: str, process_id: str, text: str, *, last: bool) -> None:

@@ -31,6 +31,11 @@ def clean_text(text: str) -> str:
     return sanitize_for_terminal(text.replace("\r\n", "\n")).expandtabs(TAB_WIDTH)
 
 
+def is_editable(text: str) -> bool:
+    """Whether a text field can show the text as it is: it may have tabs, but no control characters."""
+    return clean_text(text) == text.expandtabs(TAB_WIDTH)
+
+
 def reveal_text(text: str) -> str:
     """Returns text that a user approves, without tabs; control characters are shown as escapes, so that nothing of it
     is hidden."""

@@ -188,7 +188,7 @@ def outcome_facts(part: ToolPart) -> list[str]:
     if outcome.milliseconds is not None:
         facts.append(format_milliseconds(outcome.milliseconds))
     if outcome.error_reason not in ("", "failed"):
-        facts.append(outcome.error_reason)
+        facts.append(outcome.error_reason.replace("_", " "))
     if waits_for_approval(part):
         facts.append("needs approval")
     return facts

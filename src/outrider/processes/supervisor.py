@@ -183,6 +183,12 @@ class SupervisedCommand:
         self._read_offset = output_slice.end
         return output_slice
 
+    def peek(self, offset: int | None, max_bytes: int) -> OutputSlice:
+        """Returns output from an offset in bytes; without one, the last bytes. The next `read` is not affected."""
+        output = self.process.output
+        start = max(output.size - max_bytes, 0) if offset is None else offset
+        return output.read(start, max_bytes, complete=self.process.exited.is_set())
+
     def status(self) -> ProcessStatus:
         return ProcessStatus(
             id=self.id,
@@ -410,6 +416,11 @@ class ProcessSupervisor:
     def read(self, call_id: str, offset: int | None = None, max_bytes: int = READ_BYTES) -> OutputSlice:
         """Returns output from an offset in bytes; without one, the output since the previous read."""
         return self._table.get(call_id).read(offset, max_bytes)
+
+    def peek(self, call_id: str, offset: int | None = None, max_bytes: int = READ_BYTES) -> OutputSlice:
+        """Returns output from an offset in bytes; without one, its end. For users: the model's `read` continues where
+        its previous one ended."""
+        return self._table.get(call_id).peek(offset, max_bytes)
 
     async def write(self, call_id: str, text: str, *, limit: float = 10.0, last: bool = False) -> None:
         """Writes to the standard input of a process; `last` closes it afterwards."""

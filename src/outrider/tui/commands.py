@@ -358,10 +358,11 @@ async def _show_process(ui: ScreenApi, process: ProcessStatus) -> None:
     text = f"{fence}\n{output}\n{fence}" if output else "It has written nothing."
     close = AnswerKey("escape", "close", "close")
     if process.ending is not None:
-        await ui.ask_choice(clean_line(process.command, 60), f"{text}\n\n{process.ending.description}", (close,))
+        ended = f"{text}\n\n{process.ending.description}"
+        await ui.ask_choice(clean_line(process.command, 60), ended, (close,), at_end=True)
         return
     keys = (AnswerKey("e", "end", "end the process"), AnswerKey("u", "update", "read the output again"), close)
-    answer, _ = await ui.ask_choice(clean_line(process.command, 60), text, keys)
+    answer, _ = await ui.ask_choice(clean_line(process.command, 60), text, keys, at_end=True)
     if answer == "update":
         await _show_process(ui, process)
     elif answer == "end" and await ui.ask_confirmation("End this process?", f"`{process.command}`", "end it"):

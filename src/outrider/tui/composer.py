@@ -23,7 +23,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
-from outrider.presentation.formats import TAB_WIDTH, clean_text
+from outrider.presentation.formats import is_editable
 from outrider.tui.completion import (
     CompletionChoice,
     CompletionList,
@@ -57,7 +57,7 @@ class PasteBuffer:
         text = normalize_newlines(text)
         lines = text.count("\n") + 1
         short = lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS
-        if short and clean_text(text) == text.expandtabs(TAB_WIDTH):
+        if short and is_editable(text):
             return text
         number = len(self._texts) + 1
         self._texts[number] = text
@@ -285,7 +285,7 @@ class Composer(TextArea):
         """Replace the text; undo returns to the one before."""
         text = normalize_newlines(text)
         # An earlier input that is too long, or has control characters, is shown as a mark.
-        fits = len(text) <= MAX_EDITED_CHARS and clean_text(text) == text.expandtabs(TAB_WIDTH)
+        fits = len(text) <= MAX_EDITED_CHARS and is_editable(text)
         shown = text if fits else self._pastes.shorten_paste(text)
         self.history.checkpoint()
         self.replace(shown, self.document.start, self.document.end, maintain_selection_offset=False)

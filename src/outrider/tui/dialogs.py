@@ -516,10 +516,12 @@ class QuestionPanel(DialogPanel):
 
 
 class ChoicePanel(DialogPanel):
-    """A question of the application: a Markdown text and one key per answer."""
+    """A question of the application: a Markdown text and one key per answer. With `at_end`, the end of a long text is
+    shown first."""
 
-    def __init__(self, title: str, text: str, keys: Sequence[AnswerKey]) -> None:
+    def __init__(self, title: str, text: str, keys: Sequence[AnswerKey], *, at_end: bool = False) -> None:
         super().__init__()
+        self._at_end = at_end
         self._title = title
         self._text = text
         self._keys = keys
@@ -534,6 +536,12 @@ class ChoicePanel(DialogPanel):
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         return markdown_lines(self._text, width, palette)
+
+    def _laid_out(self) -> None:
+        if self._at_end and self.query(VerticalScroll) and self.query_one(VerticalScroll).max_scroll_y:
+            self._at_end = False
+            self.query_one(VerticalScroll).scroll_end(animate=False, immediate=True)
+        super()._laid_out()
 
 
 AnswerHandler = Callable[[str, str], Awaitable[None]]

@@ -268,8 +268,10 @@ class TuiScreen:
     async def edit_text(self, title: str, text: str) -> str | None:
         return await self._app.push_screen_wait(EditorScreen(title, text))
 
-    async def ask_choice(self, title: str, text: str, keys: Sequence[AnswerKey]) -> tuple[str, str]:
-        return await self.find_widget(DialogQueue).ask_and_wait(ChoicePanel(title, text, keys))
+    async def ask_choice(
+        self, title: str, text: str, keys: Sequence[AnswerKey], *, at_end: bool = False
+    ) -> tuple[str, str]:
+        return await self.find_widget(DialogQueue).ask_and_wait(ChoicePanel(title, text, keys, at_end=at_end))
 
     async def ask_confirmation(self, title: str, text: str, yes: str) -> bool:
         keys = (AnswerKey("y", "yes", yes), AnswerKey("n", "no", "no"), AnswerKey("escape", "no", ""))
@@ -368,8 +370,11 @@ class ScreenApi(Protocol):
         """Let the user edit a text; returns it, or None if cancelled."""
         ...
 
-    async def ask_choice(self, title: str, text: str, keys: Sequence[AnswerKey]) -> tuple[str, str]:
-        """Ask a question in place of the composer; returns the answer and its free text."""
+    async def ask_choice(
+        self, title: str, text: str, keys: Sequence[AnswerKey], *, at_end: bool = False
+    ) -> tuple[str, str]:
+        """Ask a question in place of the composer; returns the answer and its free text. With `at_end`, the end of a
+        long text is shown first."""
         ...
 
     async def session_shown(self) -> None:

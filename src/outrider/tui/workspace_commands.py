@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError, ProcessError, ToolFailure
-from outrider.presentation.formats import clean_line, clean_text, format_cost, format_count, format_tokens
+from outrider.presentation.formats import (
+    clean_line,
+    clean_text,
+    format_cost,
+    format_count,
+    format_tokens,
+    is_editable,
+)
 from outrider.project.extensions import CustomCommand, find_custom_commands, read_git_diff
 from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTrust, find_project
 from outrider.tui.completion import CompletionChoice
@@ -235,6 +242,9 @@ async def edit_memory(ui: ScreenApi, _: str) -> None:
         ui.show_notice(f"{path} is a link; edit its target", "warning")
         return
     before = await asyncio.to_thread(_read_text, path)
+    if before is None or not is_editable(before):
+        ui.show_notice(f"{path} is no plain text that can be edited here; use another editor", "warning")
+        return
     after = await ui.edit_text(str(path), before)
     if after is None or after == before:
         return
@@ -327,10 +337,13 @@ def _write_instructions(settings: Settings, path: Path, text: str) -> None:
         trust.remember_files()  # the user has written the change, so it needs no notice
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path) -> str | None:
+    """Return the text of a file, "" if it does not exist, or None if it is no UTF-8 text."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return None
+    except FileNotFoundError:
         return ""
 
 

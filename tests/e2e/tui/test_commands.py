@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Static
 
 from outrider.config.settings import read_settings
-from outrider.presentation.items import NoticeItem, TextItem, UserItem
+from outrider.presentation.items import NoticeItem, TextItem, ToolCallItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
 from outrider.tui.commands import COMMANDS
@@ -28,6 +29,7 @@ from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
 from outrider.tui.widgets.transcript import TranscriptWidget, WelcomeView
 from outrider.types.parts import CompactionPart, TextPart
+from outrider.types.tool_state import ToolCompleted
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
@@ -222,6 +224,42 @@ async def test_a_process_in_the_background_shows_its_output_and_is_ended_after_a
         await until(lambda: "the process was ended" in notes(app))
 
 
+async def test_the_end_of_an_output_is_shown_as_often_as_wanted_and_the_model_reads_all_of_it(
+    home, workspace, monkeypatch
+):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    command = {"command": "sleep 1; seq -f 'row %g.' 1 200; sleep 300", "background": True}
+    script: list[Any] = [[{"tool": "shell", "id": "call_1", "input": command}], "It runs."]
+    write_script(home, [*script, [call("process", action="read", process_id="call_1")], "Read."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "start it")
+        await until(lambda: "It runs." in shown_texts(app) and idle(app))
+        client, session_id = app.ui.controller.client, app.ui.controller.session_id
+        async with asyncio.timeout(LIMIT):
+            while "row 200." not in await client.read_process_output(session_id, "call_1"):
+                await asyncio.sleep(0.05)
+        await say(app, pilot, "/processes")
+        await opened(app, PickerScreen)
+        await pilot.press("enter")
+        for _ in range(2):
+            await until(lambda: panel_text(app, "row 1.") and panel_text(app, "row 200."))
+            await until(lambda: shows_end(app))
+            await pilot.press("u")
+        await pilot.press("escape")
+        await say(app, pilot, "read it")
+        await until(lambda: "Read." in shown_texts(app) and idle(app))
+        calls = [item.part for item in app.ui.controller.conversation.items if isinstance(item, ToolCallItem)]
+        assert isinstance(state := calls[-1].state, ToolCompleted)
+        assert "row 1.\n" in state.output
+        assert "row 200.\n" in state.output
+
+
+def shows_end(app: OutriderApp) -> bool:
+    """Whether the open dialog is longer than the screen, and scrolled to its end."""
+    found = app.ui.find_widget(panels.DialogQueue).query(VerticalScroll).results()
+    return any(0 < scroll.max_scroll_y == scroll.scroll_y for scroll in found)
+
+
 def panel_text(app: OutriderApp, text: str) -> bool:
     """Whether the open dialog contains the text."""
     panel = app.ui.find_widget(panels.DialogQueue).shown
@@ -370,6 +408,27 @@ async def test_instructions_are_edited_in_place(home: Path, workspace: Path):
         await pilot.press("ctrl+s")
         await until((home / "AGENTS.md").exists)
         assert (home / "AGENTS.md").read_text() == "Use tabs\n"
+
+
+async def test_instructions_keep_their_tabs_and_what_cannot_be_shown_is_not_edited(home: Path, workspace: Path):
+    write_script(home, ["Hello."])
+    (home / "AGENTS.md").write_text("make:\n\tgo\n")
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/memory")
+        await opened(app, PickerScreen)
+        await pilot.press("enter")
+        await opened(app, EditorScreen)
+        await pilot.press(*"A ")
+        await pilot.press("ctrl+s")
+        await until(lambda: any("written" in text for text in notes(app)))
+        assert (home / "AGENTS.md").read_text() == "A make:\n\tgo\n"
+        for content in (b"caf\xe9\n", b"a\x1b[31mb\n"):
+            app.ui.controller.conversation.items.clear()
+            (home / "AGENTS.md").write_bytes(content)
+            await say(app, pilot, "/memory")
+            await opened(app, PickerScreen)
+            await pilot.press("enter")
+            await until(lambda: any("use another editor" in text for text in notes(app)))
 
 
 async def test_choices_are_remembered_for_the_folder_except_for_background_mode(home: Path, workspace: Path, tmp_path):

@@ -40,7 +40,7 @@ from outrider.tui.widgets.status import QueuedInputLines, StatusInfo, side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
-from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolPending, ToolRunning
+from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 
 class Stage(App[None]):
@@ -398,6 +398,11 @@ def test_a_diff_is_drawn_with_its_numbers_and_control_characters_as_escapes():
 def test_the_reason_of_a_call_that_did_not_run_does_not_repeat_its_status(reason, words):
     heading, *_ = plain(ToolCallItem(ToolPart("c", "read", ToolPending().fail("not run", 1, reason=reason))))
     assert heading.split("  ")[-1].strip() == words
+
+
+def test_why_a_call_failed_is_shown_in_words():
+    state = ToolError({"path": "a"}, "There is no tool called x.", EndedTime(0, 0), "invalid_input")
+    assert plain(ToolCallItem(ToolPart(call_id="c", tool="x", state=state)))[0].endswith("errored · invalid input")
 
 
 def test_an_approval_shows_every_row_of_a_patch():

@@ -174,7 +174,8 @@ def _status_text(part: ToolPart, palette: Palette) -> Text:
     text.append(word, palette.style("quiet" if ended_well or waits else STATUS_MARKS[word][1]))
     if ended_well and outcome.milliseconds and outcome.milliseconds >= _MIN_SHOWN_MILLISECONDS:
         text.append(f" {format_milliseconds(outcome.milliseconds)}", palette.style("quiet"))
-    text.append(f" · {outcome.error_reason}" if outcome.error_reason not in ("", word) else "", palette.style("quiet"))
+    reason = outcome.error_reason.replace("_", " ")
+    text.append(f" · {reason}" if reason not in ("", word) else "", palette.style("quiet"))
     text.append(" · needs approval" if waits else "", palette.style("warn"))
     return text
 

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from outrider.presentation.formats import clean_line, clean_text
+from outrider.presentation.formats import clean_line, clean_text, is_editable
 from outrider.tui.driver import run_own_binding
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import text_line, wrap_text
@@ -211,7 +211,9 @@ class EditorScreen(ModalScreen[str | None]):
         with Vertical() as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "ctrl+s: accept · esc: cancel"
-            yield TextEditor(clean_text(self._text), soft_wrap=True, highlight_cursor_line=False)
+            # With its tabs: they are part of the text that is returned.
+            text = self._text if is_editable(self._text) else clean_text(self._text)
+            yield TextEditor(text, soft_wrap=True, highlight_cursor_line=False)
 
     def on_mount(self) -> None:
         self.query_one(TextArea).focus()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from outrider import (
     run_stream,
 )
 from outrider.events import LoopStartedEvent, SessionUpdatedEvent
+from outrider.providers import ModelCatalog
 from outrider.stores import MemoryStore, SqliteStore
 from tests.scenario.scripted_runs import call
 
@@ -663,3 +665,15 @@ async def test_an_engine_that_a_cancel_scope_leaves_ends_its_turns_and_releases_
         result = await engine.prompt(session, "again")
     assert result.output == "ok"
     assert [message.get_text_content() for message in result.session.messages] == ["x", "so far ", "again", "ok"]
+
+
+async def test_a_catalog_of_the_program_sets_the_price_of_scripted_answers():
+    catalog = ModelCatalog.from_config({"demo": {"prices": {"input": "100", "output": "200"}}})
+    models = scripted("Hello.", "Hello.")
+    async with Engine([helper()], models, catalog=catalog, limits=Limits(cost=1)) as engine:
+        result = await engine.prompt(await engine.create(), "x")
+    assert result.output == "Hello."
+    tokens = result.usage.tokens
+    assert result.cost == Decimal(tokens.input * 100 + tokens.output * 200) / 1_000_000 > 0
+    async with Engine([helper()], models, limits=Limits(cost=1)) as engine:
+        assert isinstance((await engine.prompt(await engine.create(), "x")).error, ConfigurationError)

@@ -2,6 +2,8 @@
 states what is wrong, where, and what to write."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from tempfile import mkdtemp
@@ -325,3 +327,35 @@ def test_messages_that_a_program_makes_are_an_earlier_conversation():
     session.messages.append(Message("user", [TextPart("three")]))
     session.messages.append(Message("assistant", [TextPart("four")]))
     assert run(AGENT, "five", providers=[model], session=session).output == "one two three four five"
+
+
+WITHOUT_EXTRAS = """
+import asyncio, sys
+for name in ("psycopg", "psycopg_pool", "dbos", "sqlalchemy"):
+    sys.modules[name] = None
+from outrider import Agent, Background, ConfigurationError, Engine, Provider
+from outrider.stores import *
+
+try:
+    PostgresStore("postgresql://localhost/a")
+except ConfigurationError as error:
+    print(error)
+
+async def main():
+    engine = Engine([Agent("a", "b", model="m", provider="demo")], [Provider("demo", "scripted")])
+    async with engine, Background(engine, "sqlite:///runs.db"):
+        pass
+
+try:
+    asyncio.run(main())
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_what_needs_an_extra_names_it_and_the_other_names_can_be_imported():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=False)
+    first, second = done.stdout.splitlines() or [done.stderr, ""]
+    assert "pip install 'outrider[postgres]'" in first
+    assert "pip install 'outrider[background]'" in second

@@ -105,6 +105,7 @@ class Background:
         self._client: JobClient | None = None
 
     async def __aenter__(self) -> Self:
+        _require_extra()
         from outrider.background.database import RunDatabase
         from outrider.background.jobs import open_job_client
         from outrider.background.worker import Worker
@@ -165,8 +166,19 @@ class Background:
         return RunHandle(run_id, self.jobs, as_output_type(output_type))
 
 
+def _require_extra() -> None:
+    """Raises ConfigurationError if the extra with the queue is not installed."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in ("dbos", "sqlalchemy") if find_spec(name) is None]:
+        raise ConfigurationError(
+            f"Background needs the extra `background` ({missing[0]} is missing): pip install 'outrider[background]'"
+        )
+
+
 def check_order(prompt: object, order: "JobOptions") -> None:
     """Raises ConfigurationError for an argument of `submit` that does not exist or has a wrong type."""
+    _require_extra()
     from outrider.background.jobs import JobOptions
     from outrider.background.records import JobOverrides, QueuePlacement
 

@@ -554,8 +554,8 @@ class CatalogPricing:
 
     def _find_facts(self, provider: str, model: str) -> tuple[ModelPrice | None, int | None, int | None]:
         configured, catalog = self._providers[provider], self._catalog
-        if configured.kind == "scripted":
-            return None, None, None
+        if configured.kind == "scripted" and not catalog.is_configured(configured.kind, model):
+            return None, None, None  # the name of a model says nothing about scripted answers
         if configured.kind == "custom":
             facts = describe_custom_model(configured, model)
             return _custom_price(facts), facts.context, facts.output

@@ -587,6 +587,10 @@ class ModelCatalog:
         prices = self.prices(kind, model, base_url=base_url)
         return None if prices is None else prices.compute_cost(tokens)
 
+    def is_configured(self, kind: str, model: str) -> bool:
+        """Returns whether the configuration has facts of this model."""
+        return f"{kind}/{model}" in self._overrides or model in self._overrides
+
     def prices(self, kind: str, model: str, *, base_url: str | None = None) -> ModelPrices | None:
         """Returns the rates of a model, with those for long prompts as tiers; None without a known price."""
         sources = (*self._price_sources(kind, model, base_url), self._listing)

@@ -52,12 +52,19 @@ LONG_FILES = (
     "e2e/test_local_model.py", "e2e/test_sandbox_escapes.py", "security/test_hostile_workspaces.py",
     "e2e/test_mcp_public_servers.py", "e2e/test_packaging.py", "e2e/tui/test_real_terminals.py",
     "e2e/background/test_chaos_cli.py", "e2e/background/test_soak.py", "e2e/server/test_generated_clients.py",
-    "e2e/server/test_page.py", "e2e/server/test_page_user_commands.py", "e2e/server/test_jobs_page.py",
     "e2e/background/test_outages.py", "e2e/background/test_one_machine.py", "security/test_information_flow.py",
     "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py", "typing/test_checkers.py",
     "e2e/background/test_parking.py", "e2e/background/test_rolling_upgrade.py", "e2e/test_documentation_site.py",
-    "e2e/server/test_page_settings.py", "recorded/test_conversations.py",
+    "recorded/test_conversations.py",
 )  # fmt: skip
+# A browser and its driver take 5 s of CPU time for each worker that starts them, so two workers are given these files.
+BROWSER_FILES = (
+    "e2e/server/test_page.py", "e2e/server/test_page_daily_use.py", "e2e/server/test_page_settings.py",
+    "e2e/server/test_page_input.py", "e2e/server/test_page_user_commands.py", "e2e/server/test_jobs_page.py",
+    "e2e/server/test_page_workspace.py", "e2e/server/test_page_questions.py", "e2e/server/test_oidc_login.py",
+    "e2e/server/test_reverse_proxy.py",
+)  # fmt: skip
+BROWSERS = 2
 QUICK_FOLDERS = ("architecture/", "contract/", "scenario/", "unit/")
 
 
@@ -86,8 +93,12 @@ def long_files_first(items: list[pytest.Item], workers: int) -> list[pytest.Item
     for item in items:
         files.setdefault(item.path.relative_to(ROOT / "tests").as_posix(), []).append(item)
     early = [name for name in LONG_FILES if name in files]
-    early += [name for name in files if name not in LONG_FILES and not name.startswith(QUICK_FOLDERS)]
-    queues = [[item for name in early[worker::workers] for item in files.pop(name)] for worker in range(workers)]
+    early += [name for name in files if name not in LONG_FILES + BROWSER_FILES and not name.startswith(QUICK_FOLDERS)]
+    names = [early[worker::workers] for worker in range(workers)]
+    with_browser = [name for name in BROWSER_FILES if name in files]
+    for number in range(BROWSERS):
+        names[number - BROWSERS][:0] = with_browser[number::BROWSERS]
+    queues = [[item for name in chosen for item in files.pop(name)] for chosen in names]
     quick = [item for found in files.values() for item in found]
     ordered: list[pytest.Item] = []
     for number, queue in enumerate(queues):

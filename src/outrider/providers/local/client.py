@@ -280,14 +280,16 @@ class RuntimeRequest:
         request_text = RecentCalls(request.prompt).request_text
         if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
             return None
-        facts = names.plan_question(request, request_text).facts
-        known = "\n".join((request.system or "", seen_text(request.prompt, self._tool_prompt), *facts))
+        plan, prompt = names.plan_question(request, request_text), self._tool_prompt
+        known = "\n".join((request.system or "", seen_text(request.prompt, prompt), *plan.facts))
+        has_items = bool(plan.described_files)
         return AnswerCheck(
             known,
             lambda name: names.has_file(request, name),
-            self._tool_prompt.max_answer_characters,
-            self._tool_prompt.list_example_words(),
-            self._tool_prompt.max_answer_sentences,
+            prompt.max_answer_characters,
+            prompt.list_example_words(),
+            prompt.max_introduction_sentences if has_items else prompt.max_answer_sentences,
+            has_items=has_items,
         )
 
     def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:

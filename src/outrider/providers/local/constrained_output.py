@@ -214,8 +214,9 @@ class AnswerCheck:
     A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
     whether the workspace has a file of a name. `example_words` occur in the examples of the prompt: a sentence with one
     is not about this workspace, unless the model has read the word there. `max_sentences` are those outside of lists
-    and code: a small model states what it knows in a few, and then starts to invent. What only introduces something (a
-    sentence that ends in a colon, the start of a code block) passes together with what follows it.
+    and code: a small model states what it knows in a few, and then starts to invent. Further ones end the answer; if a
+    list follows (`has_items`), they are left out. What only introduces something (a sentence that ends in a colon, the
+    start of a code block) passes together with what follows it.
     """
 
     def __init__(
@@ -225,7 +226,10 @@ class AnswerCheck:
         max_characters: int,
         example_words: Iterable[str] = (),
         max_sentences: int = 1_000,
+        *,
+        has_items: bool = False,
     ) -> None:
+        self._has_items = has_items
         self._known_text = known_text
         self._known_words = _MARKS.sub(" ", known_text)
         self._lowered_text = known_text.lower()
@@ -245,7 +249,8 @@ class AnswerCheck:
 
     @property
     def is_full(self) -> bool:
-        return self._left_characters <= 0 or self._left_sentences <= 0 or self._dropped >= _MAX_DROPPED_SENTENCES
+        has_all_sentences = self._left_sentences <= 0 and not self._has_items
+        return self._left_characters <= 0 or has_all_sentences or self._dropped >= _MAX_DROPPED_SENTENCES
 
     def feed(self, text: str) -> str:
         """Returns the sentences that are complete now and pass."""
@@ -280,19 +285,23 @@ class AnswerCheck:
             return ""
         if sentence.lstrip().startswith(_FENCE):
             return self._pass_fence(sentence, gap)
+        is_item = bool(_LIST_ITEM.match(sentence)) or (self._is_item and "\n" not in self._gap)
+        if self._left_sentences <= 0 and not (is_item or self._is_code):
+            self._gap = "\n\n"  # before the list that follows
+            return ""
         compared = " ".join(sentence.split()).lower()
         is_repeated = len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed
         if is_repeated or not self._is_true(sentence):
             self._dropped += 1
             self._left_out += not is_repeated
             return ""
+        self._is_item = is_item
         if sentence.endswith(":") and not self._is_code:
             self._introduction += self._spaced(sentence, gap)
             return ""
         if compared:
             self._passed.add(compared)
         self._has_code = self._is_code
-        self._is_item = bool(_LIST_ITEM.match(sentence)) or (self._is_item and "\n" not in self._gap)
         self._left_sentences -= not (self._is_code or self._is_item) and sentence.endswith((".", "!", "?"))
         return self._take_introduction() + self._spaced(sentence, gap)
 

@@ -65,6 +65,7 @@ class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
     max_system_characters: int = 6_000
     max_answer_characters: int = 2_000
     max_answer_sentences: int = 5
+    max_introduction_sentences: int = 3  # before a list of files
     max_looks: int = 3
     max_looked_characters: int = 6_000
     allows_text: bool = False

@@ -131,6 +131,13 @@ def test_an_answer_ends_after_a_few_sentences_but_lists_and_code_do_not_count():
     assert check.feed(text) + check.finish() == text.removesuffix(" Five.")
 
 
+def test_a_list_of_files_follows_a_long_introduction():
+    items = "\n\n- README.rst: It is read. It is short.\n- src: Code is here."
+    check = AnswerCheck(SEEN, lambda name: name in ("README.rst", "src"), 1000, max_sentences=2, has_items=True)
+    text = f"One is here. Two is too. Three is left out. Four:{items}"
+    assert "".join(map(check.feed, text)) + check.finish() == f"One is here. Two is too.{items}"
+
+
 @pytest.mark.parametrize("bad", ["It reads example.ini again. ", "The server is in app.py now. "])
 def test_an_answer_ends_when_too_many_sentences_are_dropped(bad):
     check = AnswerCheck(SEEN, lambda _: False, 1000)

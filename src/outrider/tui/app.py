@@ -335,7 +335,9 @@ class OutriderApp(App[int]):
         text = event.text
         if text.startswith("/"):
             self.action_run_command(text)
-        elif text.startswith("!") and text[1:].strip():
+        elif text == "!":
+            self.notify("Write a command after the exclamation mark.")
+        elif text.startswith("!"):
             self.start_work(self.ui.controller.run_command(text[1:].strip(), self.ui.redraw))
         else:
             self.start_work(self._send_prompt(text, queue=event.queue))

@@ -164,7 +164,10 @@ class DialogPanel(Vertical, can_focus=True):
                 self._show_rest()
             case _:
                 found = next((key for key in self.keys if event.key == key.key), None)
-                if not self._is_deliberate() or found is None:
+                if found is None:
+                    self._expect_pause(event)
+                    return
+                if not self._is_deliberate():
                     return
                 self.choose_key(found)
         event.stop()
@@ -185,6 +188,11 @@ class DialogPanel(Vertical, can_focus=True):
         now = monotonic()
         self._armed, self._last_key = now - self._last_key >= ARMED_AFTER, now
         return self._armed
+
+    def _expect_pause(self, event: events.Key) -> None:
+        """After a character that is no answer, the user is typing a text: the next characters are no answers either."""
+        if event.is_printable:
+            self._armed, self._last_key = False, monotonic()
 
     def choose_key(self, key: AnswerKey) -> None:
         if not key.placeholder:

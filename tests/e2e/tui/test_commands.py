@@ -18,12 +18,13 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from outrider.config.settings import read_settings
-from outrider.presentation.items import NoticeItem, TextItem, ToolCallItem, UserItem
+from outrider.presentation.items import CommandItem, NoticeItem, TextItem, ToolCallItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
 from outrider.tui.commands import COMMANDS
 from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer
+from outrider.tui.rendering.items import item_lines
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
@@ -631,3 +632,17 @@ async def test_quitting_says_which_background_commands_will_end(home, workspace)
         assert app._describe_quit() == "The session is stored; 1 background command will end."
         await pilot.press("ctrl+c")
         await until(lambda: any("1 background command will end" in note.message for note in app._notifications))
+
+
+async def test_an_exclamation_mark_alone_is_not_sent(home, workspace):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, " ! ")
+        await until(lambda: any("Write a command" in note.message for note in app._notifications))
+        await say(app, pilot, "!exit 3")
+        await until(lambda: len(app.ui.controller.conversation.items) == 1)
+        (item,) = app.ui.controller.conversation.items
+        assert isinstance(item, CommandItem)
+        await until(lambda: item.exit_status == "exit code 3")
+        assert [line.plain.strip() for line in item_lines(item, 60, DARK)] == ["! exit 3", "exit code 3"]
+        assert shown_texts(app) == []

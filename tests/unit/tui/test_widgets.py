@@ -514,6 +514,11 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         await pilot.press(*"yes, always")
         assert answers == []
         monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        await pilot.press("/")  # the start of a command, not an answer
+        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        await pilot.press(*"find")
+        assert answers == []
+        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
         await pilot.press("y")
         await pilot.pause()
         assert answers == [("once", "")]

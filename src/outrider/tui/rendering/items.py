@@ -160,9 +160,8 @@ def _notice_lines(item: NoticeItem, width: int, palette: Palette) -> list[Text]:
 def _command_lines(item: CommandItem, width: int, palette: Palette) -> list[Text]:
     command = Text(clean_text(item.command), palette.style("text", bold=True), end="")
     lines = indent_lines(wrap_text(command, max(width - 2, 8)), text_line("! ", palette.style("accent")))
-    hidden, rows = last_lines(
-        clean_text(item.output).rstrip("\n").split("\n"), EXPANDED_LINES if item.expanded else 2 * OUTPUT_LINES
-    )
+    text = clean_text(item.output).rstrip("\n")
+    hidden, rows = last_lines(text.split("\n") if text else [], EXPANDED_LINES if item.expanded else 2 * OUTPUT_LINES)
     output = [piece for row in rows for piece in wrap_text(text_line(row, palette.style("quiet")), max(width - 2, 8))]
     if hidden:
         output.insert(0, text_line(f"… {format_count(hidden, 'line')} above", palette.style("faint")))

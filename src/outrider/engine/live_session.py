@@ -202,13 +202,17 @@ class LiveSession:
 
     def reject_own_turn(self) -> None:
         """Raise SessionInUseError if the caller is a function of the running turn: it would wait for its own end."""
-        task = asyncio.current_task()
-        in_turn = self.in_turn and self._context is not None and task in self._context.run.tasks
-        if in_turn or (task is self._worker and task is not None):
+        if self._is_called_by_turn():
             raise SessionInUseError(
                 "a tool or another function of a turn cannot wait for the next turn of its own session: add input with "
                 "Engine.enqueue() and do not await its future, or use another session"
             )
+
+    def _is_called_by_turn(self) -> bool:
+        """Return whether the current task is the worker, or runs a function of its turn."""
+        task = asyncio.current_task()
+        in_turn = self.in_turn and self._context is not None and task in self._context.run.tasks
+        return in_turn or (task is self._worker and task is not None)
 
     def plan(self) -> ProposedPlan | None:
         """Return the unanswered plan of the last turn, or None."""
@@ -300,11 +304,11 @@ class LiveSession:
 
     async def _abort_and_resolve(self) -> None:
         """Abort the turn, then resolve the futures of input that waits. The turn ends before the journal is closed,
-        also if the caller is cancelled meanwhile."""
+        also if the caller is cancelled meanwhile, unless the turn waits for the caller."""
         try:
             await self.abort()
         except asyncio.CancelledError:
-            if self._worker is not None:
+            if self._worker is not None and not self._is_called_by_turn():
                 await wait_to_end(asyncio.wait([self._worker], timeout=self._runtime.callback_seconds))
             raise
         finally:

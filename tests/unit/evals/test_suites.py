@@ -149,7 +149,7 @@ def test_a_suite_in_python_imports_files_next_to_it_and_errors_have_a_line(tmp_p
     (tmp_path / "good.py").write_text(f"{head}cases = [EvalCase(name='a', prompt=prompts_of_mine.TEXT)]\n")
     (tmp_path / "wrong.py").write_text(f"{head}cases = [EvalCase(nam='a')]\n")
     assert load_suite(tmp_path / "good.py").cases[0].prompts == ("do it",)
-    with pytest.raises(ConfigurationError, match=r"wrong\.py, line 3: TypeError"):
+    with pytest.raises(ConfigurationError, match=r"wrong\.py, line 3: ConfigurationError"):
         load_suite(tmp_path / "wrong.py")
 
 

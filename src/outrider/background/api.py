@@ -42,21 +42,23 @@ class RunHandle(Generic[Out]):
         return await self._job_client.get_report(self.id) or _report_without_worker(await self.show())
 
     async def output(self) -> Out:
-        """Waits until the run ends and returns its answer: a value of the `output_type`, else the text. Raises
-        OutputUnavailableError if the run ended without one."""
+        """Waits until the run ends and returns its answer: a value of the `output_type`, else the text so far. Raises
+        OutputUnavailableError if the run failed or ended without an answer."""
         report = await self.result()
-        if self._output_type is None:
-            return cast("Out", report.outcome.output)
-        problem = report.outcome.error
-        if report.outcome.reason == "completed":
-            try:
-                return self._output_type.parse_answer(report.outcome.output)
-            except OutputMismatch as error:
-                problem = error.message
+        outcome, problem, wanted = report.outcome, report.outcome.error, "an answer"
+        if self._output_type is not None:
+            wanted = f"a value of {self._output_type.name}"
+            if outcome.reason == "completed":
+                try:
+                    return self._output_type.parse_answer(outcome.output)
+                except OutputMismatch as error:
+                    problem = error.message
+        elif outcome.reason == "completed" or (outcome.output and outcome.reason != "error"):
+            return cast("Out", outcome.output)
         raise OutputUnavailableError(
-            f"run {self.id} ended with the reason {report.outcome.reason!r} before there was a value of "
-            f"{self._output_type.name}{f': {problem}' if problem else ''}",
-            reason=report.outcome.reason,
+            f"run {self.id} ended with the reason {outcome.reason!r} before there was {wanted}"
+            f"{f': {problem}' if problem else ''}",
+            reason=outcome.reason,
             result=report,
         )
 

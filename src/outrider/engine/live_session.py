@@ -304,7 +304,7 @@ class LiveSession:
 
     async def _abort_and_resolve(self) -> None:
         """Abort the turn, then resolve the futures of input that waits. The turn ends before the journal is closed,
-        also if the caller is cancelled meanwhile, unless the caller is a function of that turn."""
+        also if the caller is cancelled meanwhile, unless the turn waits for the caller."""
         is_own = self._is_called_by_turn()
         try:
             await self.abort()

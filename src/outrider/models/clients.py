@@ -290,7 +290,7 @@ class CustomClient:
         started = set[int]()
         try:
             while (delta := await self._next_delta(deltas)) is not _STREAM_END:
-                if is_complete:
+                if is_complete and self._checks_parts:
                     text = f"the provider {self.name!r} yielded {type(delta).__name__} after Finish, which is the last"
                     raise ProviderError(text, provider=self.name)
                 is_complete = isinstance(self._check_delta(delta, started), Finish)
@@ -350,7 +350,7 @@ class CustomClient:
             text = f"the provider {self.name!r} yielded {type(delta).__name__}"
             raise ProviderError(f"{text}; it yields deltas of outrider.providers such as TextDelta", provider=self.name)
         match delta:
-            case PartStart(index=index, kind="tool") if not delta.call_id or not delta.tool:
+            case PartStart(index=index, kind="tool") if self._checks_parts and not (delta.call_id and delta.tool):
                 text = f"the provider {self.name!r} yielded PartStart({index!r}, 'tool') without call_id and tool"
                 raise ProviderError(text, provider=self.name)
             case PartStart(index=index):
@@ -365,6 +365,8 @@ class CustomClient:
                 pass
         try:
             _validate_fields(delta)
+            if self._checks_parts and isinstance(delta, UsageReport):
+                _check_tokens(delta.tokens)
         except msgspec.ValidationError as error:
             text = f"the provider {self.name!r} yielded an invalid {type(delta).__name__}: {error}"
             raise ProviderError(text, provider=self.name) from error
@@ -379,13 +381,17 @@ def _validate_fields(value: msgspec.Struct) -> None:
     fields = asdict(value)
     if isinstance(value, UsageReport) and isinstance(value.tokens, Tokens):  # pyright: ignore[reportUnnecessaryIsInstance]
         _validate_fields(value.tokens)
-        if min(value.tokens.input, value.tokens.output, value.tokens.reasoning) < 0:
-            raise msgspec.ValidationError("Expected numbers of at least 0 - at `$.tokens`")
     if isinstance(value, RemoteEvent):
         if not isinstance(value.event, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise msgspec.ValidationError(f"Expected an event, got `{type(value.event).__name__}` - at `$.event`")
         return
     msgspec.convert(fields, type(value), from_attributes=True)
+
+
+def _check_tokens(tokens: Tokens) -> None:
+    """Raises msgspec.ValidationError for negative numbers: they would lower the usage and the cost of a run."""
+    if min(tokens.input, tokens.output, tokens.reasoning, tokens.cache.read, tokens.cache.write) < 0:
+        raise msgspec.ValidationError("Expected numbers of at least 0 - at `$.tokens`")
 
 
 async def _close_generator(deltas: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider import Background, ConfigurationError, Engine, OutputUnavailableError
+from outrider import Background, ConfigurationError, Engine, InvalidRequestError, OutputUnavailableError
 from tests.scenario.scripted_runs import agent, scripted
 
 
@@ -52,3 +52,18 @@ async def test_a_background_run_has_a_typed_output(tmp_path: Path):
         with pytest.raises(OutputUnavailableError, match="before there was a value of int"):
             await background.run(handle.id, int).output()
     assert seen[0].schema["required"] == ["dead"]
+
+
+@pytest.mark.slow
+async def test_the_output_of_a_run_that_failed_or_never_started_is_an_error_and_no_empty_text(tmp_path: Path):
+    database, model = f"sqlite:///{tmp_path / 'runs.sqlite'}", scripted([InvalidRequestError("no such field")])
+    async with Engine([agent()], [model]) as engine, Background(engine, database) as background:
+        handle = await background.submit("x", workspace=str(tmp_path), worktree=False)
+        with pytest.raises(OutputUnavailableError, match="before there was an answer: no such field") as caught:
+            await handle.output()
+        assert caught.value.reason == "error"
+    async with Engine([agent()], [model]) as engine, Background(engine, database, works=False) as background:
+        handle = await background.submit("y", workspace=str(tmp_path), worktree=False)
+        await handle.cancel()
+        with pytest.raises(OutputUnavailableError, match="'aborted' before there was an answer"):
+            await handle.output()

@@ -41,9 +41,8 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Excludes the collected tests and the imported modules from garbage collection: they live until the end, and every
     full collection would go through all of them."""
-    gc.enable()
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 # Files that take longest, or whose tests share what takes long to build. Each worker starts with some of them, so that

@@ -228,6 +228,7 @@ _LIMIT_HEADERS = (
     "x-ratelimit",
 )
 _EPOCH_SECONDS, _EPOCH_MILLISECONDS = 1e9, 1e12
+_MAX_RESET_CHARACTERS = 100  # matching time spans in a long row of digits takes quadratic time
 
 
 def _limit_reset(headers: Mapping[str, str], now: float | None) -> float | None:
@@ -251,7 +252,7 @@ def _current_time(headers: Mapping[str, str], now: float | None) -> float:
 
 
 def _reset_seconds(value: str | None, now: float) -> float | None:
-    if not value:
+    if not value or len(value) > _MAX_RESET_CHARACTERS:
         return None
     number = _parse_seconds(value)
     if number is not None:

@@ -223,3 +223,8 @@ def test_a_rate_limit_is_distinguished_from_an_exhausted_quota(
 ):
     error = build_provider_error(message, status=429)
     assert (type(error), error.retry_after) == (expected, wait)
+
+
+@pytest.mark.parametrize("end", ["", "x"])
+def test_a_long_row_of_digits_is_no_time(end):
+    assert parse_retry_after({"retry-after": "1" * 500_000 + end}) is None

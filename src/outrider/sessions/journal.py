@@ -354,8 +354,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._tasks.start_task(self._drain_in_order())
 
     def _start_draft_flush(self) -> None:
-        """Starts a flush, unless there are no drafts and a running write includes everything else."""
-        if self._drafts or not self._tasks:
+        """Starts a flush, unless there are no drafts and nothing is queued, or a running write includes all of it."""
+        if self._drafts or (self._queue and not self._tasks):
             self._tasks.start_task(self._flush_quietly())
 
     async def _flush_quietly(self) -> None:

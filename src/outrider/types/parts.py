@@ -27,14 +27,16 @@ from outrider.types.tool_state import (
 from outrider.types.validate import convert, listed
 
 
-class CacheTokens(msgspec.Struct, frozen=True):
+# With `gc=False` the garbage collector visits neither these values, which cannot be part of a cycle, nor the step parts
+# that hold them. A session has some of them for each of its steps.
+class CacheTokens(msgspec.Struct, frozen=True, gc=False):
     """Prompt tokens that were read from or written to the provider's prompt cache."""
 
     read: int = 0
     write: int = 0
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class Tokens(msgspec.Struct, frozen=True, gc=False):
     """Disjoint token counts that add up to `total`: `input` excludes tokens read from or written to a cache, `output`
     excludes reasoning tokens if the provider reports them separately."""
 
@@ -306,7 +308,7 @@ class BodyEdit(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: int = 0
 
 
-class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is stored about the body of a request, besides the transcript, to build the same bytes again.
 
     `size` and `digest` describe the whole body. `head` is the text before the messages, in which a control character

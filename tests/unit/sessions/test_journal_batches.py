@@ -7,7 +7,7 @@ import pytest
 
 from outrider.errors import PartValidationError, StorageFullError
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import Journal, create_journal
+from outrider.sessions.journal import FLUSH_SECONDS, Journal, create_journal
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredValue
 from outrider.sessions.session import Session
@@ -80,6 +80,29 @@ async def test_changes_without_a_waiter_are_stored_too(harness: JournalHarness):
             await asyncio.sleep(0)
         assert await texts(harness, journal) == ["a"]
         assert [text for text, _ in harness.received] == ["a"]
+
+
+async def test_the_flush_timer_starts_no_task_if_everything_is_stored(
+    harness: JournalHarness, monkeypatch: pytest.MonkeyPatch
+):
+    journal, message = await harness.journal()
+    async with journal:
+        flushes, flush = list[bool](), journal.flush_drafts
+
+        async def counted() -> None:
+            flushes.append(True)
+            await flush()
+
+        monkeypatch.setattr(journal, "flush_drafts", counted)
+        journal.put_part_soon(TextPart("a"), message)
+        await journal.put_message(message)
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+        assert not flushes
+        journal.put_part_soon(TextPart("b"), message)
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+        assert await texts(harness, journal) == ["a", "b"]
+        assert len(flushes) == 1
+        monkeypatch.undo()
 
 
 async def test_one_that_cannot_be_preserved_fails_alone_and_the_next_who_waits_learns_of_it(harness: JournalHarness):

@@ -1,7 +1,9 @@
 """JSON of parts and messages: exact, tolerant of what is newer, clear about what is wrong."""
 
+import gc
 import json
 from dataclasses import dataclass
+from decimal import Decimal
 
 import msgspec
 import pytest
@@ -34,6 +36,7 @@ from outrider import (
     validate_part,
 )
 from outrider import types as outrider_types
+from outrider.types.parts import CacheTokens, SentRequestRecord, StepFinishPart, StepStartPart
 from tests.fixtures import strategies
 from tests.fixtures.cases import for_each
 
@@ -251,6 +254,12 @@ def test_a_part_with_a_value_of_the_wrong_type_is_not_stored():
 def test_what_exists_only_for_a_model_is_not_stored():
     with pytest.raises(PartValidationError, match="store a ToolPart"):
         validate_part(owned(ToolUsePart(tool_id="a", tool_name="b")))
+
+
+def test_the_garbage_collector_does_not_visit_the_parts_of_steps():
+    finish = StepFinishPart("stop", None, Decimal("0.1"), Tokens(1, 2, 3, CacheTokens(4, 5)))
+    start = StepStartPart(None, SentRequestRecord(5, "digest", form=("openai", "chat")))
+    assert not any(map(gc.is_tracked, (finish, finish.tokens, start, start.request)))
 
 
 def test_type_is_a_literal_of_its_kind():

@@ -34,13 +34,13 @@ _sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
 class WriteRequest:
     """One write and, if it cannot be committed at once, the future that its caller awaits."""
 
-    __slots__ = ("_claim", "_error", "_future", "_result", "loop", "synced", "timeout", "write")
+    __slots__ = ("_claim", "_error", "_result", "future", "loop", "synced", "timeout", "write")
 
     def __init__(self, write: Write[Any], *, synced: bool) -> None:
         self.write = write
         self.synced = synced
         self.loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[Any] | None = None
+        self.future: asyncio.Future[Any] | None = None
         self.timeout: asyncio.TimerHandle | None = None  # shared by all requests of one submission
         self._result: Any = None
         self._error: Exception | None = None
@@ -48,20 +48,18 @@ class WriteRequest:
 
     def make_future(self) -> None:
         """Creates the future, because the caller has to wait. Must run in the thread of its event loop."""
-        if self._future is None:
-            self._future = self.loop.create_future()
+        if self.future is None:
+            self.future = self.loop.create_future()
 
-    async def wait_result(self) -> Any:
-        """Returns the result of the write, or raises its exception."""
-        if self._future is not None:
-            return await self._future
+    def result(self) -> Any:
+        """Returns the result of a write that was committed at once, or raises its exception."""
         if self._error is not None:
             raise self._error
         return self._result
 
     def try_claim(self) -> bool:
         """Returns True once: to the thread that starts the write, or to the timeout that cancels it."""
-        return (self._future is None or not self._future.done()) and self._claim.acquire(blocking=False)
+        return (self.future is None or not self.future.done()) and self._claim.acquire(blocking=False)
 
     def release_claim(self) -> None:
         """Undoes a claim after a failed start, so that another thread can run the write."""
@@ -77,12 +75,12 @@ class WriteRequest:
         """Sets the result or exception of the future, if there is one. Must run in the thread of its event loop."""
         if self.timeout is not None:
             self.timeout.cancel()
-        if self._future is None or self._future.done():
+        if self.future is None or self.future.done():
             return
         if self._error is not None:
-            self._future.set_exception(self._error)
+            self.future.set_exception(self._error)
         else:
-            self._future.set_result(self._result)
+            self.future.set_result(self._result)
 
 
 def deliver_from_thread(requests: Sequence[WriteRequest]) -> None:
@@ -277,7 +275,8 @@ class DatabaseWriter:
             self._submit_to_thread([request])
         else:
             self._submit(self._loop_writer, request)
-        return await request.wait_result()
+        # Not in a coroutine of the request: many sessions wait here, and each would create one more for each write.
+        return request.result() if request.future is None else await request.future
 
     def read_inline(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
         """Runs a fast query on the inline connection, whose page cache is warm; returns None if it is not available."""

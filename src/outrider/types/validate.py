@@ -164,7 +164,7 @@ def _unknown_fields(value: Any, cls: type[msgspec.Struct]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _with_fields(cls: type[S], names: tuple[str, ...]) -> type[S]:
-    # `msgspec.defstruct` fails for a class with a metaclass of its own.
+    # `msgspec.defstruct` fails for a class with a custom metaclass.
     config = cls.__struct_config__
     create_class = cast("Callable[..., type[S]]", type(cls))
     namespace = {"__annotations__": dict.fromkeys(names, Any), "__module__": cls.__module__}

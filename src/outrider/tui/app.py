@@ -242,10 +242,13 @@ class OutriderApp(App[int]):
         from outrider.tui.controller import SessionController
         from outrider.tui.event_listener import ScreenEventListener
 
-        controller = SessionController(await self._connect(), self._memory)
-        self.ui.open_controller = controller
+        client = await self._connect()
         if not self._options.attach:
             self.ui.find_widget(WelcomeView).add_notices(await asyncio.to_thread(hook_notices, self._settings))
+        # No await from here until the listener is attached: a prompt is sent as soon as there is a controller, and its
+        # events would be lost.
+        controller = SessionController(client, self._memory)
+        self.ui.open_controller = controller
         if controller.client.connection is not None:
             controller.client.connection.on_change = self._show_connection
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)

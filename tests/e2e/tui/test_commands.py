@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -469,6 +470,18 @@ async def test_the_help_describes_every_command(home, workspace):
         for command in COMMANDS:
             assert command.note.split()[-1] in shown, command
             assert command.argument in shown, command
+
+
+async def test_a_message_sent_at_once_is_shown_however_long_the_hooks_take(home, workspace, monkeypatch):
+    def read_slowly(_: object) -> tuple[str, ...]:
+        time.sleep(0.5)
+        return ()
+
+    monkeypatch.setattr("outrider.tui.app.hook_notices", read_slowly)
+    write_script(home, ["Done."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "first words")
+        await until(lambda: "first words" in shown_texts(app) and idle(app))
 
 
 async def test_a_compaction_takes_instructions_and_is_undone(home, workspace):

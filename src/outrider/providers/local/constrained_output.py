@@ -274,7 +274,7 @@ class AnswerCheck:
         if self._is_code and self._has_code:
             passed += f"\n{_FENCE}"
         if not self._left_out:
-            return passed + self._introduction
+            return passed + ("" if _LIST_ITEM.match(self._introduction) else self._introduction)
         if not self._passed:
             return "I do not know: the files that I read do not answer this."
         statements = "a statement" if self._left_out == 1 else f"{self._left_out} statements"
@@ -297,7 +297,7 @@ class AnswerCheck:
             return ""
         self._is_item = is_item
         if sentence.endswith(":") and not self._is_code:
-            self._introduction += self._spaced(sentence, gap)
+            self._introduce(sentence, gap)
             return ""
         if compared:
             self._passed.add(compared)
@@ -316,6 +316,15 @@ class AnswerCheck:
             return self._spaced(fence, gap)
         self._introduction = ""
         return ""
+
+    def _introduce(self, sentence: str, gap: str) -> None:
+        """Holds a sentence back until something follows it. A list item that nothing follows is replaced by the next."""
+        earlier = self._introduction
+        added = self._spaced(sentence, gap)
+        if _LIST_ITEM.match(earlier) and _LIST_ITEM.match(sentence):
+            self._introduction = earlier[: len(earlier) - len(earlier.lstrip())] + sentence
+        else:
+            self._introduction += added
 
     def _take_introduction(self) -> str:
         introduction, self._introduction = self._introduction, ""

@@ -138,6 +138,15 @@ def test_a_list_of_files_follows_a_long_introduction():
     assert "".join(map(check.feed, text)) + check.finish() == f"One is here. Two is too.{items}"
 
 
+@pytest.mark.parametrize("last", ["Code is here.", "It is read by IniConfig."])
+def test_a_list_item_without_a_description_is_left_out(last):
+    check = AnswerCheck(SEEN, lambda name: name in ("README.rst", "src", "tox.ini"), 1000, has_items=True)
+    text = f"It is read by IniConfig.\n\n- README.rst: It is read by IniConfig.\n- tox.ini: It runs.\n- src: {last}"
+    end = "\n- src: Code is here." if last == "Code is here." else ""
+    answer = "".join(map(check.feed, text)) + check.finish()
+    assert answer == f"It is read by IniConfig.\n\n- tox.ini: It runs.{end}"
+
+
 @pytest.mark.parametrize("bad", ["It reads example.ini again. ", "The server is in app.py now. "])
 def test_an_answer_ends_when_too_many_sentences_are_dropped(bad):
     check = AnswerCheck(SEEN, lambda _: False, 1000)

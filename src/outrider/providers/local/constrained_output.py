@@ -318,7 +318,7 @@ class AnswerCheck:
         return ""
 
     def _introduce(self, sentence: str, gap: str) -> None:
-        """Holds a sentence back until something follows it. A list item that nothing follows is replaced by the next."""
+        """Holds a sentence back until something follows it. The next list item replaces one that nothing follows."""
         earlier = self._introduction
         added = self._spaced(sentence, gap)
         if _LIST_ITEM.match(earlier) and _LIST_ITEM.match(sentence):
@@ -484,6 +484,7 @@ _ENFORCED_KEYWORDS = (
 
 
 _MIN_PURPOSE_CHARACTERS = 12
+_MAX_PURPOSE_CHARACTERS = 300  # otherwise a small model may copy the definitions of a file
 
 
 class CallSchema:
@@ -532,7 +533,7 @@ class CallSchema:
         self, output: OutputSchema | None, definitions: dict[str, Any], described_files: Sequence[str]
     ) -> dict[str, Any]:
         if output is None:
-            purpose = {"type": "string", "minLength": _MIN_PURPOSE_CHARACTERS}
+            purpose = {"type": "string", "minLength": _MIN_PURPOSE_CHARACTERS, "maxLength": _MAX_PURPOSE_CHARACTERS}
             texts = {"text": {"type": "string"}, **dict.fromkeys(described_files, purpose)}
             return self._object_schema(self.keywords.answer, texts, list(texts))
         definitions |= _collect_definitions(output.schema, "output")

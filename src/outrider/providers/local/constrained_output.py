@@ -483,8 +483,8 @@ _ENFORCED_KEYWORDS = (
 )  # fmt: skip
 
 
-_MIN_PURPOSE_CHARACTERS = 12
-_MAX_PURPOSE_CHARACTERS = 300  # otherwise a small model may copy the definitions of a file
+# The purpose of a file, as a sentence. Otherwise a small model may copy the definitions of the file.
+_PURPOSE = "^(It|This file|The) [^{}]{12,300}$"
 
 
 class CallSchema:
@@ -533,7 +533,7 @@ class CallSchema:
         self, output: OutputSchema | None, definitions: dict[str, Any], described_files: Sequence[str]
     ) -> dict[str, Any]:
         if output is None:
-            purpose = {"type": "string", "minLength": _MIN_PURPOSE_CHARACTERS, "maxLength": _MAX_PURPOSE_CHARACTERS}
+            purpose = {"type": "string", "pattern": _PURPOSE}
             texts = {"text": {"type": "string"}, **dict.fromkeys(described_files, purpose)}
             return self._object_schema(self.keywords.answer, texts, list(texts))
         definitions |= _collect_definitions(output.schema, "output")

@@ -172,7 +172,7 @@ export function App({ choices }: { choices: PageChoices }) {
       <main id="main" tabIndex={-1} onClick={() => isMenuOpen && setMenuOpen(false)}>
         <header id="bar">
           <h1 class="visually-hidden">Outrider</h1>
-          <button id="menu" class="quiet" aria-label="Sessions" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}>☰<WaitingCount currentId={place.id} /></button>
+          <button id="menu" class="quiet" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}><span aria-hidden="true">☰</span><span class="visually-hidden">Sessions</span><WaitingCount currentId={place.id} /></button>
           {model ? <SessionBar key={model.id} model={model} /> : <PlainBar place={place} job={jobTitle} />}
           {user ? <span id="user" class="note">{user}</span> : null}
           <button id="panel-toggle" class="quiet" aria-controls="panel" aria-expanded={panel !== null} onClick={() => openPanel(panel ? null : lastTab)}>Details</button>
@@ -205,7 +205,7 @@ function recentFolders(): string[] {
 // How many other sessions wait, on the button that opens the list of sessions on a phone.
 function WaitingCount({ currentId }: { currentId: string }) {
   const count = [...feed.sessions.value.values()].filter(({ id, state, deleted }) => state === "waiting" && id !== currentId && !deleted).length;
-  return count ? <span class="count" title={`${count} waiting for you`}>{count}</span> : null;
+  return count ? <span class="count" title={`${count} waiting for you`}>{count}<span class="visually-hidden"> waiting for you</span></span> : null;
 }
 
 function SignedOut() {

@@ -183,7 +183,7 @@ async def test_an_mcp_server_shows_its_error_and_works_after_a_login_in_the_brow
         await page.get_by_text("Greeted.").wait_for()
         assert (await page.locator("#conversation").inner_text()).count("more rights") == 0
         await say(page, "delete")
-        await secure.get_by_text("needs more rights").wait_for()
+        await secure.get_by_text("needs more rights").first.wait_for()
 
         blocked: list[str] = []  # the browser of another machine cannot open the last address
 

@@ -142,6 +142,7 @@ def test_a_folder_that_is_swapped_for_a_link_never_lets_the_outside_be_read(plac
         Path(real).rename(workspace / "d")
 
     racing(swap, lambda: seen.add(read("d/secret.txt", place)))
+    seen.add(read("d/secret.txt", place))  # on a busy machine every attempt may have met the link
     assert seen == {b"inside"}
 
 

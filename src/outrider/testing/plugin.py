@@ -81,8 +81,8 @@ def _cassette_folder(request: pytest.FixtureRequest) -> Path:
 
 
 def _test_name(request: pytest.FixtureRequest, is_used: Callable[[str], bool]) -> str:
-    """Returns the name of the test for its files: two tests of one module have different ones. A recording of version
-    0.2 or before has a name without the class and the hash."""
+    """Returns the name of the test for its files: two tests of one module have different ones. Older recordings
+    have a name without the class and the hash."""
     node: pytest.Item = request.node
     classes = [one.name for one in node.listchain() if isinstance(one, pytest.Class)]
     name = ".".join([request.path.stem, *classes, node.name])

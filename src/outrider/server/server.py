@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
@@ -351,6 +351,13 @@ def _is_stale_socket(path: Path) -> bool:
         return probe.connect_ex(str(path)) != 0
 
 
+@cache
+def program_froze_objects() -> bool:
+    """Whether the program had called `gc.freeze` before its first server. Python visits every frozen object to count
+    them, so this is done once in a process."""
+    return gc.get_freeze_count() > 0
+
+
 class OutriderServer(uvicorn.Server):
     """Closes event streams before it waits for open responses, because streams never end by themselves."""
 
@@ -417,7 +424,7 @@ class OutriderServer(uvicorn.Server):
         with the larger first generation most objects of a request or a delta are free before they are visited: with
         100 turns and 500 followers there is no full collection in half a minute, instead of seven of 100 ms."""
         await super().startup(sockets)
-        self._unfreezes = gc.get_freeze_count() == 0
+        self._unfreezes = not program_froze_objects()
         gc.freeze()
         gc.set_threshold(YOUNG_OBJECTS, *self._gc_thresholds[1:])
         self._on_ready()

@@ -211,7 +211,10 @@ class Terminal(ScreenReader):
             return self._screen.buffer[row - 1][column - 1].bg
 
     def wait(self, limit: float = LIMIT) -> int:
-        return self.process.wait(limit)
+        """Waits for the end of the program and until all that it wrote is on the screen."""
+        code = self.process.wait(limit)
+        self._reader.join(2)  # it ends when no process has the terminal open
+        return code
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -34,9 +34,8 @@ class Store(Protocol):
     """Persists sessions. Implementations: `SqliteStore`, `PostgresStore`, `MemoryStore`."""
 
     prompt: bool
-    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly.
-
-    With Python 3.11 it runs in the caller's task: a write must use no `asyncio.timeout`."""
+    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly (Python
+    3.12 and later)."""
 
     async def create(self, session: StoredSession) -> StoredSession:
         """Stores a new session. Raises StoreError if the id exists."""

@@ -2,10 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from copy import copy
 from operator import attrgetter
-from types import coroutine
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -212,51 +211,24 @@ class ShieldedTasks:
     """Runs coroutines so that a write completes even if its caller is cancelled.
 
     With `eager`, a coroutine starts at once: a write to a store that commits without suspending costs no round of the
-    event loop. Python 3.12 and later start such tasks. With 3.11 it runs in the caller's task (see `Store.prompt`); if
-    the caller is cancelled, the rest of it runs in a new task.
+    event loop. Python 3.11 has no tasks that start at once; there, `eager` has no effect.
     """
 
     def __init__(self, *, eager: bool) -> None:
         self._eager = eager and sys.version_info >= (3, 12)
-        self._in_place = eager and not self._eager
-        self._running = 0  # in the tasks of their callers
-        self._idle: asyncio.Future[None] | None = None  # done when none is running
         self._tasks: dict[asyncio.Task[None], asyncio.Future[None] | None] = {}  # with the future that a caller awaits
 
     def __bool__(self) -> bool:
-        return self._running > 0 or bool(self._tasks)
+        return bool(self._tasks)
 
     async def run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`. If the caller is cancelled, `work` finishes in the background."""
-        if self._in_place:
-            self._running += 1
-            try:
-                await self._run_here(work)
-            finally:
-                self._running -= 1
-                if self._idle is not None and not self._running:
-                    self._idle.set_result(None)
-                    self._idle = None
-            return
         task = self.start_task(work)
         if not task.done():
             # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
             self._tasks[task] = end = asyncio.get_running_loop().create_future()
             await end
         task.result()
-
-    @coroutine
-    def _run_here(self, work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-        while True:
-            try:
-                awaited = work.send(None)
-            except StopIteration:
-                return
-            try:
-                yield from _wait_for(awaited)
-            except asyncio.CancelledError:
-                self.start_task(_continue_work(work, awaited))
-                raise
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work` in a background task."""
@@ -275,9 +247,6 @@ class ShieldedTasks:
 
     async def wait_finished(self) -> None:
         """Waits for all that is running; ignores exceptions."""
-        if self._running:
-            self._idle = self._idle or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._idle)
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -287,35 +256,3 @@ class ShieldedTasks:
             end.set_result(None)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: asyncio must not log it if the caller was cancelled
-
-
-def _wait_for(awaited: "asyncio.Future[Any] | None") -> Generator[Any, Any, None]:
-    """Waits until a future is done, without its result; a cancellation does not reach it. None is what a coroutine
-    yields that continues in the next round of the event loop."""
-    if awaited is None:
-        yield
-        return
-    # As the step of a task does; other coroutines cannot await the future before.
-    awaited._asyncio_future_blocking = False  # pyright: ignore[reportPrivateUsage]
-    signal: asyncio.Future[None] = awaited.get_loop().create_future()
-    awaited.add_done_callback(lambda _: None if signal.done() else signal.set_result(None))
-    yield from signal
-
-
-async def _continue_work(work: Coroutine[Any, Any, None], awaited: Any) -> None:
-    """Continues a coroutine in this task. `awaited` is what its last step yielded to the event loop. A cancellation is
-    passed to the coroutine."""
-    await coroutine(_continue_steps)(work, awaited)
-
-
-def _continue_steps(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    try:
-        yield from _wait_for(awaited)
-    except asyncio.CancelledError as error:
-        try:
-            awaited = work.throw(error)
-        except StopIteration:
-            return
-        yield from _continue_steps(work, awaited)
-    else:
-        yield from work.__await__()

@@ -8,9 +8,9 @@ import pytest
 from outrider.sessions.write_queue import ShieldedTasks
 
 PLACES = pytest.mark.parametrize("eager", [True, False])
-IN_ITS_TASK = sys.version_info >= (3, 12)  # before, the first step of eager work runs in the task of its caller
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no eager tasks")
 async def test_work_that_never_waits_takes_no_round_of_the_event_loop():
     """Other work that is ready does not run in between."""
     order: list[str] = []
@@ -23,7 +23,8 @@ async def test_work_that_never_waits_takes_no_round_of_the_event_loop():
     assert order == ["work"]
 
 
-async def test_work_runs_in_one_task_from_start_to_end():
+@PLACES
+async def test_work_runs_in_one_task_from_start_to_end(eager: bool):
     tasks: list[object] = []
 
     async def work() -> None:
@@ -31,7 +32,7 @@ async def test_work_runs_in_one_task_from_start_to_end():
         await asyncio.sleep(0.001)
         tasks.append(asyncio.current_task())
 
-    await ShieldedTasks(eager=IN_ITS_TASK).run_shielded(work())
+    await ShieldedTasks(eager=eager).run_shielded(work())
     assert tasks[0] is tasks[1] is not asyncio.current_task()
 
 
@@ -152,22 +153,6 @@ async def test_the_end_of_running_work_can_be_awaited(eager: bool):
     assert sorted(done) == ["first", "second"]
     assert not works
     await asyncio.wait(callers)
-
-
-@pytest.mark.skipif(IN_ITS_TASK, reason="eager tasks of Python 3.12 take the place of this")
-async def test_work_of_a_caller_that_is_not_cancelled_needs_no_task():
-    counts: list[int] = []
-    lock = asyncio.Lock()
-
-    async def work() -> None:
-        async with lock:
-            counts.append(len(asyncio.all_tasks()))
-            await asyncio.sleep(0)
-
-    works = ShieldedTasks(eager=True)
-    callers = [asyncio.create_task(works.run_shielded(work())) for _ in range(3)]
-    await asyncio.wait(callers)
-    assert max(counts) <= len(callers) + 1  # with this test
 
 
 @PLACES

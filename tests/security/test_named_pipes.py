@@ -73,7 +73,7 @@ def test_a_pipe_in_place_of_a_file_stops_nothing(names: str, tmp_path: Path):
         subprocess.run(["git", "init", "-q", str(workspace)], check=True)
     for name in names.split():
         make_pipe(workspace / name)
-    story = [sys.executable, "-c", STORY, str(workspace), str(tmp_path), names.split(maxsplit=1)[0]]
+    story = [sys.executable, "-W", "error", "-c", STORY, str(workspace), str(tmp_path), names.split(maxsplit=1)[0]]
     done = subprocess.run(story, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.endswith("ended well\n"), done.stderr[-2000:]
 

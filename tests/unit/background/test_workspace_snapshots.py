@@ -121,7 +121,7 @@ async def test_files_above_the_limit_are_not_stored_and_the_run_states_it(machin
     await first.save_snapshot(machines.run_id, force=True)
     info = await machines.jobs.get_snapshot(machines.run_id)
     assert info is not None
-    assert info.omitted == "the changed files are larger than 1 MB"
+    assert info.omitted == "the changed files are larger than 1.0 MB"
     await machines.lose_worktree()
     other = Path(await machines.workspace("b").prepare_workspace(machines.run_id, JOB))
     assert not (other / "large.bin").exists()

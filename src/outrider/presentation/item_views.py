@@ -36,11 +36,11 @@ from outrider.presentation.tool_calls import (
     call_changes,
     call_input,
     call_outcome,
-    call_subject,
     call_todos,
     final_answer,
     input_text,
     outcome_facts,
+    subject_line,
 )
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
@@ -153,7 +153,7 @@ def _call_view(item: ToolCallItem) -> ItemView:
     arguments, todos, took = call_input(part), call_todos(part), call_outcome(part).milliseconds
     return msgspec.structs.replace(
         view,
-        subject=call_subject(part.tool, arguments),
+        subject=subject_line(part.tool, arguments),
         duration=format_milliseconds(took) if took is not None else "",
         input="" if todos is not None else input_text(part.tool, arguments)[:MAX_INPUT],
         diff=tuple(diff_rows(call_changes(part), MAX_DIFF)),

@@ -42,11 +42,11 @@ from outrider.presentation.tool_calls import (
     TodoStatus,
     call_changes,
     call_input,
-    call_subject,
     call_todos,
     final_answer,
     input_text,
     outcome_facts,
+    subject_line,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
@@ -262,7 +262,7 @@ def _render_call(part: ToolPart) -> str:
     content = "".join(_call_sections(part))
     if label:
         content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
-    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
+    facts = [subject_line(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
     if not part.ended:
         facts.append(STATUS_LABELS[part.display_status])
     return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch, parse_unified_diff, replacement_diff
+from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_unified_diff, preview_patch, replacement_diff
 from outrider.presentation.formats import clean_line, format_count, format_milliseconds, shorten
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
@@ -82,7 +82,7 @@ def call_input(part: ToolPart, raw_input: str = "") -> dict[str, Any]:
     return parse_partial_object(text) if text else {}
 
 
-def call_subject(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -> str:
+def subject_line(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -> str:
     """The few words that distinguish this call from others of the same tool, on one line."""
     match tool:
         case "grep" | "glob":
@@ -93,7 +93,7 @@ def call_subject(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -
         case "process":
             subject = " ".join(str(value) for value in arguments.values() if isinstance(value, str | int))
         case "apply_patch":
-            subject = ", ".join(file.path for file in parse_patch(patch_argument(arguments)))
+            subject = ", ".join(file.path for file in preview_patch(patch_argument(arguments)))
         case "todo":
             items = arguments.get("todos")
             subject = format_count(len(items), "item") if isinstance(items, list) else ""  # pyright: ignore[reportUnknownArgumentType]
@@ -107,7 +107,7 @@ def call_title(tool: str, arguments: Mapping[str, Any], *, limit: int = 200) -> 
     """One line for lists of calls: a shell command as it is, otherwise the tool and its subject."""
     if tool == "shell" and arguments.get("command"):
         return shorten(clean_line(str(arguments["command"]), limit * 2), limit)
-    return shorten(f"{clean_line(tool, 60)} {call_subject(tool, arguments, limit=limit * 2)}".strip(), limit)
+    return shorten(f"{clean_line(tool, 60)} {subject_line(tool, arguments, limit=limit * 2)}".strip(), limit)
 
 
 def call_changes(part: ToolPart) -> list[FileDiff]:
@@ -130,7 +130,7 @@ def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
             return [replacement_diff(path, "", str(arguments["content"]), creates=True)]
         case "apply_patch":
             patch = patch_argument(arguments)
-            return parse_patch(patch) if is_complete_patch(patch) else []
+            return preview_patch(patch) if is_complete_patch(patch) else []
         case _:
             return []
 

@@ -32,7 +32,6 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.tool_calls import (
     STATUS_LABELS,
-    TodoItem,
     call_changes,
     call_input,
     call_outcome,
@@ -45,6 +44,7 @@ from outrider.presentation.tool_calls import (
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import DisplayStatus, SubtaskPart, Tokens
+from outrider.types.tool_state import TodoItem
 
 ItemKind = Literal["user", "text", "reasoning", "call", "file", "notice", "command", "agent"]
 MAX_INPUT, MAX_DIFF = 100_000, 100_000  # characters

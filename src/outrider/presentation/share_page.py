@@ -38,8 +38,6 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.tool_calls import (
     STATUS_LABELS,
-    TodoItem,
-    TodoStatus,
     call_changes,
     call_input,
     call_todos,
@@ -51,7 +49,7 @@ from outrider.presentation.tool_calls import (
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ToolPart, Usage, is_withdrawn
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import TodoItem, TodoStatus, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -2,7 +2,7 @@
 took."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -11,7 +11,15 @@ from outrider.presentation.formats import clean_line, format_count, format_milli
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_declaration import CallKind, declaration_of
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
+from outrider.types.tool_state import (
+    DISPLAY,
+    TodoItem,
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+    working_time,
+)
 
 FINISH_TOOL = "finish"
 """Ends an agent that works with others; its `message` is the agent's answer and is shown as text."""
@@ -38,15 +46,6 @@ _DIFF_ARGUMENTS: dict[str, frozenset[str]] = {
     "write": frozenset({"file_path", "content"}),
 }
 _PLAIN_ARGUMENTS = frozenset({"command", "patch", "input"})
-
-TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
-
-
-class TodoItem(msgspec.Struct, frozen=True):
-    """One entry of the agent's task list."""
-
-    content: str
-    status: TodoStatus = "pending"
 
 
 class CallOutcome(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 import pytest
 
 from outrider.presentation.tool_calls import (
-    TodoItem,
     call_changes,
     call_input,
     call_kind,
@@ -14,7 +13,7 @@ from outrider.presentation.tool_calls import (
     subject_line,
 )
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
+from outrider.types.tool_state import EndedTime, TodoItem, ToolCompleted, ToolError, ToolPending
 
 
 def completed(tool: str = "edit", **metadata: object) -> ToolPart:

@@ -18,7 +18,6 @@ from outrider.presentation.formats import (
 )
 from outrider.presentation.items import ToolCallItem
 from outrider.presentation.tool_calls import (
-    TodoItem,
     call_changes,
     call_input,
     call_kind,
@@ -45,7 +44,7 @@ from outrider.tui.rendering.text import (
 )
 from outrider.tui.theme import Palette
 from outrider.types.parts import DisplayStatus, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import TodoItem, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 STATUS_MARKS: dict[DisplayStatus, tuple[str, str]] = {
     "generating": ("◌", "quiet"),

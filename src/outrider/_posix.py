@@ -8,6 +8,8 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import ConfigurationError
@@ -70,6 +72,43 @@ def check_place(descriptor: int, path: str) -> None:
         raise OSError(errno.ELOOP, "a link was put in its way", path)
 
 
+FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW
+
+
+@contextmanager
+def open_folder(root: str, folders: Sequence[str], made: list[str] | None = None) -> Generator[int]:
+    """Opens a folder below the resolved path `root` one component after the other, without following links. If `made`
+    is a list, creates missing folders and appends their paths."""
+    folder = os.open(root, FOLDER_FLAGS)
+    try:
+        check_place(folder, root)
+        for depth, name in enumerate(folders, 1):
+            if made is not None and _make_folder(name, folder):
+                made.append("/".join([root, *folders[:depth]]))
+            deeper = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _make_folder(name: str, folder: int) -> bool:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def nearest_folder(root: str, folders: list[str]) -> list[str]:
+    """Returns the longest beginning of `folders` that exists below the resolved path `root` and contains no link."""
+    for depth in range(len(folders), 0, -1):
+        with suppress(OSError), open_folder(root, folders[:depth]):
+            return folders[:depth]
+    return []
+
+
 def parent_of(path: str) -> str:
     """Returns the parent folder of an absolute path string."""
     return path.rpartition("/")[0] or "/"
@@ -81,6 +120,7 @@ def is_within(path: str, folder: str) -> bool:
 
 
 __all__ = [
+    "FOLDER_FLAGS",
     "O_CLOEXEC",
     "O_DIRECTORY",
     "O_NOCTTY",
@@ -90,6 +130,8 @@ __all__ = [
     "check_place",
     "fcntl",
     "is_within",
+    "nearest_folder",
+    "open_folder",
     "parent_of",
     "require_posix",
     "resource",

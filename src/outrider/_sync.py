@@ -9,9 +9,9 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -116,6 +116,28 @@ async def wait_to_end(work: Awaitable[T]) -> T:
         _retrieve_error(task)
         raise cancelled
     return task.result()
+
+
+async def cancel_tasks(tasks: "Iterable[asyncio.Task[Any]]") -> None:
+    """Cancels tasks and waits until they have ended. Their errors are neither raised nor logged."""
+    waiting = list(tasks)
+    for task in waiting:
+        task.cancel()
+    if running := [task for task in waiting if not task.done()]:
+        await asyncio.wait(running)
+    for task in waiting:
+        _retrieve_error(task)
+
+
+@asynccontextmanager
+async def run_beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Runs work that does not end, such as a periodic task, until the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])  # an error that ended the loop is logged by asyncio
 
 
 def _retrieve_error(task: "asyncio.Future[Any]") -> None:

@@ -79,7 +79,7 @@ STRUCTS: dict[str, str] = {
     "export, session": "sessions.export:ExportedSession sessions.transfer.exports:ExportedSession",
     "import": "sessions.export:ImportResult sessions.export:Imported sessions.transfer.exports:Imported",
     "plan": "engine.plans:ProposedPlan engine.plans:Plan app.inputs.plans:Plan",
-    "todo": "tools.builtin.todo:TodoItem",
+    "todo": "types.tool_state:TodoItem tools.builtin.todo:TodoItem",
     "question": "tools.builtin.question:UserQuestion",
     "question that waits": "engine.questions:AskedQuestion app.inputs.questions:AskedQuestion",
     # undo

@@ -9,7 +9,7 @@ import traceback
 
 import pytest
 
-from outrider._sync import run_sync
+from outrider._sync import cancel_tasks, run_beside, run_sync
 
 NOTEBOOK = """
 import asyncio, signal
@@ -63,3 +63,39 @@ async def test_a_failure_next_to_a_running_loop_is_raised_in_the_caller():
     with pytest.raises(ZeroDivisionError):
         run_sync(fails)
     assert asyncio.get_running_loop().is_running()
+
+
+async def test_cancelled_tasks_have_ended_and_their_errors_are_not_raised():
+    ends: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0)
+            ends.append(name)
+
+    tasks = [asyncio.create_task(work("a")), asyncio.create_task(work("b")), asyncio.create_task(fails())]
+    await asyncio.sleep(0)
+    await cancel_tasks(tasks)
+    assert ends == ["a", "b"]
+    assert all(task.done() for task in tasks)
+    await cancel_tasks(tasks)
+    await cancel_tasks([])
+
+
+async def test_periodic_work_ends_with_its_block():
+    rounds = 0
+
+    async def work() -> None:
+        nonlocal rounds
+        while True:
+            await asyncio.sleep(0)
+            rounds += 1
+
+    async with run_beside(work()):
+        while rounds < 3:
+            await asyncio.sleep(0)
+    ended = rounds
+    await asyncio.sleep(0.01)
+    assert rounds == ended

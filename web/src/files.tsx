@@ -1,6 +1,7 @@
 // The files of the workspace: a tree that loads folders when they are opened, and a viewer with highlighting.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, sessionPath } from "./api";
+import { formatBytes } from "./formats";
 import { highlightElement } from "./markdown";
 import type { SessionModel } from "./session-model";
 import type { FileView, FolderListing } from "./types";
@@ -31,8 +32,6 @@ function moveInTree(event: KeyboardEvent): void {
   event.preventDefault();
 }
 
-const formatSize = (bytes: number): string => (bytes < 1024 ? `${bytes} B` : bytes < 1024 * 1024 ? `${Math.round(bytes / 1024)} KB` : `${(bytes / 1024 / 1024).toFixed(1)} MB`);
-
 function Folder({ model, path, onOpen }: { model: SessionModel; path: string; onOpen: (path: string) => void }) {
   const [listing, setListing] = useState<FolderListing | null>(null);
   const [opened, setOpened] = useState<ReadonlySet<string>>(new Set());
@@ -57,7 +56,7 @@ function Folder({ model, path, onOpen }: { model: SessionModel; path: string; on
             <div role="treeitem" class={hidden ? "entry hidden-entry" : "entry"} tabIndex={!path && !index ? 0 : -1} aria-expanded={isFolder && !hidden ? isOpen : undefined} aria-disabled={hidden || undefined} data-path={full}
               title={hidden ? "It may hold secrets, or a rule forbids to read it" : full} onClick={act} onKeyDown={(event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } }}>
               <span aria-hidden="true">{isFolder ? (isOpen ? "▾ " : "▸ ") : "  "}</span>{name}{kind === "link" ? " →" : ""}
-              {kind === "file" ? <span class="size">{formatSize(size)}</span> : null}
+              {kind === "file" ? <span class="size">{formatBytes(size)}</span> : null}
               {hidden ? <span class="size">hidden</span> : null}
             </div>
             {isFolder && isOpen ? <ul role="group" aria-label={name}><Folder model={model} path={full} onOpen={onOpen} /></ul> : null}
@@ -89,7 +88,7 @@ function Viewer({ model, path, onClose }: { model: SessionModel; path: string; o
         <span class="path">{path}</span>
         <button class="quiet" onClick={() => mention(path)}>Mention</button>
       </div>
-      {file?.note ? <p class="note">{`${formatSize(file.size)}, ${file.note}`}</p> : null}
+      {file?.note ? <p class="note">{`${formatBytes(file.size)}, ${file.note}`}</p> : null}
       {count ? (
         <div class="source" tabIndex={0} role="group" aria-label={`Contents of ${path}`}>
           <pre class="numbers" aria-hidden="true">{Array.from({ length: count }, (_, index) => (file?.first ?? 1) + index).join("\n")}</pre>

@@ -1,6 +1,7 @@
 // What a session did over time: a waterfall of answers and calls without idle gaps, and plots of context and cost.
 import { useEffect, useState } from "preact/hooks";
 import { get, sessionPath } from "./api";
+import { formatCost, formatDuration, formatTokens } from "./formats";
 import type { SessionModel } from "./session-model";
 import type { ContextReport, SourceShare, TimelineEntry } from "./types";
 
@@ -26,12 +27,6 @@ function useTimeline(model: SessionModel): TimelineEntry[] | null {
   return entries;
 }
 
-const formatTime = (milliseconds: number): string => {
-  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
-  if (milliseconds < 60_000) return `${(milliseconds / 1000).toFixed(1)} s`;
-  return `${Math.floor(milliseconds / 60_000)} min ${Math.round((milliseconds % 60_000) / 1000)} s`;
-};
-
 export function Waterfall({ model }: { model: SessionModel }) {
   const entries = useTimeline(model);
   if (!entries) return <p class="note">…</p>;
@@ -43,9 +38,9 @@ export function Waterfall({ model }: { model: SessionModel }) {
       <div class="waterfall">
         {entries.map((entry) => {
           const end = entry.end ?? now;
-          const took = entry.end === undefined || entry.end === null ? "running" : formatTime(end - entry.start);
+          const took = entry.end === undefined || entry.end === null ? "running" : formatDuration(end - entry.start);
           const depth = entry.depth ?? 0;
-          const facts = entry.kind === "model" ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, ${formatDollars(Number(entry.cost))}` : ""}` : "";
+          const facts = entry.kind === "model" ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, ${formatCost(Number(entry.cost))}` : ""}` : "";
           return (
             <button class="span" title={`${entry.agent ? `${entry.agent}: ` : ""}${entry.name}, ${took}${facts}`} onClick={() => void model.reveal(entry.message_id).catch(model.report)}>
               <span class="label" style={{ paddingLeft: `${depth + (entry.kind === "tool" ? 0.8 : 0)}rem` }}>{depth && entry.kind === "model" ? `${entry.agent} · ` : ""}{entry.name}</span>
@@ -55,14 +50,10 @@ export function Waterfall({ model }: { model: SessionModel }) {
           );
         })}
       </div>
-      <p class="axis">{`${formatTime(worked)} of work; pauses are left out`}</p>
+      <p class="axis">{`${formatDuration(worked)} of work; pauses are left out`}</p>
     </>
   );
 }
-
-const formatDollars = (cost: number): string => (cost > 0 && cost < 0.0001 ? "<$0.0001" : `$${cost.toFixed(4)}`);
-
-const formatTokens = (count: number): string => (count < 1000 ? String(count) : count < 1_000_000 ? `${(count / 1000).toFixed(count < 10_000 ? 1 : 0)}k` : `${(count / 1_000_000).toFixed(1)}M`);
 
 interface Interval {
   start: number;
@@ -103,7 +94,7 @@ export function SessionPlots({ model }: { model: SessionModel }) {
   return (
     <>
       <LinePlot name="Context" values={own.map((entry) => entry.prompt_tokens!)} limit={limit} text={`${formatTokens(own.at(-1)!.prompt_tokens!)} tokens${limit ? ` of ${formatTokens(limit)}` : ""} in the last request`} />
-      {sum ? <LinePlot name="Cost" values={costs} limit={null} text={`${formatDollars(sum)} so far`} /> : null}
+      {sum ? <LinePlot name="Cost" values={costs} limit={null} text={`${formatCost(sum)} so far`} /> : null}
     </>
   );
 }
@@ -146,7 +137,7 @@ export function ContextMap({ model }: { model: SessionModel }) {
           <div class="treemap" role="img" aria-label={`Sources of the last request: ${shares.slice(0, 5).map((share) => `${sourceName(share)} ${formatTokens(share.tokens)} tokens`).join(", ")}`}>
             {shares.map((share, index) => {
               const { x, y, width, height } = areas[index]!;
-              const text = `${sourceName(share)} · ${formatTokens(share.tokens)} tokens${share.cost ? ` · ${formatDollars(Number(share.cost))}` : ""}`;
+              const text = `${sourceName(share)} · ${formatTokens(share.tokens)} tokens${share.cost ? ` · ${formatCost(Number(share.cost))}` : ""}`;
               return <div title={text} style={{ left: `${x}%`, top: `${y / 0.6}%`, width: `${width}%`, height: `${height / 0.6}%`, background: `hsl(${Math.round((360 * kinds.indexOf(share.kind)) / kinds.length)} 45% 32%)` }}>{text}</div>;
             })}
           </div>

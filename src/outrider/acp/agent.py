@@ -9,7 +9,6 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +64,7 @@ from outrider.acp.tool_calls import parts_from_prompt, replace_surrogates
 from outrider.engine.archive import StoredSession, TurnOutcome, open_archive
 from outrider.engine.frontend import ToolContext, UserQuestion
 from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.presentation.formats import format_iso_time
 from outrider.presentation.items import next_step
 
 _log = logging.getLogger("outrider.acp")
@@ -341,7 +341,7 @@ async def _check_folder(entry: OpenedEngine, session_id: str, cwd: str) -> None:
 
 
 def _session_info(session: StoredSession) -> SessionInfo:
-    at = datetime.fromtimestamp(session.time.updated / 1000, UTC).isoformat() if session.time else None
+    at = format_iso_time(session.time.updated, "milliseconds") if session.time else None
     return SessionInfo(
         session_id=session.id,
         cwd=replace_surrogates(session.workspace_directory),

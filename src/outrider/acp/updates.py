@@ -37,7 +37,7 @@ from outrider.presentation.items import (
     UserItem,
     event_notice,
 )
-from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
+from outrider.presentation.tool_calls import FINISH_TOOL, call_todos, final_answer
 from outrider.presentation.transcript import TranscriptView
 from outrider.types.events import (
     AgentCalledEvent,
@@ -53,7 +53,7 @@ from outrider.types.events import (
 )
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, Tokens
-from outrider.types.tool_state import ToolCompleted
+from outrider.types.tool_state import TodoItem, ToolCompleted
 
 Update = (
     UserMessageChunk

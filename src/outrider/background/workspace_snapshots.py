@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 import sqlalchemy as sa
 
+from outrider._posix import open_folder
 from outrider.background.database import RunDatabase
 from outrider.types.ids import now_ms
 
@@ -36,15 +37,16 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def capture_files(root: Path, names: Iterable[str], limit: int) -> list[SnapshotFile] | None:
     """Reads the named files below `root`, without following links. Returns None if they have more than `limit`
-    bytes."""
+    bytes. Raises OSError if the worktree is no folder: its files are not deleted."""
     files: list[SnapshotFile] = []
     size = 0
-    for name in names:
-        if (file := _capture_file(root, name, limit - size)) is not None:
-            files.append(file)
-            size += len(file.data)
-        if size > limit:
-            return None
+    with open_folder(_resolved(root), []):
+        for name in names:
+            if (file := _capture_file(root, name, limit - size)) is not None:
+                files.append(file)
+                size += len(file.data)
+            if size > limit:
+                return None
     return files
 
 
@@ -83,9 +85,14 @@ def _restore_file(root: Path, file: SnapshotFile) -> None:
             with os.fdopen(os.open(base, flags, 0o777 if file.executable else 0o666, dir_fd=folder), "wb") as written:
                 written.write(file.data)
     if file.kind == "deleted":
-        with suppress(OSError):  # a folder that is not empty stays
-            for parent in (root / file.path).relative_to(root).parents[:-1]:
-                (root / parent).rmdir()
+        _remove_empty_parents(root, Path(file.path))
+
+
+def _remove_empty_parents(root: Path, path: Path) -> None:
+    with suppress(OSError):  # a folder that is not empty stays
+        for parent in path.parents[:-1]:
+            with _open_parent(root, str(parent)) as (folder, base):
+                os.rmdir(base, dir_fd=folder)
 
 
 @contextmanager
@@ -94,23 +101,13 @@ def _open_parent(root: Path, name: str, *, create: bool = False) -> Generator[tu
     *folders, base = Path(name).parts
     if Path(name).is_absolute() or ".." in folders or base == ".." or ".git" in (*folders, base):
         raise FileNotFoundError(name)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    descriptor = os.open(root, flags)
-    try:
-        for folder in folders:
-            if create:
-                _make_folder(folder, descriptor)
-            inner = os.open(folder, flags | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
+    with open_folder(_resolved(root), folders, [] if create else None) as descriptor:
         yield descriptor, base
-    finally:
-        os.close(descriptor)
 
 
-def _make_folder(name: str, parent: int) -> None:
-    with suppress(FileExistsError):
-        os.mkdir(name, dir_fd=parent)
+def _resolved(root: Path) -> str:
+    """Resolves the folder of the worktree. The worktree itself may not be a link: a command can replace it."""
+    return str(root.parent.resolve() / root.name)
 
 
 class SnapshotTable:

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
 from time import monotonic, sleep
@@ -25,6 +24,7 @@ from outrider.config.paths import AppFolders, make_private_folder
 from outrider.engine.archive import short_id
 from outrider.engine.session_tools import stored_limits
 from outrider.errors import ConfigurationError, OutriderError, ProcessError
+from outrider.presentation.formats import format_bytes, format_iso_time
 from outrider.processes.git import GitRunner
 from outrider.project.sandbox import WORKTREES_FOLDER, LazySandbox, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
@@ -410,8 +410,8 @@ class RunWorkspace:
             notice += "Changes that were not committed are not in it: look at the files before you go on."
         else:
             notice += (
-                f"Its changed files ({restored.files}) were restored as of {format_time(restored.time)}. Later changes"
-                " are not in them: look at the files before you go on."
+                f"Its changed files ({restored.files}) were restored as of {format_iso_time(restored.time)}. "
+                "Later changes are not in them: look at the files before you go on."
             )
         message = Message("user", [TextPart(notice, synthetic=True)])
         await self._store.put_inbox(
@@ -443,7 +443,7 @@ class WorktreeSnapshots:
     def _store_files(self, run_id: str, tree: RunWorktree) -> None:
         names = self._worktrees.list_changed(tree, ignored=self._ignored)
         files = capture_files(Path(tree.path), names, self._limit)
-        omitted = "" if files is not None else f"the changed files are larger than {self._limit >> 20} MB"
+        omitted = "" if files is not None else f"the changed files are larger than {format_bytes(self._limit)}"
         self._table.store_snapshot(run_id, files or (), omitted)
 
     async def restore_files(self, run_id: str, tree: RunWorktree) -> SnapshotInfo | None:
@@ -460,11 +460,6 @@ class WorktreeSnapshots:
         self._last.pop(run_id, None)
         with suppress(SQLAlchemyError):  # it needs space only
             await asyncio.to_thread(self._table.delete_snapshot, run_id)
-
-
-def format_time(milliseconds: int) -> str:
-    """Returns a time of the store as ISO 8601, in UTC."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def stored_worktree(session: StoredSession) -> RunWorktree | None:

@@ -53,7 +53,7 @@ from outrider.sessions.records import (
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.tools.builtin.todo import TodoItem, recorded_todos
+from outrider.tools.builtin.todo import recorded_todos
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id, now_ms
@@ -61,7 +61,7 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart, attachment_part
-from outrider.types.tool_state import Attachment
+from outrider.types.tool_state import Attachment, TodoItem
 from outrider.types.validate import check_names
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ import base64
 import mimetypes
 import os
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.containment import lock_file, write_private_file
 from outrider.permissions.redaction.terminal import is_fully_visible
-from outrider.presentation.formats import format_bytes, format_tokens
+from outrider.presentation.formats import format_bytes, format_cost, format_tokens
 from outrider.processes.launch import keep_launch_unchanged
 from outrider.processes.output import OutputSlice, plain_text
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
@@ -516,12 +515,8 @@ def describe_model(providers: Iterable[Provider], model: ModelRef) -> str:
     prices = catalog.prices(provider.kind, model.model, base_url=at)
     facts = [f"{format_tokens(context)} context"] if context else []
     if prices is not None:
-        facts.append(f"{_format_rate(prices.input)} in, {_format_rate(prices.output)} out per 1M tokens")
+        facts.append(f"{format_cost(prices.input)} in, {format_cost(prices.output)} out per 1M tokens")
     return " · ".join(facts)
-
-
-def _format_rate(rate: Decimal) -> str:
-    return f"${rate.normalize():f}" if rate else "$0"
 
 
 def _model_names(provider: Provider) -> Iterable[str]:

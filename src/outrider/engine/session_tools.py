@@ -47,7 +47,7 @@ from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.task import task_tool
-from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
+from outrider.tools.builtin.todo import recorded_todos, todo_tool
 from outrider.tools.builtin.web import web_fetch_tool
 from outrider.tools.edit_transaction import FileEditor, WorkspaceLock, save_no_originals
 from outrider.tools.tool import AskUser, Progress, Tool, ToolContext, tools_by_name
@@ -67,7 +67,7 @@ from outrider.types.tool_declaration import (
     declaration_of,
     parse_rule,
 )
-from outrider.types.tool_state import WAITED
+from outrider.types.tool_state import WAITED, TodoItem
 
 if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository

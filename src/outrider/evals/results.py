@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -12,6 +11,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.evals.cases import CheckResult, EvalVariant
+from outrider.presentation.formats import format_cost, format_duration, format_utc_time
 
 RESULTS_FILE = "results.json"
 Z_95 = 1.959963984540054
@@ -439,12 +439,12 @@ def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
     """Return the report of a run as one HTML page, which links to the trace of each attempt."""
     from html import escape
 
-    started = _format_time(run.started)
+    started = format_utc_time(run.started)
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(run.suite)}</title>",
         f"<meta name=viewport content='width=device-width, initial-scale=1'><style>{_STYLE}</style>",
         f"<h1>{escape(run.suite)}</h1><p>{started}, {len(run.cases)} cases, {len(run.attempts)} attempts, "
-        f"{run.seconds:.1f} s, cost {_format_cost(run.cost)}</p>",
+        f"{format_duration(run.seconds)}, cost {format_cost(run.cost)}</p>",
         *(f"<p class=error>{escape(note)}</p>" for note in run.notes),
         _summary_html(run),
     ]
@@ -472,7 +472,7 @@ def _summary_html(run: EvalRun) -> str:
         rows.append(
             f"<tr><td>{escape(variant.name)}<td><span class=bar><i style='width:{rate.rate:.1%}'></i>"
             f"<b style='left:{low:.1%};width:{high - low:.1%}'></b></span><td>{rate}"
-            f"<td class=number>{_format_cost(total_cost(attempts))}<td class=number>{means[0] or 0:.1f} s"
+            f"<td class=number>{format_cost(total_cost(attempts))}<td class=number>{format_duration(means[0] or 0)}"
             f"<td class=number>{means[1] or 0:.1f}<td>{len(attempts) - len(counted) or ''}</tr>"
         )
     return "\n".join([*rows, "</table>"])
@@ -508,8 +508,8 @@ def _attempt_html(one: EvalAttempt) -> str:
     return (
         f"<tr><td>{escape(one.case)} <small>{one.number}</small><td>{escape(one.variant)}"
         f"<td><details><summary class={one.status}>{one.status}</summary>{details}</details>"
-        f"<td class=number>{one.steps}<td class=number>{one.seconds:.1f} s<td class=number>{_format_cost(one.cost)}"
-        f"<td>{link}</tr>"
+        f"<td class=number>{one.steps}<td class=number>{format_duration(one.seconds)}"
+        f"<td class=number>{format_cost(one.cost)}<td>{link}</tr>"
     )
 
 
@@ -567,15 +567,3 @@ def _figure_line(figure: FigureChange) -> str:
     ratio = f", {figure.ratio - 1:+.0%}" if figure.ratio is not None else ""
     verdict = "significant" if figure.significant else "may be noise"
     return f"{figure.name}: {figure.before:.4g} -> {figure.after or 0:.4g}{ratio}, p = {figure.p_value:.3g}, {verdict}"
-
-
-def _format_cost(cost: Decimal | None) -> str:
-    from outrider.presentation.formats import format_cost
-
-    return format_cost(cost)
-
-
-def _format_time(milliseconds: int) -> str:
-    from datetime import datetime
-
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import msgspec
 from msgspec.structs import replace
 
-from outrider._sync import run_sync
+from outrider._sync import cancel_tasks, run_sync
 from outrider.config.providers import search_path
 from outrider.engine.approval_gate import Rules
 from outrider.engine.archive import SessionArchive
@@ -215,9 +215,7 @@ class _SuiteEnvironment:
 
     async def cancel_preparations(self) -> None:
         """Cancel preparations that still run."""
-        for task in self._prepared.values():
-            task.cancel()
-        await asyncio.gather(*self._prepared.values(), return_exceptions=True)
+        await cancel_tasks(self._prepared.values())
 
 
 class _AttemptOutcome:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
 
@@ -13,6 +12,7 @@ from outrider.errors import ConfigurationError, NetworkError
 from outrider.http.client import exchange
 from outrider.http.transport import HttpRequest
 from outrider.models.clients import with_current_key
+from outrider.presentation.formats import format_iso_time
 from outrider.providers.catalog import ModelFacts, ModelPrices, without_dated_names
 from outrider.types.agents import Provider
 
@@ -192,8 +192,4 @@ def _iso_time(created: Any) -> str:
         return created
     if not isinstance(created, int | float) or isinstance(created, bool):
         return ""
-    try:
-        seconds = created / 1000 if created > _MILLISECONDS else created
-        return datetime.fromtimestamp(seconds, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return ""
+    return format_iso_time(created if created > _MILLISECONDS else created * 1000)

@@ -463,7 +463,7 @@ def _require_space(weights: ModelWeights, partial: PartialFile) -> None:
             else ""
         )
         raise WeightsError(
-            f"local/{weights.name} needs {needed / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} GB are free there; "
+            f"local/{weights.name} needs {format_bytes(needed)} in {folder}, and {format_bytes(free)} are free there; "
             f"free some space, set OUTRIDER_HOME to a folder on a larger disk{smaller}",
             needed=needed,
             free=free,

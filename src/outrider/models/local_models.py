@@ -16,6 +16,7 @@ from outrider.config.paths import find_app_folders
 from outrider.config.providers import LOCAL_SERVERS, NO_PROVIDER_MESSAGE
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError, NetworkError, WeightsError
+from outrider.presentation.formats import format_bytes
 from outrider.types.agents import Agent, Provider
 
 # The local runtime is imported by the functions that use it: every engine imports this module to adapt its agents.
@@ -198,7 +199,7 @@ def find_weights(name: str, data: Path) -> Path:
     path = weights_path(weights, data)
     if not path.is_file():
         raise WeightsError(
-            f"the weights of local/{weights.name} ({weights.bytes / 1e9:.1f} GB) are not on this machine; "
+            f"the weights of local/{weights.name} ({format_bytes(weights.bytes)}) are not on this machine; "
             f"download them with: outrider models pull {weights.name}",
             weights=weights.name,
         )

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_NOFOLLOW
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, nearest_folder, open_folder
 from outrider.permissions.paths.gitignore import temporary_name
 from outrider.processes.sandbox.overlay import FileStamp, OverlayChange, lstat_or_none, same_content
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.edit_transaction import remove_leftovers
-from outrider.tools.workspace_files import open_folder
 
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 _COPY_BYTES = 1 << 24
@@ -137,7 +136,7 @@ def _with_content(changes: Iterable[OverlayChange]) -> Iterator[OverlayChange]:
 def _stage_file(workspace: Path, upper: Path, change: OverlayChange) -> tuple[str, ...]:
     """Writes the new content into the deepest existing folder of its path; returns the path of the staged file."""
     *folders, name = change.path.split("/")
-    nearest = _nearest_folder(workspace, folders)
+    nearest = nearest_folder(str(workspace), folders)
     staged_name = temporary_name(name)
     with open_folder(str(workspace), nearest) as folder:
         if change.file == "link":
@@ -213,13 +212,6 @@ def _copy_range(source: int, target: int, size: int) -> None:
         view = memoryview(chunk)
         while view:
             view = view[os.write(target, view) :]
-
-
-def _nearest_folder(workspace: Path, folders: list[str]) -> list[str]:
-    for depth in range(len(folders), 0, -1):
-        with suppress(OSError), open_folder(str(workspace), folders[:depth]):
-            return folders[:depth]
-    return []
 
 
 def _remove_deleted(workspace: Path, changes: Sequence[OverlayChange]) -> None:

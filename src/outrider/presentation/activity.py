@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from outrider.presentation.items import STATE_LABELS, progress_text, retry_notice, silence_text
-from outrider.presentation.tool_calls import TodoItem, call_title, call_todos
+from outrider.presentation.tool_calls import call_title, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -30,7 +30,7 @@ from outrider.types.events import (
 )
 from outrider.types.messages import Message
 from outrider.types.parts import SubtaskPart, ToolPart
-from outrider.types.tool_state import ToolCompleted
+from outrider.types.tool_state import TodoItem, ToolCompleted
 
 _CHARACTERS_PER_TOKEN = 4
 AgentState = Literal["working", "asking", "done", "failed"]

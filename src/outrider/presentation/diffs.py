@@ -130,8 +130,9 @@ def replacement_diff(path: str, old: str, new: str, *, creates: bool = False) ->
     return FileDiff(None if creates else path, path, (DiffHunk(tuple(lines)),))
 
 
-def parse_patch(text: str) -> list[FileDiff]:
-    """Returns the files of a patch as models write it: `*** Update File:` sections, or a unified diff."""
+def preview_patch(text: str) -> list[FileDiff]:
+    """Returns what a patch shows: `*** Update File:` sections, or a unified diff. It does not raise, because the model
+    may still be writing the patch; what is applied comes from `parse_operations` in `tools/text/patch.py`."""
     if _is_unified(text):
         return list(_read_files(text.split("\n"), [], from_patch=True))
     files: list[FileDiff] = []
@@ -157,7 +158,7 @@ def parse_patch(text: str) -> list[FileDiff]:
 
 
 def is_complete_patch(text: str) -> bool:
-    """Whether `parse_patch` returns everything that `apply_patch` could apply.
+    """Whether `preview_patch` returns everything that `apply_patch` could apply.
 
     The tool is more tolerant than a reader of diffs: it applies lines beyond the counts of a hunk and hunks without
     line numbers. If this returns False, show the patch itself to the person who approves it.
@@ -167,7 +168,7 @@ def is_complete_patch(text: str) -> bool:
         ignored: list[str] = []
         list(_read_files(rows, ignored))
         return all(not row.strip() or row.startswith(_GIT_HEADERS) for row in ignored)
-    changed = sum(file.added + file.removed for file in parse_patch(text))
+    changed = sum(file.added + file.removed for file in preview_patch(text))
     return changed == sum(row[:1] in _KINDS for row in rows)
 
 
@@ -178,7 +179,7 @@ def _is_unified(text: str) -> bool:
 def patch_rows(text: str) -> list[DiffLine]:
     """Returns every row of a patch as the model wrote it; a header is a context line.
 
-    `parse_patch` leaves out rows that belong to no hunk. Where a person approves a patch, nothing may be left out.
+    `preview_patch` leaves out rows that belong to no hunk. Where a person approves a patch, nothing may be left out.
     """
     headers = ("***", "@@", "diff ", "index ", "--- ", "+++ ")
     return [

@@ -1,10 +1,11 @@
-"""Numbers and text as people read them: durations, costs, token counts, ages, and one-line forms of untrusted text.
+"""Numbers and text as people read them: times, durations, costs, token counts, sizes, and lines of untrusted text.
 
 `sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
 
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import (
@@ -89,6 +90,28 @@ def _char_width(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def format_time(milliseconds: float, form: str = "%Y-%m-%d %H:%M", zone: tzinfo | None = None) -> str:
+    """Returns a Unix time in the time zone of this machine, which terminals show, or in another one; "" for a time that
+    no calendar has, which stored data may contain."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, zone).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def format_utc_time(milliseconds: float, form: str = "%Y-%m-%d %H:%M UTC") -> str:
+    """Returns a Unix time in UTC, for files that people of other time zones read."""
+    return format_time(milliseconds, form, UTC)
+
+
+def format_iso_time(milliseconds: float, timespec: str = "seconds") -> str:
+    """Returns a Unix time as ISO 8601 in UTC, for protocols and data; "" for a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=timespec)
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def format_duration(seconds: float) -> str:

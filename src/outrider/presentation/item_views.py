@@ -32,19 +32,19 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.tool_calls import (
     STATUS_LABELS,
-    TodoItem,
     call_changes,
     call_input,
     call_outcome,
-    call_subject,
     call_todos,
     final_answer,
     input_text,
     outcome_facts,
+    subject_line,
 )
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import DisplayStatus, SubtaskPart, Tokens
+from outrider.types.tool_state import TodoItem
 
 ItemKind = Literal["user", "text", "reasoning", "call", "file", "notice", "command", "agent"]
 MAX_INPUT, MAX_DIFF = 100_000, 100_000  # characters
@@ -153,7 +153,7 @@ def _call_view(item: ToolCallItem) -> ItemView:
     arguments, todos, took = call_input(part), call_todos(part), call_outcome(part).milliseconds
     return msgspec.structs.replace(
         view,
-        subject=call_subject(part.tool, arguments),
+        subject=subject_line(part.tool, arguments),
         duration=format_milliseconds(took) if took is not None else "",
         input="" if todos is not None else input_text(part.tool, arguments)[:MAX_INPUT],
         diff=tuple(diff_rows(call_changes(part), MAX_DIFF)),

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from html import escape
@@ -21,6 +20,7 @@ from outrider.presentation.formats import (
     format_milliseconds,
     format_token_usage,
     format_tokens,
+    format_utc_time,
     shorten,
 )
 from outrider.presentation.items import (
@@ -38,20 +38,18 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.tool_calls import (
     STATUS_LABELS,
-    TodoItem,
-    TodoStatus,
     call_changes,
     call_input,
-    call_subject,
     call_todos,
     final_answer,
     input_text,
     outcome_facts,
+    subject_line,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ToolPart, Usage, is_withdrawn
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import TodoItem, TodoStatus, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -214,7 +212,7 @@ def render_timeline(bars: Sequence[TimelineBar]) -> str:
     drawn = "".join(_render_bar(bar, start, scale) for bar in bars)
     line = f'<line x1="0" y1="27" x2="{_WIDTH}" y2="27"></line>'
     drawing = f'<svg viewBox="0 0 {_WIDTH} 54" preserveAspectRatio="none" role="img">{line}{drawn}</svg>'
-    ends = "".join(f"<span>{escape_text(format_time(at, '%H:%M:%S'))}</span>" for at in (start, end))
+    ends = "".join(f"<span>{escape_text(format_utc_time(at, '%H:%M:%S'))}</span>" for at in (start, end))
     return f'<h2>Timeline</h2><div class="timeline">{drawing}<p>{ends}</p></div>'
 
 
@@ -224,13 +222,6 @@ def _render_bar(bar: TimelineBar, start: int, scale: float) -> str:
     label = escape_text(f"{bar.name}, {format_milliseconds(bar.end - bar.start)}")
     shape = f'x="{x:.1f}" y="{_LANES[bar.kind]}" width="{width:.1f}" height="19" rx="2"'
     return f'<rect class="{bar.kind}" {shape}><title>{label}</title></rect>'
-
-
-def format_time(at: int, form: str) -> str:
-    try:
-        return datetime.fromtimestamp(at / 1000, UTC).strftime(form)
-    except (OverflowError, ValueError, OSError):
-        return ""
 
 
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
@@ -269,7 +260,7 @@ def _render_call(part: ToolPart) -> str:
     content = "".join(_call_sections(part))
     if label:
         content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
-    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
+    facts = [subject_line(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
     if not part.ended:
         facts.append(STATUS_LABELS[part.display_status])
     return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)
@@ -372,7 +363,7 @@ def _render_message(message: Message) -> str:
 
 
 def _format_clock(message: Message) -> str:
-    return format_time(message.time.created, "%H:%M:%S") if message.time else ""
+    return format_utc_time(message.time.created, "%H:%M:%S") if message.time else ""
 
 
 def _format_usage(message: Message) -> str:
@@ -384,7 +375,7 @@ def _format_usage(message: Message) -> str:
 
 def _describe_session(session: StoredSession, messages: Sequence[Message]) -> str:
     agents = sorted({message.agent for message in messages if message.agent} or {session.agent} - {""})
-    facts = [format_time(session.time.created, "%Y-%m-%d %H:%M UTC") if session.time else "", session.mode, *agents]
+    facts = [format_utc_time(session.time.created) if session.time else "", session.mode, *agents]
     return " · ".join(word for word in facts if word)
 
 

@@ -2,16 +2,24 @@
 took."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
-from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch, parse_unified_diff, replacement_diff
+from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_unified_diff, preview_patch, replacement_diff
 from outrider.presentation.formats import clean_line, format_count, format_milliseconds, shorten
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_declaration import CallKind, declaration_of
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
+from outrider.types.tool_state import (
+    DISPLAY,
+    TodoItem,
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+    working_time,
+)
 
 FINISH_TOOL = "finish"
 """Ends an agent that works with others; its `message` is the agent's answer and is shown as text."""
@@ -38,15 +46,6 @@ _DIFF_ARGUMENTS: dict[str, frozenset[str]] = {
     "write": frozenset({"file_path", "content"}),
 }
 _PLAIN_ARGUMENTS = frozenset({"command", "patch", "input"})
-
-TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
-
-
-class TodoItem(msgspec.Struct, frozen=True):
-    """One entry of the agent's task list."""
-
-    content: str
-    status: TodoStatus = "pending"
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
@@ -82,7 +81,7 @@ def call_input(part: ToolPart, raw_input: str = "") -> dict[str, Any]:
     return parse_partial_object(text) if text else {}
 
 
-def call_subject(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -> str:
+def subject_line(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -> str:
     """The few words that distinguish this call from others of the same tool, on one line."""
     match tool:
         case "grep" | "glob":
@@ -93,7 +92,7 @@ def call_subject(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -
         case "process":
             subject = " ".join(str(value) for value in arguments.values() if isinstance(value, str | int))
         case "apply_patch":
-            subject = ", ".join(file.path for file in parse_patch(patch_argument(arguments)))
+            subject = ", ".join(file.path for file in preview_patch(patch_argument(arguments)))
         case "todo":
             items = arguments.get("todos")
             subject = format_count(len(items), "item") if isinstance(items, list) else ""  # pyright: ignore[reportUnknownArgumentType]
@@ -107,7 +106,7 @@ def call_title(tool: str, arguments: Mapping[str, Any], *, limit: int = 200) -> 
     """One line for lists of calls: a shell command as it is, otherwise the tool and its subject."""
     if tool == "shell" and arguments.get("command"):
         return shorten(clean_line(str(arguments["command"]), limit * 2), limit)
-    return shorten(f"{clean_line(tool, 60)} {call_subject(tool, arguments, limit=limit * 2)}".strip(), limit)
+    return shorten(f"{clean_line(tool, 60)} {subject_line(tool, arguments, limit=limit * 2)}".strip(), limit)
 
 
 def call_changes(part: ToolPart) -> list[FileDiff]:
@@ -130,7 +129,7 @@ def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
             return [replacement_diff(path, "", str(arguments["content"]), creates=True)]
         case "apply_patch":
             patch = patch_argument(arguments)
-            return parse_patch(patch) if is_complete_patch(patch) else []
+            return preview_patch(patch) if is_complete_patch(patch) else []
         case _:
             return []
 

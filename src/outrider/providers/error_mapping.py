@@ -21,7 +21,7 @@ from outrider.errors import (
     ServerError,
 )
 from outrider.http.transport import HttpRequest
-from outrider.permissions.redaction.redactor import HIDDEN_SECRET, redact_patterns
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET, is_secret_name, redact_patterns
 
 _MESSAGE_CHARACTERS = 2_000
 
@@ -371,13 +371,7 @@ def _parse_date(value: str | None) -> float | None:
 
 
 _MIN_SECRET_LENGTH = 8  # shorter values occur inside ordinary words
-_SECRET_NAME = lazy_pattern(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
 _SCHEME = lazy_pattern(r"^(bearer|basic|token)\s+", re.IGNORECASE)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a header or query parameter of this name holds a secret."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def request_secrets(request: HttpRequest) -> list[str]:

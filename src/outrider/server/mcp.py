@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never, cast
 
@@ -42,7 +41,7 @@ from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.approvals import requested_approval_view
-from outrider.presentation.formats import replace_surrogates
+from outrider.presentation.formats import format_iso_time, replace_surrogates
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -537,7 +536,10 @@ class McpTools:
         """The latest sessions of the folder: id, title and time of the last change, one per line."""
         folder = Path(self._folder) if self._folder is not None else None
         sessions = await self._archive.list_sessions(MAX_LISTED, workspace=folder)
-        lines = [f"{one.id}  {_format_day(one)}  {one.title or 'untitled'}" for one in sessions]
+        lines = [
+            f"{one.id}  {format_iso_time(one.time.updated if one.time else 0, 'minutes')}  {one.title or 'untitled'}"
+            for one in sessions
+        ]
         return replace_surrogates("\n".join(lines)) or "There are no sessions."
 
     async def get_transcript(self, session_id: str) -> str:
@@ -567,11 +569,6 @@ class McpTools:
             f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nContinue it: call `run_agent` "
             f"with its session id and this task: {following}"
         )
-
-
-def _format_day(session: StoredSession) -> str:
-    updated = session.time.updated if session.time else 0
-    return datetime.fromtimestamp(updated / 1000, UTC).isoformat(timespec="minutes")
 
 
 def _find_owner(ctx: "Context[Any, Any]") -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from starlette.routing import BaseRoute
 
+from outrider._sync import run_beside
 from outrider.background.health import Sample, process_samples
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
@@ -125,19 +126,15 @@ class IdleSessionCloser:
         self._engine = engine
         self._idle_seconds = idle_seconds
         self._active_at: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], object] = bool
+        self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self._unsubscribe = self._engine.bus.subscribe_all(self._note_event)
-        self._task = asyncio.create_task(self._keep_closing())
+        await self._running.enter_async_context(run_beside(self._keep_closing()))
+        self._running.callback(self._engine.bus.subscribe_all(self._note_event))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._running.aclose()
 
     def _note_event(self, event: Event) -> None:
         self._active_at[event.session_id] = monotonic()
@@ -171,22 +168,20 @@ class BudgetWatcher:
         self._users = users
         self._due: dict[str, None] = {}  # sessions, in the order of their requests
         self._is_due = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], object] = bool
+        self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._unsubscribe = self._engine.bus.subscribe(
-            LLMRequestEvent, lambda event: loop.call_soon_threadsafe(self._note_request, event.session_id)
+        await self._running.enter_async_context(run_beside(self._keep_checking()))
+        self._running.callback(
+            self._engine.bus.subscribe(
+                LLMRequestEvent, lambda event: loop.call_soon_threadsafe(self._note_request, event.session_id)
+            )
         )
-        self._task = asyncio.create_task(self._keep_checking())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._running.aclose()
 
     def _note_request(self, session_id: str) -> None:
         if any(one.budget is not None for one in (*self._users.users, *self._users.former, *self._users.teams)):

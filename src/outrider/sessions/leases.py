@@ -73,12 +73,9 @@ class LeaseOwner:
     async def _renew_all(self) -> None:
         held = list(self._leases.items())
         for start in range(0, len(held), RENEWAL_BATCH):
-            await asyncio.gather(
-                *(
-                    self._renew_lease(session_lease, lease)
-                    for session_lease, lease in held[start : start + RENEWAL_BATCH]
-                )
-            )
+            async with asyncio.TaskGroup() as renewals:
+                for session_lease, lease in held[start : start + RENEWAL_BATCH]:
+                    renewals.create_task(self._renew_lease(session_lease, lease))
 
     async def _renew_lease(self, session_lease: "SessionLease", lease: Lease) -> None:
         """Renews one lease, unless it was removed since the renewal started: a released lease must not come back."""

@@ -15,6 +15,7 @@ from typing import Any, Never, Self, cast
 
 import msgspec
 
+from outrider._sync import cancel_tasks
 from outrider.errors import ConfigurationError
 from outrider.testing.model_rules import is_other_vendors, model_exists
 from outrider.testing.simulator_answers import (
@@ -241,9 +242,7 @@ class Simulator:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await cancel_tasks(self._connections)
 
     def __enter__(self) -> Self:
         self._thread = _ServerThread(self)

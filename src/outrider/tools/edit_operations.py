@@ -85,7 +85,7 @@ def _uses_only_crlf(text: str) -> bool:
 
 def apply_patch_text(revisions: RevisionSet, patch: str) -> ToolResult:
     """Carries out the operations of a patch. Raises ToolFailure if one of them does not fit."""
-    for operation in patches.parse_patch(patch):
+    for operation in patches.parse_operations(patch):
         match operation:
             case patches.AddFile():
                 _add_file(revisions.open(operation.path, "create"), operation.text)

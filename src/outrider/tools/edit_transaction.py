@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl, open_folder
 from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
@@ -35,7 +35,6 @@ from outrider.tools.workspace_files import (
     FileLocation,
     SeenVersions,
     WorkspaceFiles,
-    open_folder,
     os_errors_as_failures,
     version_of,
 )

@@ -16,7 +16,13 @@ import msgspec
 
 from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, IgnoreRules, parse_ignore_lines
+from outrider.permissions.paths.gitignore import (
+    IGNORE_FILES,
+    IgnoreRules,
+    extend_rules,
+    is_excluded,
+    read_ignore_file,
+)
 from outrider.tools.text.encoding import detect_encoding
 from outrider.tools.workspace_files import OPEN_FILE_FLAGS
 
@@ -56,7 +62,6 @@ class FileMatch(msgspec.Struct, frozen=True):
 
 
 _IGNORE_FILE_NAMES = (*IGNORE_FILES, ".rgignore")
-_MAX_IGNORE_FILE = 1024 * 1024
 
 
 def walk_files(folder: int) -> Iterator[str]:
@@ -65,23 +70,17 @@ def walk_files(folder: int) -> Iterator[str]:
     for root, folders, names, descriptor in os.fwalk(".", dir_fd=folder):
         base = "" if root == "." else f"{root[2:]}/"
         here = _ignore_rules(descriptor, base, names, known.pop(root, None))
-        folders[:] = sorted(
-            name for name in folders if name not in VCS_FOLDERS and not _is_ignored(here, base + name, is_folder=True)
-        )
+        folders[:] = sorted(name for name in folders if not is_excluded(here, base + name, is_folder=True))
         for name in folders:
             known[f"{root}/{name}"] = here
         for name in sorted(names):
-            if not _is_ignored(here, base + name, is_folder=False) and _is_file(descriptor, name):
+            if not is_excluded(here, base + name, is_folder=False) and _is_file(descriptor, name):
                 yield base + name
 
 
-def _is_ignored(rules: IgnoreRules | None, path: str, *, is_folder: bool) -> bool:
-    return rules is not None and rules.ignores(path, is_folder=is_folder)
-
-
 def _ignore_rules(folder: int, base: str, names: list[str], above: IgnoreRules | None) -> IgnoreRules | None:
-    lines = [line for name in _IGNORE_FILE_NAMES if name in names for line in _read_ignore_file(folder, name)]
-    return IgnoreRules(base, parse_ignore_lines(lines), above) if lines else above
+    lines = [line for name in _IGNORE_FILE_NAMES if name in names for line in read_ignore_file(name, folder)]
+    return extend_rules(base, lines, above)
 
 
 def _is_file(folder: int, name: str) -> bool:
@@ -89,17 +88,6 @@ def _is_file(folder: int, name: str) -> bool:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
         return False
-
-
-def _read_ignore_file(folder: int, name: str) -> list[str]:
-    try:
-        descriptor = os.open(name, OPEN_FILE_FLAGS, dir_fd=folder)
-    except OSError:
-        return []
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return []
-        return file.read(_MAX_IGNORE_FILE).decode("utf-8", "replace").splitlines()
 
 
 _MAX_SEARCHED_FILE = 10 * 1024 * 1024

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import msgspec
 
 from outrider._posix import (
+    FOLDER_FLAGS,
     O_CLOEXEC,
-    O_DIRECTORY,
     O_NOCTTY,
     O_NOFOLLOW,
     O_NONBLOCK,
-    check_place,
     is_within,
+    open_folder,
     require_posix,
 )
 from outrider.errors import ToolFailure
@@ -157,34 +157,7 @@ def _normalize_lines(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-OPEN_FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW
 OPEN_FILE_FLAGS = os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK
-
-
-@contextmanager
-def open_folder(home: str, parts: Sequence[str], made: list[str] | None = None) -> Generator[int]:
-    """Opens the folder below the resolved path `home` without following links. If `made` is a list, creates missing
-    folders and appends their paths."""
-    folder = os.open(home, OPEN_FOLDER_FLAGS)
-    try:
-        check_place(folder, home)
-        for depth, part in enumerate(parts, 1):
-            if made is not None and _make_folder(part, folder):
-                made.append("/".join([home, *parts[:depth]]))
-            deeper = os.open(part, OPEN_FOLDER_FLAGS, dir_fd=folder)
-            os.close(folder)
-            folder = deeper
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _make_folder(name: str, folder: int) -> bool:
-    try:
-        os.mkdir(name, dir_fd=folder)
-    except FileExistsError:
-        return False
-    return True
 
 
 IsGranted = Callable[["Containment", str], bool]
@@ -375,7 +348,7 @@ class WorkspaceFiles:
 
     def _list_subfolder(self, folder: int, name: str, depth: int, path: str, indent: str) -> Iterator[str]:
         try:
-            deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
+            deeper = os.open(name, FOLDER_FLAGS, dir_fd=folder)
         except OSError:
             return
         try:

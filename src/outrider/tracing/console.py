@@ -3,7 +3,6 @@
 import sys
 import threading
 from collections.abc import Callable
-from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Protocol, TextIO, assert_never
 
@@ -14,6 +13,7 @@ from outrider.presentation.formats import (
     escape_line,
     format_cost,
     format_milliseconds,
+    format_time,
     format_token_usage,
     format_tokens,
 )
@@ -429,7 +429,4 @@ def _printer_for(console: Any, *, whole_lines: bool) -> LinePrinter:
 
 
 def _format_time(timestamp: int) -> str:
-    try:
-        return datetime.fromtimestamp(timestamp / 1000).strftime("%H:%M:%S")
-    except (OverflowError, ValueError, OSError):
-        return "--:--:--"
+    return format_time(timestamp, "%H:%M:%S") or "--:--:--"

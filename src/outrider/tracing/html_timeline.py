@@ -4,7 +4,6 @@ import base64
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from html import escape
@@ -14,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.presentation.formats import escape_line, format_count, format_milliseconds, format_tokens
+from outrider.presentation.formats import escape_line, format_count, format_milliseconds, format_tokens, format_utc_time
 from outrider.tracing.records import Span, SpanKind, SpanStatus, visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
 from outrider.types.parts import Tokens
@@ -224,10 +223,7 @@ def _hash(text: str) -> str:
 def _start_text(root: Span) -> str:
     if not root.start:
         return ""
-    try:
-        return datetime.fromtimestamp(root.start / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return ""
+    return format_utc_time(root.start, "%Y-%m-%d %H:%M:%S UTC")
 
 
 def _outcome_text(root: Span) -> str:

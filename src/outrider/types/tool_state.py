@@ -22,6 +22,7 @@ from outrider.errors import ConfigurationError, InvalidStateTransition
 from outrider.types.validate import ArgumentsMeta, convert
 
 NO_OUTPUT = "(no output)"
+TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
 # Keys in a part's metadata, set when the call starts.
 REPEATABLE = "repeatable"  # running the call twice is safe
 ASKS = "asks"  # the call only waits for a person's answer
@@ -40,6 +41,13 @@ VALID_TRANSITIONS: dict[str, tuple[str, ...]] = {
     "completed": (),
     "error": (),
 }
+
+
+# One entry of the agent's task list, which the call that sets it stores in its metadata. It has no docstring, because
+# msgspec would add that to the schema of the tool.
+class TodoItem(msgspec.Struct, frozen=True):
+    content: str
+    status: TodoStatus = "pending"
 
 
 class RunningTime(msgspec.Struct, frozen=True):

@@ -121,7 +121,7 @@ async def test_files_above_the_limit_are_not_stored_and_the_run_states_it(machin
     await first.save_snapshot(machines.run_id, force=True)
     info = await machines.jobs.get_snapshot(machines.run_id)
     assert info is not None
-    assert info.omitted == "the changed files are larger than 1 MB"
+    assert info.omitted == "the changed files are larger than 1.0 MB"
     await machines.lose_worktree()
     other = Path(await machines.workspace("b").prepare_workspace(machines.run_id, JOB))
     assert not (other / "large.bin").exists()
@@ -174,6 +174,35 @@ def test_neither_reading_nor_writing_leaves_the_folder(tmp_path: Path):
     assert [path.name for path in outside.iterdir()] == ["secret"]
     assert (outside / "secret").read_text() == "secret"
     assert not (root / ".git").exists()
+
+
+def test_a_link_in_the_place_of_the_worktree_is_not_followed(tmp_path: Path):
+    (outside := tmp_path / "outside").mkdir()
+    (outside / "secret").write_text("secret")
+    (root := tmp_path / "root").symlink_to(outside)
+    with pytest.raises(NotADirectoryError):
+        capture_files(root, ["secret"], 100)
+    restore_files(root, [SnapshotFile(path="secret", kind="deleted"), SnapshotFile(path="new", data=b"x")])
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+def test_a_worktree_below_a_linked_folder_is_read_and_written(tmp_path: Path):
+    (tmp_path / "data" / "root").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    root = tmp_path / "link" / "root"
+    restore_files(root, [SnapshotFile(path="a/b", data=b"x")])
+    assert capture_files(root, ["a/b"], 100) == [SnapshotFile(path="a/b", data=b"x")]
+
+
+def test_a_deletion_removes_empty_folders_inside_only(tmp_path: Path):
+    (tmp_path / "outside" / "empty").mkdir(parents=True)
+    (root := tmp_path / "root").mkdir()
+    (root / "link").symlink_to(tmp_path / "outside")
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "b" / "file").touch()
+    restore_files(root, [SnapshotFile(path=path, kind="deleted") for path in ("a/b/file", "link/empty/file")])
+    assert [path.name for path in root.iterdir()] == ["link"]
+    assert (tmp_path / "outside" / "empty").is_dir()
 
 
 def test_a_file_may_become_a_folder_and_a_folder_a_file(tmp_path: Path):

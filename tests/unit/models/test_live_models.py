@@ -168,7 +168,7 @@ async def test_the_list_has_prices_and_context_sizes_of_the_catalog():
 def test_a_model_is_described_by_context_and_prices_and_an_unknown_one_by_nothing():
     providers = [Provider("vendor", "anthropic", "key"), Provider("near", "openai", base_url="http://127.0.0.1:1/v1")]
     text = describe_model(providers, ModelRef("vendor", "claude-sonnet-4-5"))
-    assert text == "200k context · $3 in, $15 out per 1M tokens"  # not the rates for long prompts
+    assert text == "200k context · $3.00 in, $15.00 out per 1M tokens"  # not the rates for long prompts
     assert describe_model(providers, ModelRef("near", "own-model")) == ""
     assert describe_model(providers, ModelRef("gone", "x")) == ""
 
@@ -180,7 +180,7 @@ async def test_context_sizes_and_prices_of_the_server_take_precedence_over_the_c
         talks, router = await known_models([provider], {"maker/router": {"context_limit": 4096}})
         assert (talks.context_limit, talks.input_price, talks.output_price) == (131_072, Decimal("0.2"), Decimal("0.6"))
         assert (router.context_limit, router.input_price) == (4096, None)
-        assert describe_model([provider], ModelRef("gateway", "maker/talks")).startswith("131k context · $0.2 in")
+        assert describe_model([provider], ModelRef("gateway", "maker/talks")).startswith("131k context · $0.2000 in")
         pricing = CatalogPricing(ModelCatalog(), {"gateway": provider})
         cost = pricing.cost(Agent("a", "", "maker/talks", "gateway"), "", Tokens(input=1_000_000))
         assert cost == Decimal("0.2")

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.presentation.diffs import is_complete_patch, parse_patch, parse_unified_diff, patch_rows, replacement_diff
+from outrider.presentation.diffs import (
+    is_complete_patch,
+    parse_unified_diff,
+    patch_rows,
+    preview_patch,
+    replacement_diff,
+)
 
 TWO_FILES = """--- a.txt
 +++ a.txt
@@ -69,7 +75,7 @@ def test_a_patch_of_a_model_gives_the_files_that_it_names():
 +hello
 *** Delete File: gone.txt
 *** End Patch"""
-    update, add, delete = parse_patch(patch)
+    update, add, delete = preview_patch(patch)
     assert (update.old_path, update.new_path, update.added, update.removed) == ("src/a.py", "src/b.py", 1, 1)
     assert update.hunks[0].heading == "def main():"
     assert (add.old_path, add.new_path, add.added) == (None, "n.txt", 1)
@@ -77,7 +83,7 @@ def test_a_patch_of_a_model_gives_the_files_that_it_names():
 
 
 def test_a_diff_that_mentions_a_patch_header_is_still_a_diff():
-    (file,) = parse_patch("--- a\n+++ a\n@@ -0,0 +1 @@\n+*** Update File: b\n")
+    (file,) = preview_patch("--- a\n+++ a\n@@ -0,0 +1 @@\n+*** Update File: b\n")
     assert (file.path, file.added) == ("a", 1)
 
 
@@ -102,7 +108,7 @@ def test_a_patch_that_a_diff_would_not_show_completely_is_recognised(patch: str,
 
 
 def test_a_patch_names_the_path_that_is_written():
-    (created,) = parse_patch("--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n")
+    (created,) = preview_patch("--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n")
     (output,) = parse_unified_diff("--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n")
     assert (created.path, output.path) == ("n", "b/n")
 
@@ -149,13 +155,13 @@ def test_both_sides_of_any_diff_are_read_back(old: list[str], new: list[str]):
 @given(st.text(max_size=300))
 def test_any_text_can_be_read_as_a_diff_or_a_patch(text: str):
     parse_unified_diff(text)
-    parse_patch(f"*** Update File: x\n{text}")
+    preview_patch(f"*** Update File: x\n{text}")
 
 
 @given(st.lists(st.sampled_from(["--- a", "+++ a", "@@ -1 +1 @@", "@@", "-x", "+y", " z", "", "*** Add File: b"])))
 def test_a_patch_that_is_reported_as_complete_has_lost_no_line(rows: list[str]):
     text = "\n".join(rows)
     if is_complete_patch(text):
-        changed = sum(file.added + file.removed for file in parse_patch(text))
+        changed = sum(file.added + file.removed for file in preview_patch(text))
         headers = sum(row.startswith(("--- ", "+++ ")) for row in rows)
         assert changed >= sum(row[:1] in "+-" for row in rows if row) - headers

@@ -1,8 +1,10 @@
 """Numbers and text in the one form that every front end uses."""
 
+import json
+from datetime import datetime
 from decimal import Decimal
-
-import pytest
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 from outrider.presentation.formats import (
     clean_line,
@@ -14,65 +16,67 @@ from outrider.presentation.formats import (
     format_count,
     format_duration,
     format_elapsed,
+    format_iso_time,
+    format_milliseconds,
+    format_time,
     format_tokens,
+    format_utc_time,
     group_git_files,
     reveal_text,
     shorten,
 )
 from tests.fixtures.cases import for_each
 
+# The page has the same forms in web/src/formats.ts; its test reads these cases too.
+CASES = json.loads((Path(__file__).parents[3] / "web" / "test" / "format-cases.json").read_text())
 
-@for_each(
-    ("seconds", "text"),
-    [
-        (0, "0ms"),
-        (0.35, "350ms"),
-        (0.9999, "1000ms"),
-        (4.24, "4.2s"),
-        (9.96, "10s"),
-        (42.4, "42s"),
-        (59.7, "1m 00s"),
-        (185, "3m 05s"),
-        (3599.6, "1h 00m"),
-        (7650, "2h 07m"),
-    ],
-)
-def test_a_duration_has_the_unit_that_fits(seconds: float, text: str):
-    assert format_duration(seconds) == text
+
+@for_each(("milliseconds", "text"), CASES["duration"])
+def test_a_duration_has_the_unit_that_fits(milliseconds: int, text: str):
+    assert format_milliseconds(milliseconds) == text
+
+
+def test_a_duration_below_a_second_has_whole_milliseconds():
+    assert format_duration(0.9999) == "1000ms"
 
 
 def test_a_running_duration_has_whole_seconds():
     assert [format_elapsed(seconds) for seconds in (0.9, 59.9, 60.9)] == ["0s", "59s", "1m 00s"]
 
 
-@pytest.mark.parametrize(
-    ("cost", "text"),
-    [
-        (None, "unknown"),
-        (Decimal(0), "$0.00"),
-        (Decimal("0.00000012"), "<$0.0001"),
-        (Decimal("0.0042"), "$0.0042"),
-        (Decimal("0.5"), "$0.5000"),
-        (Decimal("1234.5"), "$1,234.50"),
-    ],
-)
-def test_a_cost_above_zero_is_never_shown_as_zero(cost: Decimal | None, text: str):
-    assert format_cost(cost) == text
+@for_each(("cost", "text"), CASES["cost"])
+def test_a_cost_above_zero_is_never_shown_as_zero(cost: str, text: str):
+    assert format_cost(Decimal(cost)) == text
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(999, "999"), (1234, "1.2k"), (99_940, "99.9k"), (99_960, "99k"), (340_000, "340k"), (1_500_000, "1.5M")],
-)
+def test_a_model_without_a_price_has_an_unknown_cost():
+    assert format_cost(None) == "unknown"
+
+
+@for_each(("number", "text"), CASES["tokens"])
 def test_tokens_are_short(number: int, text: str):
     assert format_tokens(number) == text
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(999, "999 B"), (1234, "1.2 kB"), (340_000, "340 kB"), (1_500_000, "1.5 MB")]
-)
+@for_each(("number", "text"), CASES["bytes"])
 def test_sizes_have_the_unit_that_fits(number: int, text: str):
     assert format_bytes(number) == text
+
+
+AT = 1_700_000_000_123  # 2023-11-14 22:13:20 UTC
+
+
+def test_a_time_is_shown_in_a_zone_and_files_have_utc():
+    assert format_time(AT, zone=ZoneInfo("Asia/Tokyo")) == "2023-11-15 07:13"
+    assert format_time(AT) == datetime.fromtimestamp(AT / 1000).strftime("%Y-%m-%d %H:%M")
+    assert format_utc_time(AT) == "2023-11-14 22:13 UTC"
+    assert format_utc_time(AT, "%H:%M:%S") == "22:13:20"
+    assert format_iso_time(AT) == "2023-11-14T22:13:20+00:00"
+    assert format_iso_time(AT, "milliseconds") == "2023-11-14T22:13:20.123+00:00"
+
+
+def test_a_time_that_no_calendar_has_is_empty():
+    assert [form(10**18) for form in (format_time, format_utc_time, format_iso_time)] == ["", "", ""]
 
 
 def test_counts_and_ages_have_their_plural():

@@ -3,18 +3,17 @@
 import pytest
 
 from outrider.presentation.tool_calls import (
-    TodoItem,
     call_changes,
     call_input,
     call_kind,
     call_outcome,
-    call_subject,
     call_title,
     call_todos,
     final_answer,
+    subject_line,
 )
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
+from outrider.types.tool_state import EndedTime, TodoItem, ToolCompleted, ToolError, ToolPending
 
 
 def completed(tool: str = "edit", **metadata: object) -> ToolPart:
@@ -35,7 +34,7 @@ def completed(tool: str = "edit", **metadata: object) -> ToolPart:
     ],
 )
 def test_the_subject_distinguishes_a_call(tool: str, arguments: dict[str, object], subject: str):
-    assert call_subject(tool, arguments) == subject
+    assert subject_line(tool, arguments) == subject
 
 
 def test_the_title_of_a_command_is_the_command():

@@ -23,7 +23,6 @@ from outrider.presentation.items import (
     part_item,
 )
 from outrider.presentation.share_page import render_share_page
-from outrider.presentation.tool_calls import TodoItem
 from outrider.presentation.transcript import TranscriptView
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.tui.rendering.items import item_lines
@@ -70,7 +69,7 @@ from outrider.types.parts import (
     Tokens,
     ToolPart,
 )
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
+from outrider.types.tool_state import EndedTime, TodoItem, ToolCompleted, ToolPending
 from tests.fixtures.cases import for_each
 
 SESSION = "s1"

@@ -40,3 +40,8 @@ def test_what_a_provider_masked_itself_stays_readable():
 
 def test_a_short_secret_does_not_split_words():
     assert redact_secrets("the test failed", call(x_api_key="test")) == "the test failed"
+
+
+def test_a_parameter_whose_name_only_contains_such_a_word_is_no_secret():
+    url = "https://x.test/?author=a-long-name&keyboard=qwerty-layout&accessToken=a-real-secret"
+    assert request_secrets(call(url, x_authority="cluster.local")) == ["a-real-secret"]

@@ -25,7 +25,6 @@ from outrider.engine.frontend import AskedQuestion
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
 from outrider.presentation.approvals import ApprovalView
 from outrider.presentation.items import FileItem, Notice, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
-from outrider.presentation.tool_calls import TodoItem
 from outrider.tui import dialogs as panels
 from outrider.tui.commands import command_choices
 from outrider.tui.completion import CompletionList
@@ -40,7 +39,15 @@ from outrider.tui.widgets.status import QueuedInputLines, StatusInfo, side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
-from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import (
+    EndedTime,
+    RunningTime,
+    TodoItem,
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+)
 
 
 class Stage(App[None]):

@@ -27,7 +27,7 @@ from outrider.cli.parser import parse_duration
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.formats import format_count, reveal_text
+from outrider.presentation.formats import format_bytes, format_count, format_time, reveal_text
 from outrider.types.ids import new_id, now_ms
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from outrider.config.settings import Settings
     from outrider.engine.archive import Approval
     from outrider.project.sandbox import RunWorktree
+
+_TO_THE_SECOND = "%Y-%m-%d %H:%M:%S"
 
 
 def build_job_options(arguments: Namespace, settings: "Settings", *, placement: "QueuePlacement") -> "JobOptions":
@@ -212,9 +214,7 @@ def _format_next_time(schedule: "Schedule") -> str:
 
     if schedule.paused:
         return "paused"
-    return (
-        f"{datetime.fromtimestamp(schedule.due / 1000, ZoneInfo(schedule.timezone)):%Y-%m-%d %H:%M} {schedule.timezone}"
-    )
+    return f"{format_time(schedule.due, zone=ZoneInfo(schedule.timezone))} {schedule.timezone}"
 
 
 def submit_run(arguments: Namespace) -> int:
@@ -250,9 +250,9 @@ def list_runs(arguments: Namespace) -> int:
         runs = await jobs.find_runs(build_run_filter(arguments), limit=arguments.limit)
         await warn_without_worker(jobs, runs)
         for provider, until in (await jobs.list_paused_providers()).items():
+            at = format_time(until, _TO_THE_SECOND)
             Console().print_stderr(
-                f"Provider {provider} is paused after errors; its runs stay queued until {_format_time(until)}.",
-                "yellow",
+                f"Provider {provider} is paused after errors; its runs stay queued until {at}.", "yellow"
             )
         return runs
 
@@ -448,12 +448,12 @@ def _start_lines(run: "Run") -> list[str]:
         return []
     if run.waiting_for:
         error = run.outcome.error if run.outcome else ""
-        return ["", f"Waiting for {run.waiting_for}: {error}", f"Next attempt: {_format_time(run.begins)}."]
-    return ["", f"Starts on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
-
-
-def _format_time(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+        return [
+            "",
+            f"Waiting for {run.waiting_for}: {error}",
+            f"Next attempt: {format_time(run.begins, _TO_THE_SECOND)}.",
+        ]
+    return ["", f"Starts on {format_time(run.begins, '%Y-%m-%d at %H:%M')}."]
 
 
 def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:
@@ -509,9 +509,8 @@ def _snapshot_lines(snapshot: "SnapshotInfo | None") -> list[str]:
         return []
     if snapshot.omitted:
         return [f"Not stored for other machines: {snapshot.omitted}."]
-    at = datetime.fromtimestamp(snapshot.time / 1000).astimezone().strftime("%H:%M:%S")
-    size, files = snapshot.bytes / 1024, format_count(snapshot.files, "changed file")
-    return [f"Stored for other machines at {at}: {files}, {size:,.1f} KB"]
+    at, files = format_time(snapshot.time, "%H:%M:%S"), format_count(snapshot.files, "changed file")
+    return [f"Stored for other machines at {at}: {files}, {format_bytes(snapshot.bytes)}"]
 
 
 def _encode_details(run: "Run", tree: "RunWorktree | None", report: "JobReport | None", extra: dict[str, Any]) -> str:

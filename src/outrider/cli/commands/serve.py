@@ -21,6 +21,7 @@ from outrider.cli.parser import import_object
 from outrider.cli.setup import settings_from_arguments
 from outrider.config.paths import find_app_folders
 from outrider.errors import ConfigurationError, NetworkError
+from outrider.presentation.formats import format_cost
 
 
 def start_server(arguments: Namespace) -> int:
@@ -220,7 +221,7 @@ def list_users(arguments: Namespace) -> int:
         console.print_stderr("There are no users: the holder of the server's token may do everything.")
         return exit_codes.SUCCESS
     rows = [
-        (user.name, user.role, user.team, f"${user.budget}" if user.budget is not None else "", _list_tokens(user))
+        (user.name, user.role, user.team, "" if user.budget is None else format_cost(user.budget), _list_tokens(user))
         for user in users
     ]
     for line in format_table(("name", "role", "team", "monthly budget", "tokens"), rows, console.width):

@@ -6,7 +6,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, assert_never
 
@@ -25,7 +24,7 @@ from outrider.engine.archive import (
     short_id,
 )
 from outrider.errors import ConfigurationError
-from outrider.presentation.formats import format_age, format_cost, format_token_usage
+from outrider.presentation.formats import format_age, format_cost, format_time, format_token_usage
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, Usage, tool_result
@@ -256,7 +255,7 @@ def _message_heading(message: Message) -> str:
     """Return the heading of a message: role or agent, time and model."""
     who = "You" if message.role == "user" else message.agent or "Assistant"
     model = f"  {message.model.provider}/{message.model.model}" if message.model else ""
-    at = datetime.fromtimestamp(message.time.created / 1000).strftime("%Y-%m-%d %H:%M") if message.time else ""
+    at = format_time(message.time.created) if message.time else ""
     return f"{who}  {at}{model}"
 
 

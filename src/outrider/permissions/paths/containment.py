@@ -21,7 +21,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
-from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK, is_within
+from outrider._posix import O_CLOEXEC, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, is_within, open_folder
 from outrider.errors import ConfigurationError
 from outrider.permissions.paths.protected import (
     Access,
@@ -326,8 +326,6 @@ def _walk_entries(folder: str) -> Iterator[os.DirEntry[str]]:
 _OPENAT2 = 437
 _RESOLVE_FLAGS = 0x08 | 0x04 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 _OPEN_FLAGS = O_CLOEXEC | O_NOCTTY | O_NONBLOCK
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | _NO_FOLLOW
 
 
 class PathRefused(PermissionError):
@@ -357,17 +355,17 @@ def open_to_write(path: str, *, root: str, cwd: str, allow_protected: bool = Fal
     Raises PathRefused, also for a file with several hard links: another link may be outside the workspace.
     """
     root_path, parts = _locate_target(path, root, cwd, "write", allow_protected=allow_protected)
-    with _open_parent(root_path, parts[:-1], make=True) as folder:
-        descriptor = os.open(parts[-1], os.O_RDWR | os.O_CREAT | _OPEN_FLAGS | _NO_FOLLOW, 0o666, dir_fd=folder)
+    with open_folder(root_path, parts[:-1], []) as folder:
+        descriptor = os.open(parts[-1], os.O_RDWR | os.O_CREAT | _OPEN_FLAGS | O_NOFOLLOW, 0o666, dir_fd=folder)
     return _require_regular_file(descriptor, links=1)
 
 
 def write_atomically(path: str, content: bytes, *, root: str, cwd: str, allow_protected: bool = False) -> None:
     """Replaces a file by rename, so that a crash leaves either the old or the new content. Preserves the file mode."""
     root_path, parts = _locate_target(path, root, cwd, "write", allow_protected=allow_protected)
-    with _open_parent(root_path, parts[:-1], make=True) as folder:
+    with open_folder(root_path, parts[:-1], []) as folder:
         temporary = f".{parts[-1][:100]}.{os.urandom(8).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | _NO_FOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
             _write_content(descriptor, content, folder, parts[-1])
@@ -404,15 +402,12 @@ def _locate_target(
 
 def _open_beneath(root_path: str, parts: list[str], flags: int) -> int:
     """Opens the resolved path without following any symlink; `contain` has already resolved them."""
-    top = os.open(root_path, _FOLDER_FLAGS)
-    try:
+    with open_folder(root_path, []) as top:
         descriptor = _call_openat2(top, "/".join(parts), flags | _OPEN_FLAGS)
         if descriptor is not None:
             return descriptor
-    finally:
-        os.close(top)
-    with _open_parent(root_path, parts[:-1], make=False) as folder:
-        return os.open(parts[-1], flags | _OPEN_FLAGS | _NO_FOLLOW, dir_fd=folder)
+    with open_folder(root_path, parts[:-1]) as folder:
+        return os.open(parts[-1], flags | _OPEN_FLAGS | O_NOFOLLOW, dir_fd=folder)
 
 
 def _call_openat2(folder: int, path: str, flags: int) -> int | None:
@@ -431,27 +426,6 @@ def _call_openat2(folder: int, path: str, flags: int) -> int | None:
     if number in {errno.ENOSYS, errno.EPERM, errno.EINVAL}:
         return None
     raise OSError(number, os.strerror(number), path)
-
-
-@contextlib.contextmanager
-def _open_parent(root_path: str, parts: list[str], *, make: bool) -> Generator[int]:
-    """Opens the folder below `root_path` component by component with O_NOFOLLOW; closes it on exit."""
-    folder = os.open(root_path, _FOLDER_FLAGS)
-    try:
-        for part in parts:
-            subfolder = _open_subfolder(folder, part, make=make)
-            os.close(folder)
-            folder = subfolder
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _open_subfolder(folder: int, part: str, *, make: bool) -> int:
-    if make:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(part, dir_fd=folder)
-    return os.open(part, _FOLDER_FLAGS, dir_fd=folder)
 
 
 def _require_regular_file(descriptor: int, links: int | None = None) -> int:
@@ -484,7 +458,7 @@ def write_private_file(path: Path, content: bytes) -> None:
 @contextlib.contextmanager
 def lock_file(path: Path) -> Generator[None]:
     """Holds a lock next to the file while it is read and replaced; other processes wait for it."""
-    from outrider._posix import O_NOFOLLOW, fcntl  # lazy: only commands that change shared files need it
+    from outrider._posix import fcntl  # lazy: only commands that change shared files need it
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_NOFOLLOW, 0o600)

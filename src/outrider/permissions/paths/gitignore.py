@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from outrider._lazy import lazy_pattern
+from outrider._posix import O_CLOEXEC, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK
 
 IGNORE_FILES = (".gitignore", ".ignore")
 # Always skipped, even if an ignore file negates them.
@@ -55,16 +57,40 @@ class IgnoreRules(msgspec.Struct, frozen=True):
         return False
 
 
+def extend_rules(folder: str, lines: Sequence[str], above: IgnoreRules | None) -> IgnoreRules | None:
+    """Returns the rules that apply in a folder: those of its ignore files, linked to those of the folders above."""
+    return IgnoreRules(folder, parse_ignore_lines(lines), above) if lines else above
+
+
+def is_excluded(rules: IgnoreRules | None, path: str, *, is_folder: bool) -> bool:
+    """Returns whether a walk leaves out the entry of a folder to which these rules apply."""
+    return path.rpartition("/")[2] in VCS_FOLDERS or (rules is not None and rules.ignores(path, is_folder=is_folder))
+
+
+_MAX_IGNORE_FILE = 1024 * 1024  # bytes
+_IGNORE_FILE_FLAGS = os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK
+
+
+def read_ignore_file(path: str, folder: int | None = None) -> list[str]:
+    """Returns the lines of an ignore file, below the open `folder` if one is given. As in git, a link has none."""
+    try:
+        descriptor = os.open(path, _IGNORE_FILE_FLAGS, dir_fd=folder)
+    except OSError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return []
+        return file.read(_MAX_IGNORE_FILE).decode("utf-8", "replace").splitlines()
+
+
 def is_ignored(path: str, lines_of: Callable[[str], Sequence[str]]) -> bool:
     """Returns whether a file or one of its parent folders is ignored; `lines_of` returns a folder's ignore lines."""
     rules: IgnoreRules | None = None
     folder = ""
     names = path.split("/")
     for depth, name in enumerate(names):
-        if lines := lines_of(folder):
-            rules = IgnoreRules(folder, parse_ignore_lines(lines), rules)
-        is_folder = depth + 1 < len(names)
-        if name in VCS_FOLDERS or (rules is not None and rules.ignores(folder + name, is_folder=is_folder)):
+        rules = extend_rules(folder, lines_of(folder), rules)
+        if is_excluded(rules, folder + name, is_folder=depth + 1 < len(names)):
             return True
         folder += f"{name}/"
     return False

@@ -323,12 +323,15 @@ def _open_context_pattern() -> Pattern[str]:
 
 _MIN_ALPHABETIC_LENGTH = 16  # a shorter value of letters only is probably a normal word
 _KNOWN_PREFIX_LENGTH = 4
+# Words that others contain (author, keyboard, monkey) must be whole or end in it; camel case separates words too.
 _SECRET_NAME = re.compile(
-    r"(?:^|[_-])(?:key|token|secret|password|passwd|pwd|auth|credentials?|cookie|signature|private|dsn|bearer)s?(?:$|[_-])|"
-    r"apikey|api_?key|authorization|access_?key|connection_?string",
+    r"(?:^|[_-])(?:pwd|[ox]?auth[nz]?\d*|credential|private|dsn|bearer|sig)s?(?:$|[_-])|"
+    r"(?<!mon)(?<!tur)(?<!don)(?<!hot)keys?\d*(?:$|[_-])|api_?key|access_?key|"
+    r"token(?!i[sz])|secret|passw(?:or)?d|passphrase|cookie|signature|authorization|authentication|connection_?string",
     re.IGNORECASE,
 )
-_HARMLESS_NAMES = re.compile(r"^(?:.*_)?(?:PUBLIC_KEY|KEYBOARD.*|TOKENIZERS.*|SSH_AUTH_SOCK|XAUTHORITY|MAX_TOKENS)$")
+_HARMLESS_NAMES = re.compile(r"^(?:.*_)?(?:PUBLIC_?KEY|PUBKEY|SSH_AUTH_SOCK|MAX_TOKENS)$")
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MAX_CLEAN_PARTS = 512
 # The table of `html.escape`; importing `html` would also load its 2,000 entity names.
 _HTML_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
@@ -337,8 +340,9 @@ _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Returns whether a variable, header or field of this name contains a secret."""
-    return _SECRET_NAME.search(name) is not None and not _HARMLESS_NAMES.match(name.upper())
+    """Returns whether a variable, header, parameter or field of this name contains a secret."""
+    words = _CAMEL_CASE.sub("_", name)
+    return _SECRET_NAME.search(words) is not None and not _HARMLESS_NAMES.match(words.upper())
 
 
 def secret_values(named: Mapping[str, str]) -> list[str]:

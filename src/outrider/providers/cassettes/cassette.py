@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError
 from outrider.http.transport import HttpRequest
-from outrider.providers.error_mapping import HIDDEN_SECRET, is_secret_name, redact_secrets
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET, is_secret_name
+from outrider.providers.error_mapping import redact_secrets
 
 _MAX_RECENT_BODIES = 4  # parallel conversations, such as those of several subagents
 

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import errors, sql
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from outrider._sync import cancel_tasks
 from outrider.errors import StorageFullError, StoreError, StoreUnavailableError
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.postgres.writes import CHANNEL
@@ -218,8 +219,7 @@ class NotificationListener(SessionListeners):
     async def close(self) -> None:
         self.notify_all()
         if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+            await cancel_tasks([self._listening])
 
     async def _listen_forever(self) -> None:
         while True:

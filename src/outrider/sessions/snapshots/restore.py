@@ -4,18 +4,17 @@ import contextlib
 import difflib
 import os
 import stat
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, check_place
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, nearest_folder, open_folder
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.snapshots.changes import ChangeSet
 from outrider.sessions.snapshots.scanner import ContentStore, FileState, current_file_state
 
-_FOLDER = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 
 
@@ -45,7 +44,7 @@ def restore_files(root: Path, steps: Sequence[RestoreStep], objects: ContentStor
     for number, (step, nearest) in enumerate(zip(put, prepared, strict=True)):
         failpoint("FP-mid-undo")
         *folders, last = step.path.split("/")
-        with _open_folder(root, nearest) as source, _open_folder(root, folders, make=True) as target:
+        with open_folder(str(root), nearest) as source, open_folder(str(root), folders, []) as target:
             _remove_empty_folders(root / step.path)
             os.replace(_staged_name(name, number), last, src_dir_fd=source, dst_dir_fd=target)
 
@@ -55,7 +54,7 @@ def remove_staged_files(root: Path, paths: Sequence[str], name: str) -> None:
     for number, path in enumerate(paths):
         folders = path.split("/")[:-1]
         for depth in range(len(folders) + 1):
-            with contextlib.suppress(OSError), _open_folder(root, folders[:depth]) as folder:
+            with contextlib.suppress(OSError), open_folder(str(root), folders[:depth]) as folder:
                 os.unlink(_staged_name(name, number), dir_fd=folder)
 
 
@@ -68,8 +67,8 @@ def _stage_file(root: Path, step: RestoreStep, objects: ContentStore, staged_nam
     image = step.wanted
     assert image is not None
     content = objects.get_content(image.hash)
-    nearest = _nearest_folder(root, step.path.split("/")[:-1])
-    with _open_folder(root, nearest) as folder:
+    nearest = nearest_folder(str(root), step.path.split("/")[:-1])
+    with open_folder(str(root), nearest) as folder:
         if image.link:
             os.symlink(os.fsdecode(content), staged_name, dir_fd=folder)
             return nearest
@@ -79,21 +78,14 @@ def _stage_file(root: Path, step: RestoreStep, objects: ContentStore, staged_nam
     return nearest
 
 
-def _nearest_folder(root: Path, folders: list[str]) -> list[str]:
-    for depth in range(len(folders), 0, -1):
-        with contextlib.suppress(OSError), _open_folder(root, folders[:depth]):
-            return folders[:depth]
-    return []
-
-
 def _remove_file(root: Path, path: str) -> None:
     """Removes a file and the folders that become empty."""
     *folders, last = path.split("/")
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_folder(root, folders) as folder:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), open_folder(str(root), folders) as folder:
         os.unlink(last, dir_fd=folder)
     for depth in range(len(folders), 0, -1):
         try:
-            with _open_folder(root, folders[: depth - 1]) as above:
+            with open_folder(str(root), folders[: depth - 1]) as above:
                 os.rmdir(folders[depth - 1], dir_fd=above)
         except OSError:
             return
@@ -104,28 +96,6 @@ def _remove_empty_folders(path: Path) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # noqa: PTH106
-
-
-@contextlib.contextmanager
-def _open_folder(root: Path, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
-    """Yields a descriptor of a folder below the resolved root; opens each component with O_NOFOLLOW."""
-    descriptor = os.open(root, _FOLDER)
-    try:
-        check_place(descriptor, str(root))
-        for name in folders:
-            inner = _open_subfolder(descriptor, name, make=make)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _open_subfolder(folder: int, name: str, *, make: bool) -> int:
-    if make:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, dir_fd=folder)
-    return os.open(name, _FOLDER, dir_fd=folder)
 
 
 Direction = Literal["undo", "redo"]

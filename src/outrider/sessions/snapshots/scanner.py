@@ -19,9 +19,10 @@ from outrider.errors import StoreError, StoreVersionError
 from outrider.permissions.paths.gitignore import (
     IGNORE_FILES,
     TEMPORARY_NAME,
-    VCS_FOLDERS,
     IgnoreRules,
-    parse_ignore_lines,
+    extend_rules,
+    is_excluded,
+    read_ignore_file,
 )
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.sessions.database_files import (
@@ -194,9 +195,7 @@ def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
         for entry in entries:
             path = folder + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name in VCS_FOLDERS or (is_folder and entry.name in GENERATED_FOLDERS):
-                continue
-            if rules is not None and rules.ignores(path, is_folder=is_folder):
+            if is_excluded(rules, path, is_folder=is_folder) or (is_folder and entry.name in GENERATED_FOLDERS):
                 continue
             if is_folder:
                 subfolders.append((f"{path}/", rules))
@@ -221,17 +220,8 @@ def _sorted_entries(folder: str) -> "list[os.DirEntry[str]]":
 def _ignore_rules(
     root: str, folder: str, entries: "list[os.DirEntry[str]]", above: IgnoreRules | None
 ) -> IgnoreRules | None:
-    names = [entry.name for entry in entries if entry.name in IGNORE_FILES and entry.is_file()]
-    lines = [line for name in names for line in _read_lines(f"{root}/{folder}{name}")]
-    return IgnoreRules(folder, parse_ignore_lines(lines), above) if lines else above
-
-
-def _read_lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  faster than Path for thousands of folders
-            return file.read().splitlines()
-    except OSError:
-        return []
+    names = [entry.name for entry in entries if entry.name in IGNORE_FILES]
+    return extend_rules(folder, [line for name in names for line in read_ignore_file(f"{root}/{folder}{name}")], above)
 
 
 # A file that changed this shortly before it was read may change again within the resolution of its mtime.

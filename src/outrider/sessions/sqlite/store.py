@@ -7,6 +7,7 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Never, Self, TypeVar
 
+from outrider._sync import cancel_tasks
 from outrider.errors import ConfigurationError
 from outrider.sessions.database_files import file_system_type
 from outrider.sessions.records import (
@@ -65,8 +66,7 @@ class ChangePoller(SessionListeners):
     async def close(self) -> None:
         self.notify_all()
         if self._poll is not None:
-            self._poll.cancel()
-            await asyncio.gather(self._poll, return_exceptions=True)
+            await cancel_tasks([self._poll])
 
     async def _poll_data_version(self) -> None:
         db = sqlite3.connect(self._path, isolation_level=None)

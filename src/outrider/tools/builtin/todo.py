@@ -1,7 +1,7 @@
 """The `todo` tool: the model's task list, stored per session."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -9,17 +9,12 @@ from outrider.errors import ToolFailure
 from outrider.tools.definitions import argument_aliases, load_prompt
 from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.messages import Message
-from outrider.types.tool_state import ToolCompleted
+from outrider.types.tool_state import TodoItem, ToolCompleted
 
 TOOL_NAME = "todo"
 MAX_ITEMS = 200
 MAX_CONTENT_LENGTH = 1_000
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
-
-
-class TodoItem(msgspec.Struct, frozen=True):
-    content: str
-    status: Literal["pending", "in_progress", "completed", "cancelled"] = "pending"
 
 
 LoadTodos = Callable[[str], Awaitable[tuple[TodoItem, ...]]]

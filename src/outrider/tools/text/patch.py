@@ -43,7 +43,7 @@ _END_OF_FILE = "*** End of File"
 _MOVES: dict[str, LineAction] = {" ": " ", "-": "-", "+": "+"}
 
 
-def parse_begin_patch(lines: list[str]) -> list[FileOperation]:
+def _parse_begin_patch(lines: list[str]) -> list[FileOperation]:
     """Parses the `*** Begin Patch` format. Raises ToolFailure if the end marker is missing, because the patch may be
     truncated."""
     marks = [line.strip() for line in lines]
@@ -150,7 +150,7 @@ _QUOTED_CHARACTER = re.compile(rb"\\(?:([0-7]{3})|(.))")
 _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
-def parse_unified_diff(lines: list[str]) -> list[FileOperation]:
+def _parse_unified(lines: list[str]) -> list[FileOperation]:
     return _UnifiedDiffParser(lines).parse()
 
 
@@ -278,14 +278,15 @@ _FENCE = re.compile(r"\A\s*```[^\n]*\n(?P<inner>.*?)\n```\s*\Z", re.DOTALL)
 _HEREDOC = re.compile(r"\A[^\n]*<<-?\s*['\"]?(?P<mark>\w+)['\"]?[^\n]*\n(?P<inner>.*?)\n(?P=mark)\s*\Z", re.DOTALL)
 
 
-def parse_patch(text: str) -> list[FileOperation]:
-    """Parses a patch in either format. Raises ToolFailure if it is invalid or incomplete; nothing is applied then."""
+def parse_operations(text: str) -> list[FileOperation]:
+    """Returns what a patch in either format does. Raises ToolFailure if it is invalid or incomplete: nothing is applied
+    then. To show a patch, also one that is still being written, use `preview_patch` of `presentation/diffs.py`."""
     text = text.replace("\r\n", "\n")
     for wrapping in (_FENCE, _HEREDOC):
         if wrapped := wrapping.match(text):
             text = wrapped["inner"]
     reader: Callable[[list[str]], list[FileOperation]] = (
-        parse_begin_patch if "*** Begin Patch" in text else parse_unified_diff
+        _parse_begin_patch if "*** Begin Patch" in text else _parse_unified
     )
     operations = reader(text.split("\n"))
     if not operations:

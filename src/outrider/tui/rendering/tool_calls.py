@@ -18,18 +18,17 @@ from outrider.presentation.formats import (
 )
 from outrider.presentation.items import ToolCallItem
 from outrider.presentation.tool_calls import (
-    TodoItem,
     call_changes,
     call_input,
     call_kind,
     call_outcome,
-    call_subject,
     call_todos,
     final_answer,
     has_output_for_people,
     other_arguments,
     patch_argument,
     planned_changes,
+    subject_line,
     truncated_lines,
     waits_for_approval,
 )
@@ -45,7 +44,7 @@ from outrider.tui.rendering.text import (
 )
 from outrider.tui.theme import Palette
 from outrider.types.parts import DisplayStatus, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import TodoItem, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 STATUS_MARKS: dict[DisplayStatus, tuple[str, str]] = {
     "generating": ("◌", "quiet"),
@@ -152,7 +151,7 @@ def call_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
 def _heading_line(call: ToolCallItem, width: int, palette: Palette) -> Text:
     part = call.part
     mark, colour = STATUS_MARKS[part.display_status]
-    subject = call_subject(part.tool, call_input(part, call.raw_input))
+    subject = subject_line(part.tool, call_input(part, call.raw_input))
     left = Text.assemble(
         (f"{mark} ", palette.style(colour)),
         (clean_line(part.tool, 40), palette.style("text", bold=True)),
@@ -208,7 +207,7 @@ def _command_lines(part: ToolPart, width: int, palette: Palette) -> list[Text]:
     """Return the shell command as lines if the heading shows its description instead."""
     arguments = call_input(part)
     command = clean_text(str(arguments.get("command", "")))
-    if part.tool != "shell" or call_subject(part.tool, arguments) == clean_line(command):
+    if part.tool != "shell" or subject_line(part.tool, arguments) == clean_line(command):
         return []
     rows = [
         piece

@@ -13,7 +13,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from outrider.presentation.formats import clean_line, format_cost, format_duration, format_elapsed, format_tokens
-from outrider.presentation.tool_calls import TodoItem
 from outrider.tui.rendering.text import (
     justify_ends,
     text_line,
@@ -22,6 +21,7 @@ from outrider.tui.rendering.text import (
 from outrider.tui.rendering.tool_calls import todo_lines
 from outrider.tui.theme import Palette, find_palette
 from outrider.types.modes import MODES, Mode
+from outrider.types.tool_state import TodoItem
 
 if TYPE_CHECKING:
     from outrider.presentation.activity import ChildAgent, ChildProcess, SessionActivity, SideActivity

@@ -9,8 +9,9 @@ from outrider import ToolContext, ToolFailure
 from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.skill import Skill, skill_tool
 from outrider.tools.builtin.task import task_tool
-from outrider.tools.builtin.todo import TodoItem, todo_tool
+from outrider.tools.builtin.todo import todo_tool
 from outrider.tools.tool import UserQuestion
+from outrider.types.tool_state import TodoItem
 from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 

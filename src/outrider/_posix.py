@@ -67,7 +67,7 @@ def check_place(descriptor: int, path: str) -> None:
     except OSError:
         return
     if found != path:
-        raise OSError(errno.ELOOP, "a link was put in its way", path)
+        raise OSError(errno.ELOOP, "a part of its path was replaced by a link", path)
 
 
 def parent_of(path: str) -> str:

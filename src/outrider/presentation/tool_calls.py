@@ -1,5 +1,4 @@
-"""A tool call as every front end shows it: its title and subject, what it changes, how it stands and how long it
-took."""
+"""A tool call as every front end shows it: its title, subject, changes, status and duration."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, cast, get_args
@@ -50,7 +49,7 @@ class TodoItem(msgspec.Struct, frozen=True):
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
-    """What a glance at an ended call should show."""
+    """The summary of an ended call, for its line in a front end."""
 
     exit_code: int | None = None
     lines_added: int | None = None

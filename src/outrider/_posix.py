@@ -69,7 +69,7 @@ def check_place(descriptor: int, path: str) -> None:
     except OSError:
         return
     if found != path:
-        raise OSError(errno.ELOOP, "a link was put in its way", path)
+        raise OSError(errno.ELOOP, "a part of its path was replaced by a link", path)
 
 
 FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW

@@ -278,7 +278,7 @@ CALLBACK_SECONDS = 60.0
 _callback_threads = ThreadPool()
 
 
-class Callbacks:
+class CallbackRunner:
     """Calls functions of the program, each for at most `seconds`. Plain functions run in threads, one after the other,
     because a program does not expect its hooks to run in parallel."""
 

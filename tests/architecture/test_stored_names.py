@@ -108,7 +108,7 @@ STRUCTS: dict[str, str] = {
     "tool choice": "types.request:ToolChoice",
     "output schema": "types.request:OutputSchema",
     "model settings": "types.request:ModelSettings",
-    "allowance": "types.request:Allowance",
+    "allowance": "types.request:RequestAllowance",
     "cassette, head": "providers.cassettes.cassette:_CassetteHeader providers.cassettes.cassette:_Head",
     "cassette, exchange": "providers.cassettes.cassette:RecordedExchange",
     "cassette, call": "providers.cassettes.cassette:RecordedCall",

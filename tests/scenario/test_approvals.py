@@ -80,4 +80,4 @@ async def test_a_word_to_the_model_is_preserved_with_the_answer(tmp_path: Path):
             while second.live[session].is_busy:
                 await asyncio.sleep(0.005)
     (part,) = [part for message in opened.messages for part in message.get_parts_by_type(ToolPart)]
-    assert part.state.error == "The user said no: use the other one"  # pyright: ignore
+    assert part.state.error == "The user denied this call: use the other one"  # pyright: ignore

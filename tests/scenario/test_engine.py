@@ -143,7 +143,7 @@ async def test_of_two_front_ends_that_answer_the_first_applies():
         assert (first.answer, second.answer, second.answered_by) == ("denied", "denied", "terminal")
         await prompting
         (part,) = calls_in(await held.open(session))
-        assert part.state.error == "The user said no: not today"  # pyright: ignore
+        assert part.state.error == "The user denied this call: not today"  # pyright: ignore
 
 
 async def test_an_answer_for_the_session_is_not_asked_again():

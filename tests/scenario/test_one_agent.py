@@ -301,7 +301,7 @@ async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_info
     result = await story.run(tools=[Tool(lambda: ran.append(1), name="touch")])
     assert result.output == "again then"
     assert ran == []
-    assert "may not be whole" in calls_of(result.session)[0].state.error  # pyright: ignore
+    assert "may be incomplete" in calls_of(result.session)[0].state.error  # pyright: ignore
 
 
 async def test_an_answer_that_was_cut_is_marked():
@@ -388,8 +388,8 @@ async def test_chat_mode_has_no_tools_and_plan_mode_only_those_that_read():
     ("approve", "reason", "message"),
     [
         (None, "denied", "no user is available"),
-        (lambda request: False, "rejected", "The user said no."),
-        (lambda request: "use another way", "rejected", "The user said no: use another way"),
+        (lambda request: False, "rejected", "The user denied this call."),
+        (lambda request: "use another way", "rejected", "The user denied this call: use another way"),
         (lambda request: 1 / 0, "denied", "the function that approves calls gave no answer (ZeroDivisionError"),
         (lambda request: None, "denied", "the function that approves calls gave no answer (it returned None"),
     ],

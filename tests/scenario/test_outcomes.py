@@ -162,7 +162,7 @@ async def test_a_dropped_outcome_ends_as_rejected_and_informs_the_model(workspac
     assert isinstance(part.state, ToolError)
     assert part.state.reason == "rejected"
     assert "notes.txt (deleted)" in part.state.error
-    assert "changed: keep my notes. It would" in part.state.error
+    assert "of this command: keep my notes. It would" in part.state.error
     assert part.state.error.count("goodbye") == 1  # its output
     assert (workspace / "notes.txt").exists()
     assert not list((tmp_path / "data" / "overlays").rglob("upper"))

@@ -131,7 +131,7 @@ async def test_what_a_command_plants_in_background_mode_is_left_out_and_reported
     async with engine([[call("shell", command=command)], "done"], tmp_path, sandbox) as held:
         (part,) = await calls_of(held, workspace, mode="background")
     assert isinstance(part.state, ToolCompleted), part.state
-    assert "these changes were not kept: .mcp.json (created)" in part.state.output
+    assert "these changes were not applied: .mcp.json (created)" in part.state.output
     assert sorted(path.name for path in workspace.iterdir()) == ["notes.txt", "ordinary.txt"]
 
 

@@ -218,7 +218,7 @@ async def test_a_file_that_another_process_changed_since_is_reported_and_left_al
         assert undone.conflicts == events[0].left_alone == ("notes.txt",)
         assert undone.changed == ("made.txt",)
         assert (workspace / "notes.txt").read_text() == "by hand\n"
-        assert "left as they are: notes.txt" in (await held.store.load(session_id)).messages[-1].get_text_content()
+        assert "not restored: notes.txt" in (await held.store.load(session_id)).messages[-1].get_text_content()
 
 
 async def test_another_program_undoes_what_the_first_one_did(workspace, tmp_path):

@@ -331,7 +331,7 @@ async def test_a_background_run_cannot_plant_a_repository_for_the_next_git_statu
     harness = Harness(shell(*planted), tmp_path, sandbox)
     async with harness.engine:
         parts = await harness.work(workspace, mode="background")
-    assert "were not kept" in parts[0].state.output
+    assert "were not applied" in parts[0].state.output
     run_git(workspace, "status")
     run_git(workspace, "update-index", "--refresh")
     assert not (tmp_path / "mark").exists()
@@ -406,7 +406,7 @@ async def test_a_commit_is_not_mixed_with_one_that_the_user_made_meanwhile(tmp_p
         assert [file.path for file in again.outcome.files if file.conflict] == [".git"]
         await harness.engine.answer(again.approval_id, allow=True)
         (part,) = await working
-    assert "not kept: .git/ (modified)" in part.state.output
+    assert "not applied: .git/ (modified)" in part.state.output
     assert run_git(workspace, "log", "-1", "--format=%s%d").strip() == "mine (HEAD -> main)"
     assert (workspace / "tea.txt").read_text() == "black\n"
     run_git(workspace, "fsck")

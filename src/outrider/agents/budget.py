@@ -111,7 +111,7 @@ class RunBudget:
         return BudgetReservation(prompt_tokens + (output or 0), cost, output)
 
     def remaining_allowance(self, depth: int, reservation: BudgetReservation) -> dict[str, Any]:
-        """Return what an agent at this depth may still use, as keyword arguments for an Allowance."""
+        """Return what an agent at this depth may still use, as keyword arguments for a RequestAllowance."""
         limits = self.limits
         return {
             "depth": max(limits.depth - depth, 0),

@@ -36,7 +36,7 @@ from outrider.types.parts import (
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, BodyLayout, ModelSettings, Prompt, Request, Retry, ToolChoice
+from outrider.types.request import BodyLayout, ModelSettings, Prompt, Request, RequestAllowance, Retry, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 
 CHARACTERS_PER_TOKEN = 4
@@ -218,9 +218,9 @@ def build_request(
     return request, reservation
 
 
-def _remaining_allowance(context: AgentContext, reservation: BudgetReservation) -> Allowance:
+def _remaining_allowance(context: AgentContext, reservation: BudgetReservation) -> RequestAllowance:
     limits = context.run.budget.remaining_allowance(context.depth, reservation)
-    return Allowance(mode=context.effective_mode, ask=context.ask_rules, deny=context.deny_rules, **limits)
+    return RequestAllowance(mode=context.effective_mode, ask=context.ask_rules, deny=context.deny_rules, **limits)
 
 
 def estimate_prompt_tokens(
@@ -531,7 +531,9 @@ class ContextCompactor:
         prompt = lower([*history, text_message("user", wanted)], family=client.model_family(request.model))
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
         on_sent = partial(self._record_request, request.prompt)
-        summary_request = replace(request, prompt=prompt, settings=settings, allowance=Allowance, on_sent=on_sent)
+        summary_request = replace(
+            request, prompt=prompt, settings=settings, allowance=RequestAllowance, on_sent=on_sent
+        )
         assembler = AnswerAssembler(client.model_family(request.model))
         used = Tokens()
         try:

@@ -237,7 +237,7 @@ def _result_text(callee: Agent, end: TurnEnd) -> str:
     if end.reason == "completed":
         return end.output
     why = end.error.message if end.error else end.reason.replace("_", " ")
-    so_far = f" What it had said: {end.output}" if end.output else ""
+    so_far = f" Its answer so far: {end.output}" if end.output else ""
     raise ToolFailure(f"{callee.name} ended early ({why}).{so_far}")
 
 

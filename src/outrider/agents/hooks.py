@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 import msgspec
 
-from outrider._sync import Callbacks
+from outrider._sync import CallbackRunner
 from outrider.errors import CallbackError, ConfigurationError
 from outrider.providers.provider import ModelClient
 from outrider.types.events import RequestChangedEvent
@@ -178,7 +178,7 @@ class HookedClient:
         self,
         client: ModelClient,
         hook: Callable[[HookedRequest], Any],
-        callbacks: Callbacks,
+        callbacks: CallbackRunner,
         sent: SentRequests,
         publish: Callable[[RequestChangedEvent], None],
         *,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider._lazy import lazy_pattern
-from outrider._sync import Callbacks
+from outrider._sync import CallbackRunner
 from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
@@ -75,7 +75,7 @@ class OutputType:
                     return self._adapter.convert(value[_WRAPPER_FIELD])
             raise OutputMismatch(str(error)) from error
 
-    async def validate(self, value: Any, callbacks: Callbacks, context: SessionContext[Any]) -> Any:
+    async def validate(self, value: Any, callbacks: CallbackRunner, context: SessionContext[Any]) -> Any:
         """Return the value after all validators. Raises OutputMismatch with the message of one that rejects it, and
         CallbackError for one that fails."""
         for function in self.validators:

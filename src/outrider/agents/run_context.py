@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from outrider._sync import Callbacks
+from outrider._sync import CallbackRunner
 from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import HookedClient, Hooks, SentRequests
 from outrider.agents.output_type import OutputType
@@ -159,7 +159,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     confirm: "Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]]" = ask_no_one
     silence_seconds: float = 30.0
     deps: Any = None
-    callbacks: Callbacks = msgspec.field(default_factory=Callbacks)
+    callbacks: CallbackRunner = msgspec.field(default_factory=CallbackRunner)
     provider_names: Mapping[str, str] = {}
     sent_requests: SentRequests = msgspec.field(default_factory=SentRequests)
     tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set[asyncio.Task[Any]])

@@ -68,13 +68,13 @@ _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe th
 _UNPUBLISHED_WITHOUT_STREAM = _UNPUBLISHED | {PartStart, InputDelta}
 # Deltas with content. The start of an answer or of hidden reasoning comes long before its first word.
 _PACED = frozenset({TextDelta, ReasoningDelta, InputDelta, PartEnd, RemoteEvent})
-_WITHDRAWN_CALL = "The answer broke off and was requested again. This call was not run."
+_WITHDRAWN_CALL = "The answer ended early and was requested again. This call was not run."
 _TOO_MANY_CALLS = (
     "This call was not run: one answer may contain at most {most} calls. Read the results of the first {most}, then "
     "request this one again if it is still needed."
 )
 _TRUNCATED_ANSWER = (
-    "The answer broke off, so this call may not be whole. It was not run. Make it again if it is still wanted."
+    "The answer ended early, so this call may be incomplete. It was not run. Repeat it if it is still needed."
 )
 
 

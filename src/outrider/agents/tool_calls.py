@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from outrider._sync import Callbacks, describe_exception, describe_value, run_to_end
+from outrider._sync import CallbackRunner, describe_exception, describe_value, run_to_end
 from outrider.agents.hooks import HOOK_ASKS, HookDecision, HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd, turn_start
@@ -137,7 +137,7 @@ class HookRunner:
 
 
 async def prepare_call(
-    call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int], callbacks: Callbacks
+    call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int], callbacks: CallbackRunner
 ) -> ToolPart:
     """Validate the input of a call and run the `before_call` hook. Returns the call with the input that is then
     checked, shown and run, or an ended call if it may not run.
@@ -168,7 +168,7 @@ def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
 
 
 async def _prepare_input(
-    call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int], callbacks: Callbacks
+    call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int], callbacks: CallbackRunner
 ) -> ToolPart:
     try:
         prepared = await tool.preprocess(pending.input, callbacks)

@@ -201,7 +201,7 @@ APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for 
 FRESH_SECONDS = 0.25
 
 
-class Assignment(msgspec.Struct):
+class RunAssignment(msgspec.Struct):
     """The queue's assignment of a run to this worker: its number, and when it was read, in monotonic seconds. The
     executor sets `is_released` if it has ended the assignment together with the report."""
 
@@ -254,7 +254,7 @@ class RunExecutor:
         """The ids of runs that are being executed or cleaned up."""
         return set(+self._active_counts)
 
-    async def execute_run(self, run_id: str, job: JobSpec, assignment: Assignment | None = None) -> RunOutcome:
+    async def execute_run(self, run_id: str, job: JobSpec, assignment: RunAssignment | None = None) -> RunOutcome:
         """Executes a run until it ends or waits for an approval, and returns the outcome. If the store becomes
         unavailable for longer than it waits itself, or a disk is full, the run continues from its stored state
         afterwards. With an `assignment`, a run that has ended is released together with its report."""
@@ -283,7 +283,7 @@ class RunExecutor:
             report = JobReport(outcome=RunOutcome(reason=reason, error=error))
             await repeat_during_outage(self._reports.store_report, run_id, report)
 
-    async def _execute_run(self, run_id: str, job: JobSpec, assignment: Assignment | None) -> RunOutcome:
+    async def _execute_run(self, run_id: str, job: JobSpec, assignment: RunAssignment | None) -> RunOutcome:
         """Releases an earlier execution of the same run first: DBOS has assigned the run to this worker again since
         then."""
         if previous := self._open_engines.get(run_id):
@@ -393,7 +393,7 @@ class RunExecutor:
         return outcome
 
     async def _store_report(
-        self, run_id: str, job: JobSpec, outcome: RunOutcome, assignment: Assignment | None = None
+        self, run_id: str, job: JobSpec, outcome: RunOutcome, assignment: RunAssignment | None = None
     ) -> None:
         """Commits the worktree and stores the report, also for a canceled run; storing it twice is idempotent. If
         another worker owns the run by now, it leaves the report and the worktree alone."""
@@ -414,7 +414,7 @@ class RunExecutor:
             await asyncio.Event().wait()
 
     async def _run_to_end(
-        self, engine: Engine, run_id: str, output_schema: dict[str, Any] | None, assignment: Assignment | None
+        self, engine: Engine, run_id: str, output_schema: dict[str, Any] | None, assignment: RunAssignment | None
     ) -> tuple[TurnOutcome, EndReason]:
         """Runs turns until the session has no more input, and returns the last turn's end."""
         is_owned = assignment is not None and assignment.is_fresh

@@ -22,7 +22,7 @@ from outrider.background.database import (
     repeat_during_outage,
     worker_queue,
 )
-from outrider.background.executor import FRESH_SECONDS, Assignment, RunExecutor
+from outrider.background.executor import FRESH_SECONDS, RunAssignment, RunExecutor
 from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
@@ -161,15 +161,17 @@ class Worker:
         # Before the first heartbeat, so that a slow start is not a dead worker.
         await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
-            asyncio.create_task(self._beat_forever(), name="the worker's heart"),
-            asyncio.create_task(self._repeat_forever(self._do_pending_work), name="the worker's pending work"),
-            asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
-            asyncio.create_task(self._repeat_forever(self._post_webhooks), name="the worker's voice"),
+            asyncio.create_task(self._beat_forever(), name="worker heartbeat"),
+            asyncio.create_task(self._repeat_forever(self._do_pending_work), name="worker pending work"),
+            asyncio.create_task(self._dequeue_forever(), name="worker dequeue loop"),
+            asyncio.create_task(self._repeat_forever(self._post_webhooks), name="worker webhook sender"),
         ]
-        self._tasks.append(asyncio.create_task(self._repeat_forever(self._monitor.store_changes), name="the breaker"))
+        self._tasks.append(
+            asyncio.create_task(self._repeat_forever(self._monitor.store_changes), name="provider circuit breaker")
+        )
         self._stop_monitor = self._monitor.attach(self._engine.bus)
         if self._listener is not None:
-            self._tasks.append(asyncio.create_task(self._listener.listen_forever(), name="the worker's ear"))
+            self._tasks.append(asyncio.create_task(self._listener.listen_forever(), name="worker queue notifications"))
         self._wake.set()
         return self
 
@@ -267,7 +269,7 @@ class Worker:
                 message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
                 outcome = await self._executor.fail_run(run_id, job, message)
             else:
-                assignment = Assignment(entry.attempts, read_at)
+                assignment = RunAssignment(entry.attempts, read_at)
                 outcome = await self._start_run(run_id, job, assignment)
             await self._finish_attempts(entry, outcome)
         is_own = assignment is not None and assignment.is_released
@@ -294,7 +296,7 @@ class Worker:
         found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
         return found or QueueEntry(id=run_id, state="released")
 
-    async def _start_run(self, run_id: str, job: JobSpec, assignment: Assignment) -> RunOutcome:
+    async def _start_run(self, run_id: str, job: JobSpec, assignment: RunAssignment) -> RunOutcome:
         return await self._executor.execute_run(run_id, job, assignment)
 
     async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:

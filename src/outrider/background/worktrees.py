@@ -403,15 +403,15 @@ class RunWorkspace:
     ) -> None:
         """Queues a message for the model, because files that it believes to have written may be missing."""
         notice = (
-            f"The worktree of this run is gone: the machine it was on was lost, or it was removed. It was made anew at "
+            f"The worktree of this run was lost: its machine is gone, or it was removed. It was created again at "
             f"{tree.path} from the branch {tree.branch}, or, where that was lost too, from the commit {tree.base}. "
         )
         if restored is None:
-            notice += "Changes that were not committed are not in it: look at the files before you go on."
+            notice += "Changes that were not committed are not in it: look at the files before you continue."
         else:
             notice += (
                 f"Its changed files ({restored.files}) were restored as of {format_iso_time(restored.time)}. "
-                "Later changes are not in them: look at the files before you go on."
+                "Later changes are not in them: look at the files before you continue."
             )
         message = Message("user", [TextPart(notice, synthetic=True)])
         await self._store.put_inbox(

@@ -111,19 +111,21 @@ def declare_sessions(parser: ArgumentParser) -> None:
         title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
     )
 
-    def add_subcommand(name: str, help: str, execute: str, *, session: bool = True) -> ArgumentParser:
+    def add_subcommand(name: str, help: str, execute: str, *, takes_session: bool = True) -> ArgumentParser:
         subparser = subparsers.add_parser(name, help=help, description=help)
-        if session:
+        if takes_session:
             subparser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
         add_archive_options(subparser)
         subparser.set_defaults(execute=f"outrider.cli.commands.{execute}")
         return subparser
 
-    found = add_subcommand("list", "list sessions, most recently used first", "sessions:list_sessions", session=False)
-    found.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
-    found.add_argument("--here", action="store_true", help="only sessions of the current folder")
-    found.add_argument("--children", action="store_true", help="include sessions that agents opened for each other")
-    found.add_argument("--json", action="store_true", help="print one JSON object per line")
+    listed = add_subcommand(
+        "list", "list sessions, most recently used first", "sessions:list_sessions", takes_session=False
+    )
+    listed.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
+    listed.add_argument("--here", action="store_true", help="only sessions of the current folder")
+    listed.add_argument("--children", action="store_true", help="include sessions that agents opened for each other")
+    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
 
     shown = add_subcommand("show", "print a conversation", "sessions:show_session")
     shown.add_argument("-n", "--last", metavar="N", type=parse_positive_int, help="only the last N messages")
@@ -131,7 +133,7 @@ def declare_sessions(parser: ArgumentParser) -> None:
     shown.add_argument("--json", action="store_true", help="print one JSON message per line")
 
     search = add_subcommand(
-        "search", "search titles, messages and tool output", "sessions:search_sessions", session=False
+        "search", "search titles, messages and tool output", "sessions:search_sessions", takes_session=False
     )
     search.add_argument("words", nargs="+", help='all words must match; "a phrase" and prefix* are supported')
     search.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
@@ -146,16 +148,19 @@ def declare_sessions(parser: ArgumentParser) -> None:
     export = add_subcommand("export", "write a complete session as JSON", "sessions:export_session")
     export.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
-    bring = add_subcommand(
-        "import", "import exported sessions, or those of other programs", "sessions:import_sessions", session=False
+    imported = add_subcommand(
+        "import",
+        "import exported sessions, or those of other programs",
+        "sessions:import_sessions",
+        takes_session=False,
     )
-    bring.add_argument(
+    imported.add_argument(
         "file",
         metavar="FILE|URL",
         help="an export of Outrider, a session of Claude Code, Codex, Gemini CLI or opencode, a JSON list of messages "
         "of a model API, a URL of one of these, or - for stdin",
     )
-    bring.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
+    imported.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
 
     share = add_subcommand(
         "share", "write a session as one self-contained HTML page without scripts", "sessions:share_session"
@@ -167,7 +172,9 @@ def declare_sessions(parser: ArgumentParser) -> None:
     )
     delete.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
-    clear = add_subcommand("clear", "delete every session that is not in use", "sessions:clear_sessions", session=False)
+    clear = add_subcommand(
+        "clear", "delete every session that is not in use", "sessions:clear_sessions", takes_session=False
+    )
     clear.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
@@ -297,7 +304,7 @@ def _add_view_commands(add: AddSubcommand) -> None:
 def _add_control_commands(add: AddSubcommand) -> None:
     """Add the subcommands that change the state of a run."""
     for name, help, function in (
-        ("cancel", "cancel a run; its session and changes are kept", "jobs:cancel_run"),
+        ("cancel", "cancel a run; its session and changes stay", "jobs:cancel_run"),
         ("clean", "remove the worktree of an ended run; its branch is preserved", "jobs:remove_worktree"),
         ("retry", "resume a run that failed or was canceled", "jobs:retry_run"),
         ("approve", "approve the calls that a run is waiting for", "jobs:approve_calls"),

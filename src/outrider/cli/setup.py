@@ -95,6 +95,6 @@ def without_models(settings: "Settings") -> "Settings":
     """Replace all providers by a scripted one without responses, for commands that need an engine and no model."""
     from outrider.types.agents import Provider
 
-    provider = Provider("nobody", "scripted", options={"script": []})
-    agents = tuple(msgspec.structs.replace(agent, provider=provider.name, model="nobody") for agent in settings.agents)
+    provider = Provider("none", "scripted", options={"script": []})
+    agents = tuple(msgspec.structs.replace(agent, provider=provider.name, model="none") for agent in settings.agents)
     return msgspec.structs.replace(settings, agents=agents, providers=(provider,), missing="")

@@ -188,7 +188,7 @@ def _is_data_name(name: str) -> bool:
 
 
 def _check_unused(path: Path) -> None:
-    """Raise StoreError if a process has a session open. A damaged store counts as unused: its restore is the cure."""
+    """Raise StoreError if a process has a session open. A damaged store is unused, so that it can be restored."""
     if not path.exists():
         return
     try:

@@ -144,7 +144,7 @@ def check_folders(folders: AppFolders) -> Iterator[DiagnosticFinding]:
         )
     shared = folder == folders.data and folder.stat().st_mode & 0o077
     if shared and sys.platform != "win32":
-        yield DiagnosticFinding("data folder", "note", f"others may look into {folder}", f"chmod 700 {folder}")
+        yield DiagnosticFinding("data folder", "note", f"other users may read {folder}", f"chmod 700 {folder}")
     else:
         yield DiagnosticFinding("data folder", "ok", f"{folders.data}, {format_bytes(free)} free")
 
@@ -167,7 +167,9 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
         health = store_doctor.repair_file(path)
         yield DiagnosticFinding("store", "note", "it was repaired")
     if compact:
-        yield DiagnosticFinding("store", "ok", f"{max(0, store_doctor.compact_file(path)):,} bytes were given back")
+        yield DiagnosticFinding(
+            "store", "ok", f"{max(0, store_doctor.compact_file(path)):,} bytes were returned to the disk"
+        )
     for problem in health.problems:
         yield DiagnosticFinding("store", "problem", problem, "outrider doctor --repair")
     for row in health.damaged:
@@ -259,9 +261,9 @@ def _test_request(provider: Provider) -> "HttpRequest | None":
 
 
 async def _get_status(request: "HttpRequest") -> int:
-    from outrider.http.client import exchange
+    from outrider.http.client import send_single_request
 
-    status, _ = await exchange(request, seconds=NETWORK_TIMEOUT_SECONDS, max_bytes=0, proxy=proxy_for)
+    status, _ = await send_single_request(request, seconds=NETWORK_TIMEOUT_SECONDS, max_bytes=0, proxy=proxy_for)
     return status
 
 

@@ -216,7 +216,7 @@ async def run_manual_call(
     _find_tool(context, tool)
     parent = live.journal.session
     child = Session(
-        title=f"{tool} by hand",
+        title=f"{tool}, called manually",
         workspace_directory=parent.workspace_directory,
         mode=parent.mode,
         agent=parent.agent,
@@ -227,7 +227,7 @@ async def run_manual_call(
     async with await context.run.open_journal(child) as journal:
         on_child(journal.session.id)
         call_context = open_agent_context(context.agent, journal, context.run)
-        await journal.add_message(Message("user", [TextPart(f"{tool}, called by hand", synthetic=True)]))
+        await journal.add_message(Message("user", [TextPart(f"{tool}, called manually", synthetic=True)]))
         message = Message("assistant", [_pending_call(tool, tool_input)], agent=context.agent.name)
         await journal.add_message(message)
         (ended,) = await ToolCallRunner(call_context, HookRunner(call_context), message).run()

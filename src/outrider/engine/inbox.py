@@ -379,7 +379,7 @@ def _was_canceled(messages: Sequence[Message]) -> bool:
 
 def _abort_request(session_id: str) -> InboxItem:
     """Return the abort request. An owner with an older version treats it as a note, because of its metadata."""
-    text = TextPart("Somebody wanted this turn to end.", synthetic=True)
+    text = TextPart("Another process requested an abort of this turn.", synthetic=True)
     return InboxItem(session_id=session_id, message=Message("user", [text], metadata={ABORT_KEY: True, NOTE: True}))
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from outrider.tracing.event_log import EventLog
 
 
-class CompactionRequest:
+class PendingCompaction:
     """A pending request for a compaction; true while it is pending. Concurrent requests share one future, and one
     summary follows the instructions of all of them."""
 
@@ -128,7 +128,7 @@ class LiveSession:
         self._base_variables = base_variables
         self._worker_variables: Context | None = None  # of the running worker, until its first turn
         self._deps, self._close_deps = deps
-        self._compaction = CompactionRequest()
+        self._compaction = PendingCompaction()
         self._wake_requested = False
         self._resume_requested = False
         self.in_turn = False
@@ -204,8 +204,8 @@ class LiveSession:
         """Raise SessionInUseError if the caller is a function of the running turn: it would wait for its own end."""
         if self._is_called_by_turn():
             raise SessionInUseError(
-                "a tool or another function of a turn cannot wait for the next turn of its own session: add input with "
-                "Engine.enqueue() and do not await its future, or use another session"
+                "a tool or another function of a turn cannot wait for the next turn of the same session: add input "
+                "with Engine.enqueue() and do not await its future, or use another session"
             )
 
     def _is_called_by_turn(self) -> bool:

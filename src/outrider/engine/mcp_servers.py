@@ -187,7 +187,7 @@ class ServerLogins:
 
     async def start(self, name: str) -> str:
         """Start a login, in place of one that is not finished, and return the address of the page on which the user
-        logs in; it is empty if the server wants no login. Raises OutriderError if the server fails."""
+        logs in; it is empty if the server needs no login. Raises OutriderError if the server fails."""
         _select(self._settings, name)
         await asyncio.to_thread(import_module, "outrider.tools.mcp.sdk_oauth")  # the SDK takes a second to load
         from outrider.tools.mcp.sdk_oauth import LoginRedirect

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, cas
 import msgspec
 
 from outrider._lazy import lazy_pattern
-from outrider._sync import CALLBACK_SECONDS, Callbacks, call_user_function, describe_value
+from outrider._sync import CALLBACK_SECONDS, CallbackRunner, call_user_function, describe_value
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
@@ -480,7 +480,7 @@ class EngineRuntime:
             silence_seconds=self.silence_seconds,
             labels=flow.labels,
             deps=deps,
-            callbacks=Callbacks(options.callback_seconds),
+            callbacks=CallbackRunner(options.callback_seconds),
             provider_names=self._provider_names,
             sent_requests=self._sent_requests,
         )

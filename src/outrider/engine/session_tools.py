@@ -468,7 +468,7 @@ class SessionTools:
         _DENIED_TO_AGENT.set(self._denied_to(context.deny_rules))
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
-            from outrider.outcomes.predict import Registries, predict_effect
+            from outrider.outcomes.predict import PackageRegistries, predict_effect
             from outrider.outcomes.runner import CommandPlan
             from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
@@ -479,7 +479,7 @@ class SessionTools:
                 confinement = "workspace"
             asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
             folder = str(call_directory(call.state.input) or "")
-            registries = Registries(self._workspace, self._environment.home, self._command_environment)
+            registries = PackageRegistries(self._workspace, self._environment.home, self._command_environment)
             plan = CommandPlan(
                 confinement,
                 keeps=decision.rule is not None or decision.effect == "ask",

@@ -88,11 +88,11 @@ class SnapshotStores:
 
 MAX_LISTED_FILES = 50
 _DONE = {
-    "undo": "The user has undone changes. These files hold again what they held before them: {files}.",
+    "undo": "The user has undone changes. These files have their earlier content again: {files}.",
     "redo": "The user has redone changes that had been undone, in these files: {files}.",
 }
 _PARTLY_DONE = "The user has undone a part of the changes in these files: {files}. Read them before you edit them."
-_LEFT = " Somebody else has changed these since, so they were left as they are: {files}."
+_LEFT = " These files were changed again later, so they were not restored: {files}."
 
 
 async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet", left: Sequence[str] = ()) -> str:

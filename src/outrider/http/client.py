@@ -377,7 +377,7 @@ async def read_body(response: HttpResponse, max_bytes: int) -> tuple[bytes, bool
     return bytes(body[:max_bytes]), len(body) > max_bytes
 
 
-async def exchange(
+async def send_single_request(
     request: HttpRequest, *, seconds: float, max_bytes: int, proxy: ProxySelector | None = None
 ) -> tuple[int, bytes]:
     """Sends one request on a separate connection, and returns the status and at most `max_bytes` of the body.

@@ -9,7 +9,7 @@ import msgspec
 
 from outrider.config.providers import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.http.client import exchange
+from outrider.http.client import send_single_request
 from outrider.http.transport import HttpRequest
 from outrider.models.clients import with_current_key
 from outrider.presentation.formats import format_iso_time
@@ -56,7 +56,9 @@ async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> lis
     if request is None:
         return None
     try:
-        status, body = await exchange(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for)
+        status, body = await send_single_request(
+            request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for
+        )
         listed = msgspec.json.decode(body) if status == _OK else None
     except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError, RecursionError):
         return None  # OSError includes TimeoutError
@@ -78,7 +80,9 @@ async def check_key(provider: Provider, seconds: float = 15.0) -> KeyProblem:
     if request is None:
         return KeyProblem(f"{provider.kind} has no list of models")
     try:
-        status, body = await exchange(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for)
+        status, body = await send_single_request(
+            request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for
+        )
     except TimeoutError:
         return KeyProblem(f"the server did not answer within {seconds:g} s")
     except (OSError, NetworkError, ConfigurationError, ValueError) as error:

@@ -79,13 +79,13 @@ class _ServerModelList(msgspec.Struct):
 
 
 async def _probe_server(server: Provider, seconds: float) -> FoundServer | None:
-    from outrider.http.client import exchange
+    from outrider.http.client import send_single_request
     from outrider.http.transport import HttpRequest
 
     url = f"{(server.base_url or '').rstrip('/')}/models"
     try:
         request = HttpRequest(url, {"accept": "application/json"}, method="GET")
-        status, body = await exchange(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES)
+        status, body = await send_single_request(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES)
         listed = msgspec.json.decode(body, type=_ServerModelList) if status == _OK else None
     except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError):  # includes TimeoutError
         return None

@@ -146,7 +146,7 @@ def mark_unsaved(outcome: CommandOutcome, unsaved: Sequence[str]) -> CommandOutc
     return msgspec.structs.replace(outcome, files=tuple(files))
 
 
-_UNSAVED_NOTE = "unsaved in the editor: this change is not kept"
+_UNSAVED_NOTE = "unsaved in the editor: this change is not applied"
 
 
 def describe_commit(done: CommitResult, pending: PendingOutcome) -> str:
@@ -155,7 +155,7 @@ def describe_commit(done: CommitResult, pending: PendingOutcome) -> str:
     dropped = [change for change in pending.changes if change.path not in set(pending.keep)]
     further = [change for change in pending.recorded if change.path not in set(pending.keep_recorded)]
     if dropped or further:
-        notes.append(f"these changes were not kept: {list_changes([*dropped, *further])}")
+        notes.append(f"these changes were not applied: {list_changes([*dropped, *further])}")
     if done.conflicts:
         names = ", ".join(map(show_path, done.conflicts))
         notes.append(f"these files were changed by another program and are left as they are: {names}")

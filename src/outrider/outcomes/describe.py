@@ -233,7 +233,7 @@ def _note_of(change: OverlayChange, upper: Path) -> str:
     if change.file == "link":
         return f"link to {show_path(os.readlink(upper / change.path))}"  # noqa: PTH115
     if change.file == "special":
-        return "neither a file nor a folder; it is not kept"
+        return "neither a file nor a folder; it is discarded"
     if change.base is not None and not change.changes_type and change.base.mode & 0o777 != change.mode & 0o777:
         return f"mode {change.base.mode & 0o777:o} becomes {change.mode & 0o777:o}"
     return "executable" if change.kind == "created" and change.file == "file" and change.mode & 0o111 else ""

@@ -113,7 +113,7 @@ _REMOTE_URL = re.compile(
 _SCP_ADDRESS = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+):(?!//)")
 
 
-class Registries:
+class PackageRegistries:
     """The package registries that commands use instead of the public ones.
 
     They are named by options of the command, by `environment`, which is that of the command, or by settings of the
@@ -196,7 +196,7 @@ def _read_settings(path: Path) -> str:
 
 
 def predict_effect(
-    command: str, *, workspace: Path, folder: str = "", registries: Registries | None = None
+    command: str, *, workspace: Path, folder: str = "", registries: PackageRegistries | None = None
 ) -> PredictedEffect | None:
     """Returns what a command will publish, deploy or install, None if nothing of the kind is in its text."""
     if _NAMES.search(command) is None:
@@ -209,7 +209,7 @@ def predict_effect(
         effect
         for analysed in script.commands
         if (words := [arg.values[0] if arg.values and arg.values[0] else arg.source_text for arg in analysed.argv])
-        and (effect := _effect_of(words, workspace, registries or Registries(workspace), folder)) is not None
+        and (effect := _effect_of(words, workspace, registries or PackageRegistries(workspace), folder)) is not None
     ]
     if not found:
         return None
@@ -224,7 +224,9 @@ def predict_effect(
     )
 
 
-def _effect_of(words: Sequence[str], workspace: Path, registries: Registries, folder: str) -> PredictedEffect | None:
+def _effect_of(
+    words: Sequence[str], workspace: Path, registries: PackageRegistries, folder: str
+) -> PredictedEffect | None:
     program, arguments = Path(words[0]).name, list(words[1:])
     if not _STAYS_LOCAL.isdisjoint(arguments):
         return None

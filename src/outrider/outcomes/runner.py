@@ -89,21 +89,23 @@ OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
 FindRepository = Callable[[], OutsideRepository | None]
 """Returns the git folder of the workspace if it is outside of it."""
 
-_WANTS_TO_WRITE = "it wants to change files. The workspace was read-only for it; a yes runs it again and lets it write"
+_WANTS_TO_WRITE = (
+    "it tries to change files. The workspace was read-only for it; an approval runs it again with write access"
+)
 
 _WANTS_TO_WRITE_OUTSIDE = (
-    "it wants to change files. The workspace was read-only for it. The sandbox of this machine cannot protect git "
-    "hooks and other files that programs execute, so a yes runs it again outside the sandbox"
+    "it tries to change files. The workspace was read-only for it. The sandbox of this machine cannot protect git "
+    "hooks and other files that programs execute, so an approval runs it again outside the sandbox"
 )
 _CANNOT_PROTECT = (
-    "The command wanted to change files. The sandbox of this machine cannot protect git hooks and other files that "
+    "The command tried to change files. The sandbox of this machine cannot protect git hooks and other files that "
     "programs execute, so the workspace was read-only for it and is unchanged"
 )
 
 _OUTCOME_NOT_FOUND = (
     "This command has run, but the program stopped before its outcome was settled, and the stored outcome is not on "
     "this machine. All, some or none of its changes may be in the workspace; it was not run again. Look at the current "
-    "state before you go on."
+    "state before you continue."
 )
 
 
@@ -304,7 +306,7 @@ class SandboxedCommands:
     ) -> ToolResult:
         finished = False
         try:
-            # The workspace below a mounted overlay must not change by our own hand: one command at a time.
+            # No command may write to the workspace while it is below the mounted overlay of another: one at a time.
             async with self._hold_lock(context):
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
                 policy = self._overlay_policy(folder, folders)
@@ -636,7 +638,7 @@ class SandboxedCommands:
             return tuple(await asyncio.to_thread(self._find_unsaved, paths))
         except ToolFailure as failure:
             await asyncio.to_thread(folder.remove, context.call_id)
-            raise ToolFailure(f"{failure.message}, so what this command changed was not kept") from failure
+            raise ToolFailure(f"{failure.message}, so the changes of this command were discarded") from failure
 
     def _split_caches(
         self, changes: Sequence[OverlayChange], upper: Path
@@ -772,8 +774,8 @@ def _with_note(result: ToolResult, note: str) -> ToolResult:
 
 
 def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
-    """Returns the end of a call that wanted to change files and was not allowed to."""
-    why = f"The user did not let this command change files{reason_clause(answer)}"
+    """Returns the end of a call that tried to change files without permission."""
+    why = f"The user did not allow this command to change files{reason_clause(answer)}"
     if not answer.attended:
         why = reasons.UNATTENDED_WRITE
     return ToolFailure(
@@ -785,7 +787,7 @@ def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
 def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
     would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
-    why = f"The user did not keep what this command changed{reason_clause(answer)}"
+    why = f"The user discarded the changes of this command{reason_clause(answer)}"
     if not answer.attended:
         why = reasons.UNATTENDED_OUTCOME
     output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""

@@ -14,8 +14,8 @@ ACTION_REASONS: dict[Action, str] = {
     "shell that reads": "every command in it is proven to read only",
     "write": "it changes files of the workspace",
     "shell": "it is not proven to read only",
-    "beyond": "it reaches beyond the workspace",  # with a path or a URL
-    "protected": "it touches a protected file",  # only if the reason of the path is not known
+    "beyond": "it may access something outside the workspace",  # network, a path outside, an unknown tool
+    "protected": "it reads or changes a protected file",  # only if the reason of the path is not known
     "delegate": "another agent works under the same rights",
 }
 
@@ -43,8 +43,8 @@ CONNECTS_TO_HOSTS = "it connects to other hosts"
 OUTSIDE_DIRECTORY = "its working directory: {reason}"
 NO_FILE = "the call names no file"
 NO_COMMAND = "the call names no command"
-PATH_CHANGED = "its path resolves to another file than when it was asked about"
-REDACTED_INPUT = "its input holds {mark}, which replaces a secret that was not stored; it is not the secret itself"
+PATH_CHANGED = "its path resolves to another file than at the time of the approval request"
+REDACTED_INPUT = "its input contains {mark} in place of a secret that was not stored; it is not the secret itself"
 
 # What the tool decides.
 TOOL_CHANGED = "the definition of {tool} has changed since its last approval"
@@ -55,18 +55,19 @@ TOOL_POLICY = "the tool {tool} says {policy} for this call"
 INVALID_CALL = "Invalid arguments: {reason}. Nothing was run."
 DENIED_CALL = "This call is not allowed: {reason}. It was not run."
 UNATTENDED_DENIAL = (
-    "This call needs an approval, and no user is available to give it. It was not run. Go on without it or say so."
+    "This call needs an approval, and no user is available to give it. It was not run. Continue without it, or report "
+    "that it is needed."
 )
 UNATTENDED_OUTCOME = "This command changed files, and no user is available to approve that. Its changes were discarded."
-UNATTENDED_WRITE = "This command wanted to change files, and no user is available to approve that."
+UNATTENDED_WRITE = "This command tried to change files, and no user is available to approve that."
 UNATTENDED_BLOCK = "the sandbox blocked its access to {wanted}, and no user is available to allow it"
 PREDICTED = "{effect}. It has not started yet"
-PREDICTED_OUTSIDE = "{effect}. It has not started yet; a yes runs it outside the sandbox"
+PREDICTED_OUTSIDE = "{effect}. It has not started yet; an approval runs it outside the sandbox"
 UNATTENDED_PREDICTED = "This command was not run, because no user is available to approve it: {effect}."
-USER_DENIED_PREDICTED = "The user did not let this command start: {effect}"
+USER_DENIED_PREDICTED = "The user did not allow this command to start: {effect}"
 BLOCKED = "the sandbox blocked its access to {wanted}"
-USER_DENIED = "The user said no."
-USER_DENIED_BECAUSE = "The user said no: {message}"
+USER_DENIED = "The user denied this call."
+USER_DENIED_BECAUSE = "The user denied this call: {message}"
 APPROVE_FUNCTION_FAILED = "the function that approves calls gave no answer ({error})"
 NOT_APPROVED = "This call was not run: {reason}."
 
@@ -74,9 +75,9 @@ NOT_APPROVED = "This call was not run: {reason}."
 OUTSIDE_SANDBOX = "outside the sandbox"
 INSIDE_SANDBOX = "inside the sandbox"
 READ_ONLY_SANDBOX = "inside the sandbox (it can only read)"
-DROPPED_OUTCOME = "inside the sandbox (its changes are dropped)"
-ASKED_OUTCOME = "inside the sandbox (its changes are asked about)"
-COMMITTED_OUTCOME = "inside the sandbox (its changes are kept)"
+DROPPED_OUTCOME = "inside the sandbox (its changes are discarded)"
+ASKED_OUTCOME = "inside the sandbox (its changes need approval)"
+COMMITTED_OUTCOME = "inside the sandbox (its changes are applied)"
 READS_ONLY = "reads only"
 WHOLE_LINE = "the whole line: {problem}"
 ALWAYS_ADDS = '"always" would add {rule}'

@@ -222,12 +222,12 @@ def _folder_widths(paths: Sequence[str], label: str = "all edits under {folder}/
 
 
 def _reach_widths(outcome: CommandOutcome) -> Iterator[RuleWidth]:
-    """Yields any command that wants only these hosts, if nothing else was blocked."""
+    """Yields any command that needs network access only to these hosts, if nothing else was blocked."""
     hosts = [access.target for access in outcome.blocked if access.kind == "network"]
     if len(hosts) == len(outcome.blocked) and all(hosts):
         yield RuleWidth(
             id="hosts",
-            label=f"any command that wants only {', '.join(hosts)}",
+            label=f"any command that needs network access only to {', '.join(hosts)}",
             rules=tuple(f"may reach {host}" for host in hosts),
         )
 

@@ -113,7 +113,7 @@ def _host_weaknesses(pattern: str) -> Iterator[str]:
         except ValueError:
             host = "*"
         if "*" in host:
-            yield "matches nothing: a star in a URL stands for the rest of its path only"
+            yield "matches nothing: a star in a URL matches only the rest of its path"
     elif "/" in pattern:
         yield f"matches nothing: write the host, {pattern.partition('/')[0]}, or a URL"
     elif not _HOST.fullmatch(pattern):

@@ -310,7 +310,7 @@ def _render_notice(notice: Notice) -> str:
 
 def _render_details(kind: str, name: str, mark: str, summary: str, content: str) -> str:
     head = (
-        f'<span class="mark">{mark}</span> <b>{escape_text(name)}</b> <span class="said">{escape_text(summary)}</span>'
+        f'<span class="mark">{mark}</span> <b>{escape_text(name)}</b> <span class="brief">{escape_text(summary)}</span>'
     )
     return f'<details class="{kind}"><summary>{head}</summary><div>{content}</div></details>'
 

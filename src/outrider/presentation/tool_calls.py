@@ -1,5 +1,4 @@
-"""A tool call as every front end shows it: its title and subject, what it changes, how it stands and how long it
-took."""
+"""A tool call as every front end shows it: its title, subject, changes, status and duration."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast, get_args
@@ -49,7 +48,7 @@ _PLAIN_ARGUMENTS = frozenset({"command", "patch", "input"})
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
-    """What a glance at an ended call should show."""
+    """The summary of an ended call, for its line in a front end."""
 
     exit_code: int | None = None
     lines_added: int | None = None

@@ -40,7 +40,7 @@ class OutputLimits(msgspec.Struct, frozen=True):
     files: int = 512 * MIB
 
 
-class OutputText(msgspec.Struct, frozen=True):
+class CapturedOutput(msgspec.Struct, frozen=True):
     """Decoded output. `left_out` bytes are missing between head and tail; `replaced` bytes were not valid UTF-8."""
 
     head: str
@@ -207,19 +207,19 @@ class ProcessOutputBuffer:
             for chunk in self._tail:
                 self._file.write(chunk)
 
-    def text(self) -> OutputText:
+    def text(self) -> CapturedOutput:
         """Returns the buffered output as text: all of it, or head and tail."""
         left_out = self.size - len(self._head) - self._tail_size
         tail = b"".join(self._tail)
         path, path_size = (self._file.path, self._file.size) if self._file else (None, 0)
         if not left_out:
             full_text, replaced = decode_output(bytes(self._head) + tail)
-            return OutputText(full_text, replaced=replaced, size=self.size, path=path, path_size=path_size)
+            return CapturedOutput(full_text, replaced=replaced, size=self.size, path=path, path_size=path_size)
         head, head_replaced = decode_output(bytes(self._head[: _complete_length(self._head)]))
         tail_start = _first_character(tail)
         tail_text, tail_replaced = decode_output(tail[tail_start:])
         left_out = self.size - _complete_length(self._head) - len(tail) + tail_start
-        return OutputText(head, tail_text, left_out, head_replaced + tail_replaced, self.size, path, path_size)
+        return CapturedOutput(head, tail_text, left_out, head_replaced + tail_replaced, self.size, path, path_size)
 
     def read(self, offset: int, max_bytes: int, *, complete: bool = False) -> OutputSlice:
         """Returns at most `max_bytes` from an offset on. Leaves a split UTF-8 character for the next read, unless the
@@ -371,7 +371,7 @@ def _last_overwrite(line: str) -> str:
 MAX_END_CHARACTERS, MAX_END_LINES = 12_000, 900
 
 
-def format_output(output: OutputText) -> str:
+def format_output(output: CapturedOutput) -> str:
     """Formats the output. Output that is still in memory is truncated by the runner; longer output shows head and tail,
     and the file path."""
     text = plain_text(output.head)
@@ -396,7 +396,7 @@ def append_note(text: str, note: str) -> str:
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}[{note}]"
 
 
-def _output_location(output: OutputText) -> str:
+def _output_location(output: CapturedOutput) -> str:
     if output.path is None:
         return "the output could not be stored"
     if output.path_size < output.size:

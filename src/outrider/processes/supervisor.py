@@ -26,10 +26,10 @@ from outrider.processes.launch import (
     no_cleanup,
 )
 from outrider.processes.output import (
+    CapturedOutput,
     OutputFolder,
     OutputLimits,
     OutputSlice,
-    OutputText,
     OutputThrottle,
     ProcessOutputBuffer,
 )
@@ -69,7 +69,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     """The output of a command so far; `ending` is None while the command runs."""
 
     process_id: str
-    output: OutputText
+    output: CapturedOutput
     duration_ms: int
     ending: ExitStatus | None = None
     note: str = ""  # from the launch's cleanup, for example files that the sandbox removed

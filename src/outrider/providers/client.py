@@ -203,7 +203,7 @@ _BYTES_PER_TOKEN = 4
 _MAX_ADAPTATIONS = 8  # stops a wire format that adapts without end
 _UNSTREAMED_PATIENCE = 5.0
 _LOCAL_PATIENCE = 2.5
-_MAX_PATIENCE = 10.0
+_MAX_TIMEOUT_FACTOR = 10.0
 
 
 @runtime_checkable
@@ -226,17 +226,17 @@ class RequestSigner(Protocol):
 
 
 class ProviderRoute(msgspec.Struct, frozen=True):
-    """What all requests to one provider share. `patience` has the factors of the stall timeouts that models needed so
-    far, `lessons` how often the wire format learned from an error of a model."""
+    """What all requests to one provider share. `timeout_factors` has the factors of the stall timeouts that models
+    needed so far, `adaptation_counts` how often the wire format was adapted to an error of a model."""
 
     name: str
     wire: WireFormat
     transport: HttpTransport
     backoff: JitterBackoff
     limiter: RateLimiter | None = None
-    patience: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    timeout_factors: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     signer: RequestSigner | None = None
-    lessons: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    adaptation_counts: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
 @lru_cache(maxsize=64)
@@ -254,10 +254,10 @@ class RequestAttempts:
         self._request = request
         self._schedule = RetrySchedule(request, route.backoff)
         self._http_request: HttpRequest = route.wire.build_request(request)
-        self._patience = route.patience.get(request.model, 1.0)
+        self._timeout_factor = route.timeout_factors.get(request.model, 1.0)
         self._count = 0
         self._adaptations = 0
-        self._lessons = route.lessons.get(request.model, 0)
+        self._adaptation_count = route.adaptation_counts.get(request.model, 0)
         self._has_output = False
         self._exchange: HttpExchange | None = None
         self._reservation: TokenReservation | None = None
@@ -316,9 +316,9 @@ class RequestAttempts:
         long prompt: both may take longer to start."""
         start = 1.0 if self._request.stream else _UNSTREAMED_PATIENCE
         start = max(start, _LOCAL_PATIENCE) if _is_local(request.url) else start
-        if start == self._patience == 1.0:
+        if start == self._timeout_factor == 1.0:
             return request
-        return replace(request, patience=self._patience, start_patience=start)
+        return replace(request, patience=self._timeout_factor, start_patience=start)
 
     def _plan_retry(self, error: ProviderError) -> Retry | None:
         """Prepares the next attempt and returns the delta that reports it, None for an adapted request.
@@ -334,7 +334,9 @@ class RequestAttempts:
         if wait is None:
             raise error
         if isinstance(error, StalledStreamError):
-            self._patience = self._route.patience[self._request.model] = min(self._patience * 2, _MAX_PATIENCE)
+            self._timeout_factor = self._route.timeout_factors[self._request.model] = min(
+                self._timeout_factor * 2, _MAX_TIMEOUT_FACTOR
+            )
         self._pause = wait
         self._http_request = resumed or self._http_request
         attempts = self._schedule.policy.attempts
@@ -350,14 +352,14 @@ class RequestAttempts:
     def _adapt_request(self, error: ProviderError) -> bool:
         """Rebuilds the request if the wire format learned from the error, or from the error of another request since
         this one was built; returns whether it did."""
-        wire, lessons, model = self._route.wire, self._route.lessons, self._request.model
+        wire, counts, model = self._route.wire, self._route.adaptation_counts, self._request.model
         if self._has_output or self._adaptations >= _MAX_ADAPTATIONS or not isinstance(wire, AdaptiveWireFormat):
             return False
         if wire.adapt_to_error(self._request, error):
-            lessons[model] = lessons.get(model, 0) + 1
-        elif not isinstance(error, InvalidRequestError) or lessons.get(model, 0) == self._lessons:
+            counts[model] = counts.get(model, 0) + 1
+        elif not isinstance(error, InvalidRequestError) or counts.get(model, 0) == self._adaptation_count:
             return False
-        self._lessons = lessons[model]
+        self._adaptation_count = counts[model]
         self._adaptations += 1
         self._count -= 1  # an adapted request is not a retry of the same one
         self._http_request = wire.build_request(self._request)

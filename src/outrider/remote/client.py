@@ -14,7 +14,7 @@ from outrider import errors
 from outrider.config.paths import find_app_folders
 from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
-from outrider.http.client import exchange, is_loopback
+from outrider.http.client import is_loopback, send_single_request
 from outrider.http.connection import (
     HttpConnection,
     close_connections,
@@ -116,7 +116,7 @@ async def fetch_url(
     `max_bytes` of the body. It is a POST if there is a body. Redirects are not followed. Raises NetworkError, or
     TimeoutError after `seconds`."""
     request = HttpRequest(url, headers, body, method="POST" if body else "GET")
-    return await exchange(request, seconds=seconds, max_bytes=max_bytes, proxy=proxy_for)
+    return await send_single_request(request, seconds=seconds, max_bytes=max_bytes, proxy=proxy_for)
 
 
 def error_from_response(server: ServerAddress, status: int, raw: bytes) -> OutriderError:

@@ -353,7 +353,8 @@ _PAGE_HEAD = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>
 _LOGIN_PAGE = _PAGE_HEAD + '</head><body><h1>Outrider</h1><p><a id="login" href="{link}">Sign in</a></p></body></html>'
 _FAILED_PAGE = _PAGE_HEAD + '</head><body><h1>Outrider</h1><p>{problem}</p><p><a href="{link}">Sign in</a></p></body>'
 _SIGNED_IN_PAGE = (
-    _PAGE_HEAD + '<meta http-equiv="refresh" content="0;url={target}"></head><body><a href="{target}">Go on</a></body>'
+    _PAGE_HEAD
+    + '<meta http-equiv="refresh" content="0;url={target}"></head><body><a href="{target}">Continue</a></body>'
 )
 SIGN_IN_TEXT = """\
 This is an Outrider server, and this browser has not signed in.

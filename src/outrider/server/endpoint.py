@@ -366,7 +366,9 @@ def make_handler(endpoint: ApiEndpoint) -> Callable[[Request], Awaitable[Respons
             return _exception_response(error)
         except asyncio.CancelledError:
             # Only the shutdown of the server cancels a handler; the client gets an error that it retries.
-            return error_response(503, ServerAwayError.__name__, "the server is shutting down; stored input is kept")
+            return error_response(
+                503, ServerAwayError.__name__, "the server is shutting down; stored input is not lost"
+            )
         except Exception:  # noqa: BLE001  a defect of ours must not show a client its traceback
             _log.exception("%s %s failed", endpoint.method, endpoint.path)
             return error_response(500, "internal", "internal server error; see the server's log")

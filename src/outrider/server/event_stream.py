@@ -35,7 +35,7 @@ MAX_DEPTH = 32  # bound for walks over the tree; agents cannot nest deeper
 _QUESTION_CHANGES = {"question", "settled"}
 
 
-class SessionTree:
+class FollowedSessions:
     """Tracks which session called which, and delivers events to the handlers of their session. A user follows one
     session, so questions of its child sessions must appear there."""
 
@@ -247,7 +247,7 @@ KEEPALIVE_SECONDS = 15.0  # seconds of silence before a keepalive comment is sen
 class SessionEventFeed:
     """Reads the changes and events of one session while it has listeners. With `views` they come with what to show."""
 
-    def __init__(self, session_id: str, engine: Engine, family: SessionTree, *, views: bool = False) -> None:
+    def __init__(self, session_id: str, engine: Engine, family: FollowedSessions, *, views: bool = False) -> None:
         self._session_id = session_id
         self._views = views
         self._session_tree = family
@@ -552,7 +552,7 @@ class SessionFeedRegistry:
 
     def __init__(self, engine: Engine, questions: QuestionQueue | None = None) -> None:
         self._engine = engine
-        self._session_tree = SessionTree(engine)
+        self._session_tree = FollowedSessions(engine)
         self._feeds: dict[tuple[str, bool], SessionEventFeed] = {}
         self._session_states = SessionStateFeed(engine, questions)
         self._outboxes: set[_Outbox] = set()

@@ -394,8 +394,8 @@ MAX_PAUSED_RUNS = 20
 
 INSTRUCTIONS = """\
 Outrider is a coding agent that works in one folder of this machine. `run_agent` gives it work and waits for the end; \
-it reads, searches, and changes what its user's rules allow. `search_sessions` and `read_session` find what was said \
-and done before in this folder."""
+it reads, searches, and changes what its user's rules allow. `search_sessions` and `read_session` search and show \
+earlier sessions of this folder."""
 MAX_APPROVAL_CHARS = 4_000
 MAX_LISTED = 50
 MAX_HITS = 100

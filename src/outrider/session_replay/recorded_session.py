@@ -1,6 +1,6 @@
 """A recorded session as input of a replay: user inputs, child sessions, and the differences between two steps."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -137,10 +137,6 @@ class Replay(msgspec.Struct, frozen=True):
 def quote_short(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= _QUOTED_CHARACTERS else f"{line[: _QUOTED_CHARACTERS - 1]}…")
-
-
-def first(values: Iterable[Difference | None]) -> tuple[Difference, ...]:
-    return tuple(value for value in values if value is not None)
 
 
 def assistant_steps(messages: Sequence[Message]) -> list[Message]:

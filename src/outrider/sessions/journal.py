@@ -23,7 +23,7 @@ from outrider.sessions.write_queue import (
     change_of_head,
     change_of_message,
 )
-from outrider.types.codec import AnyPart, adopt
+from outrider.types.codec import AnyPart, set_part_owner
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -221,7 +221,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def replace_open_part(self, part: AnyPart, message: Message) -> None:
         """Replaces a part of a message that `open_message` has queued, if possible in that write."""
-        adopt(part, message.id, self.session.id)
+        set_part_owner(part, message.id, self.session.id)
         if self._queue.replace_part(part):
             message.put_part(part)
         else:
@@ -318,7 +318,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _finalize_part(self, part: AnyPart, message: Message) -> AnyPart:
         if getattr(part, "session_id", "") != self.session.id or part.message_id != message.id:
-            adopt(part, message.id, self.session.id)
+            set_part_owner(part, message.id, self.session.id)
         self._drafts.drop_draft(part.id)
         return part
 

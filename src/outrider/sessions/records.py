@@ -87,7 +87,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if len(encoded) > MAX_METADATA_BYTES:
         raise ConfigurationError(
             f"the metadata of a session has {len(encoded):,} bytes of JSON; at most {MAX_METADATA_BYTES:,} are "
-            "possible. Store the data elsewhere and put its key into the metadata."
+            "possible. Store the data outside of the session and put its key into the metadata."
         )
     return value
 

@@ -16,10 +16,10 @@ from outrider.types.tool_state import LEFT_OPEN, ToolPending, ToolRunning
 
 MAY_HAVE_HAPPENED = (
     "The program stopped while this call was running. It may have had all, some or none of its effects; "
-    "it was not run again. Look at the current state before you go on."
+    "it was not run again. Look at the current state before you continue."
 )
 NEVER_RAN = "The program stopped before this call started; it had no effect."
-INCOMPLETE = "The program stopped while this answer was being written; what was shown until then is kept."
+INCOMPLETE = "The program stopped while this answer was being written; what was shown until then is stored."
 
 REPEATED = "repeated"
 MAX_REPEATS = 3  # a call that crashes the process each time must end at last

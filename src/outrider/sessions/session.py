@@ -30,7 +30,7 @@ class ContentBlock(Protocol):
     def type(self) -> str: ...
 
 
-class ModelResponse(Protocol):
+class VendorResponse(Protocol):
     """A response object of an SDK, whose content is a list of blocks."""
 
     @property
@@ -130,8 +130,8 @@ class Session:
         run = object()
         if self._runs.setdefault(id(self), run) is not run:  # one operation, so that threads cannot both succeed
             raise SessionInUseError(
-                f"session {self.id} is used by another run of this program; wait for its end, give each run a Session "
-                "of its own, or use an Engine, which queues input"
+                f"session {self.id} is used by another run of this program; wait for its end, give each run a "
+                "separate Session, or use an Engine, which queues input"
             )
         try:
             yield
@@ -145,7 +145,7 @@ class Session:
 
     def add_assistant_message(
         self,
-        content: "str | AssistantBlock | Iterable[AssistantBlock] | ModelResponse",
+        content: "str | AssistantBlock | Iterable[AssistantBlock] | VendorResponse",
         *,
         tokens: Tokens | None = None,
         cost: Decimal | None = None,

@@ -121,7 +121,7 @@ def as_list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def repeated(ids: list[str]) -> list[str]:
+def find_duplicates(ids: list[str]) -> list[str]:
     return sorted({one for one in ids if ids.count(one) > 1}) if len(set(ids)) < len(ids) else []
 
 
@@ -147,7 +147,7 @@ def anthropic_tools(tools: list[Body]) -> Problems:
         if tool.get("strict"):
             yield from anthropic_problems(f"{where}.input_schema", schema)
             yield from _complexity_problems(schema)
-    if repeated([tool["name"] for tool in tools]):
+    if find_duplicates([tool["name"] for tool in tools]):
         yield "tools: Tool names must be unique."
 
 
@@ -217,7 +217,7 @@ def openai_tools(functions: list[Body], where: str) -> Problems:
         yield from array_problems(f"function '{name}'", schema, ())
         if function.get("strict"):
             yield from strict_problems(f"function '{name}'", schema)
-    if repeated([function["name"] for function in functions]):
+    if find_duplicates([function["name"] for function in functions]):
         yield "Duplicate function names are not allowed in 'tools'."
 
 
@@ -258,7 +258,9 @@ def google_tools(tools: list[Body]) -> Problems:
                 "with a maximum length of 64.\n"
             )
         yield from google_schema(function.get("parameters"), f"{where}.parameters")
-    yield from (f"Duplicate function declaration found: {name}" for name in repeated([one["name"] for one in declared]))
+    yield from (
+        f"Duplicate function declaration found: {name}" for name in find_duplicates([one["name"] for one in declared])
+    )
 
 
 def google_schema(schema: Any, where: str) -> Problems:

@@ -18,6 +18,7 @@ from outrider.testing.model_rules import (
     chat_settings,
     claude_version,
     effort_problems,
+    find_duplicates,
     gemini_thinking,
     google_problems,
     google_schema,
@@ -26,7 +27,6 @@ from outrider.testing.model_rules import (
     model_exists,
     openai_tools,
     outside_range,
-    repeated,
     sampling_problems,
     strict_problems,
     too_long,
@@ -217,7 +217,7 @@ def _anthropic_pairs(messages: list[tuple[str, list[Body]]]) -> Problems:
         yield from (
             f"messages.{at}.content: each tool_use must have a single result. Found multiple `tool_result` blocks with "
             f"id: {result}"
-            for result in repeated(results)
+            for result in find_duplicates(results)
         )
         for unanswered in _open_server_uses(blocks) if at < len(messages) - 1 else ():
             yield f"messages.{at}: server tool use with id `{unanswered}` was found without a corresponding result"
@@ -228,7 +228,7 @@ def _anthropic_pairs(messages: list[tuple[str, list[Body]]]) -> Problems:
                 f"messages.{at + 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
                 f"{asked[0]}. Each `tool_use` block must have a corresponding `tool_result` block in the next message."
             )
-        if repeated(asked):
+        if find_duplicates(asked):
             yield f"messages.{at}.content: `tool_use` ids must be unique"
 
 
@@ -489,7 +489,7 @@ def _chat_pairs(messages: list[Body]) -> Problems:
                 "'tool_call_id'. The following tool_call_ids did not have response messages: " + ", ".join(open_calls)
             )
         open_calls = [call["id"] for call in message.get("tool_calls") or ()]
-        if repeated(open_calls):
+        if find_duplicates(open_calls):
             yield f"Duplicate value for 'tool_call_id' of '{open_calls[0]}' in message with 'tool_calls' at index {at}."
 
 
@@ -610,7 +610,11 @@ def _item_pairs(items: list[Body], *, stored: bool) -> Problems:
             asked.add(item["call_id"])
         if item.get("type") == "function_call_output" and item["call_id"] not in asked and not stored:
             yield f"No tool call found for function call output with call_id {item['call_id']}."
-    for twice in chain(repeated(calls), repeated(outputs), repeated([item["id"] for item in items if item.get("id")])):
+    for twice in chain(
+        find_duplicates(calls),
+        find_duplicates(outputs),
+        find_duplicates([item["id"] for item in items if item.get("id")]),
+    ):
         yield f"Duplicate item found with id {twice}. Remove duplicate items from your input and try again."
 
 

@@ -19,9 +19,9 @@ import msgspec
 from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.type_adapters import (
     MISSING,
-    Definitions,
     ObjectAdapter,
     Schema,
+    SchemaDefinitions,
     TypeAdapter,
     TypedField,
     ValueMismatch,
@@ -51,7 +51,7 @@ class ToolSignature(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _encoded_schema(self) -> bytes:
         """Built once, because programs create tools of the same functions for every run."""
-        definitions = Definitions()
+        definitions = SchemaDefinitions()
         properties = {field.key: field.schema(definitions) for field in self.parameters}
         required = [field.key for field in self.parameters if field.required]
         root = {"type": "object", "properties": properties, "required": required}

@@ -235,7 +235,7 @@ def _expand_braces(pattern: str) -> list[str]:
     done: list[str] = []
     while found:
         if len(found) + len(done) > _MAX_BRACE_EXPANSIONS:
-            raise ToolFailure(f"the braces of the pattern stand for more than {_MAX_BRACE_EXPANSIONS} patterns")
+            raise ToolFailure(f"the braces of the pattern expand to more than {_MAX_BRACE_EXPANSIONS} patterns")
         one = found.pop()
         match = re.search(r"(?<!\\)\{([^{}]*,[^{}]*)\}", one)
         if match is None:

@@ -26,7 +26,7 @@ from typing import (
 
 import msgspec
 
-from outrider._sync import Callbacks, ThreadPool, describe_value
+from outrider._sync import CallbackRunner, ThreadPool, describe_value
 from outrider.errors import CallbackError, ConfigurationError, ToolFailure
 from outrider.tools.schema import (
     ToolSignature,
@@ -429,7 +429,7 @@ class Tool(Generic[Parameters, Returned_co]):
             return base
         return self._stricter_policy(self.options.evaluate_policy(base, arguments))
 
-    async def evaluate_policy(self, arguments: dict[str, Any], callbacks: Callbacks) -> Policy:
+    async def evaluate_policy(self, arguments: dict[str, Any], callbacks: CallbackRunner) -> Policy:
         """Returns the same; `evaluate_policy` may be async. Raises CallbackError if it fails."""
         evaluate = self.options.evaluate_policy
         if evaluate is None:
@@ -450,7 +450,7 @@ class Tool(Generic[Parameters, Returned_co]):
         preprocess = self.options.preprocess_args
         return arguments if preprocess is None else self._checked_arguments(preprocess(dict(arguments)))
 
-    async def preprocess(self, arguments: dict[str, Any], callbacks: Callbacks) -> dict[str, Any]:
+    async def preprocess(self, arguments: dict[str, Any], callbacks: CallbackRunner) -> dict[str, Any]:
         """Returns the same; `preprocess_args` may be async. Raises CallbackError if it fails."""
         preprocess = self.options.preprocess_args
         if preprocess is None:

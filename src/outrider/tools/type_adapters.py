@@ -58,12 +58,12 @@ class ValueMismatch(ValueError):
         return [(place + path, text) for path, text in self.problems]
 
 
-def unexpected(wanted: str, value: object) -> ValueMismatch:
+def type_mismatch(wanted: str, value: object) -> ValueMismatch:
     """Returns the error for a value of another type."""
     return ValueMismatch(f"Expected `{wanted}`, got `{_LABELS.get(type(value), type(value).__name__)}`")
 
 
-class Definitions:
+class SchemaDefinitions:
     """Collects the schemas of named types, which may be recursive, under unique names."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class TypeAdapter(Protocol):
     @property
     def label(self) -> str: ...
 
-    def schema(self, definitions: Definitions) -> Schema: ...
+    def schema(self, definitions: SchemaDefinitions) -> Schema: ...
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
         """Returns the value of the type. Raises ValueMismatch. Unless `strict`, a string that contains a number or a
@@ -146,7 +146,7 @@ class AnyAdapter:
 
     label = "any"
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         return {}
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
@@ -165,7 +165,7 @@ class ScalarAdapter:
         self.label = "null" if kind is type(None) else kind.__name__
         self._build = build
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         return msgspec.json.schema(self.kind)
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
@@ -186,12 +186,12 @@ class TextAdapter:
         self.label = cls.__name__
         self._keywords = keywords or {}
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         return {"type": "string", **self._keywords}
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
         if not isinstance(value, str):
-            raise unexpected("str", value)
+            raise type_mismatch("str", value)
         try:
             return self.cls(value)
         except (ValueError, TypeError, LookupError) as error:
@@ -208,7 +208,7 @@ class ChoiceAdapter:
         self._owner = owner
         self._values: dict[tuple[type[Any], Any], Any] = {(type(value), value): meant for value, meant in choices}
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         if self._owner is None:
             return self._list_choices()
         return definitions.refer_to(self._owner, self._owner.__name__, self._describe_owner)
@@ -233,7 +233,7 @@ class ChoiceAdapter:
                     return found
         kinds: set[type[Any]] = {type(one) for one, _ in self.choices}
         if type(value) not in kinds:
-            raise unexpected(" | ".join(sorted(_LABELS.get(kind, kind.__name__) for kind in kinds)), value)
+            raise type_mismatch(" | ".join(sorted(_LABELS.get(kind, kind.__name__) for kind in kinds)), value)
         raise ValueMismatch(f"Invalid enum value {value!r}")
 
 
@@ -262,7 +262,7 @@ class ArrayAdapter:
         self._item = item
         self._build = build
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         items = self._item.schema(definitions)
         return {"type": "array", "items": items} if items else {"type": "array"}
 
@@ -284,7 +284,7 @@ class TupleAdapter:
         self.label = "array"
         self._items = items
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         size = len(self._items)
         schema: Schema = {"type": "array", "minItems": size, "maxItems": size}
         return schema | ({"prefixItems": [item.schema(definitions) for item in self._items]} if size else {})
@@ -302,7 +302,7 @@ class TupleAdapter:
 def _as_list(value: object) -> list[Any]:
     if isinstance(value, list | tuple | set | frozenset):
         return list(cast("Iterable[Any]", value))
-    raise unexpected("array", value)
+    raise type_mismatch("array", value)
 
 
 def _convert_items(
@@ -327,7 +327,7 @@ class MappingAdapter:
         self._value = value
         self._build = build
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         schema: Schema = {"type": "object"}
         if values := self._value.schema(definitions):
             schema["additionalProperties"] = values
@@ -338,7 +338,7 @@ class MappingAdapter:
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
         if not is_object(value):
-            raise unexpected("object", value)
+            raise type_mismatch("object", value)
         converted: dict[Any, Any] = {}
         problems: list[tuple[str, str]] = []
         for name, one in value.items():
@@ -362,7 +362,7 @@ class TypedField(msgspec.Struct, frozen=True):
     required: bool = True
     description: str = ""
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         adapter: TypeAdapter = self.adapter
         schema = adapter.schema(definitions)
         if self.description:
@@ -445,10 +445,10 @@ class ObjectAdapter:
     def keys(self) -> frozenset[str]:
         return frozenset(field.key for field in self.fields) | ({self.tag[0]} if self.tag else frozenset[str]())
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         return definitions.refer_to(self._owner, self.label, lambda: self._describe(definitions))
 
-    def _describe(self, definitions: Definitions) -> Schema:
+    def _describe(self, definitions: SchemaDefinitions) -> Schema:
         schema: Schema = {"description": self._description} if self._description else {}
         properties: Schema = {}
         required = [field.key for field in self.fields if field.required]
@@ -464,7 +464,7 @@ class ObjectAdapter:
         if self.positional and isinstance(value, list | tuple):
             value = self._name_items(cast("Sequence[Any]", value))
         if not is_object(value):
-            raise unexpected("object", value)
+            raise type_mismatch("object", value)
         values, problems = convert_fields(self.fields, value, strict=strict)
         if self.tag and value.get(self.tag[0], self.tag[1]) != self.tag[1]:
             problems.append((f".{self.tag[0]}", f"Invalid value {value[self.tag[0]]!r}"))
@@ -496,7 +496,7 @@ class UnionAdapter:
     def label(self) -> str:
         return " | ".join(dict.fromkeys(member.label for member in self.members))
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         forms: list[Schema] = []
         for member in self.members:
             schema = member.schema(definitions)
@@ -539,7 +539,7 @@ class UnionAdapter:
         objects = [one for one in problems if object_keys(one[0]) is not None]
         if not is_object(value) or not objects:
             near = [error for _, error in problems if error.problems[0][0] or "got `" not in str(error)]
-            return near[0] if len(near) == 1 else unexpected(self.label, value)
+            return near[0] if len(near) == 1 else type_mismatch(self.label, value)
         member, error = max(objects, key=lambda one: _count_known_keys(one[0], value))
         if len(objects) == 1:
             return error
@@ -599,7 +599,7 @@ class PydanticAdapter:
             return None
         return frozenset(self._fields) | {field.alias for field in self._fields.values() if field.alias}
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         schema: Schema = self._adapter.json_schema(ref_template=REFERENCE + "{model}")
         return definitions.take_over(schema)
 
@@ -649,7 +649,7 @@ class MsgspecAdapter:
         self.label = label
         msgspec.json.schema(hint)
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         (root,), components = msgspec.json.schema_components((self._hint,), ref_template=REFERENCE + "{name}")
         return definitions.take_over({**root, "$defs": dict(components)})
 

@@ -20,13 +20,13 @@ from outrider.tools.type_adapters import (
     AnyAdapter,
     ArrayAdapter,
     ChoiceAdapter,
-    Definitions,
     MappingAdapter,
     MsgspecAdapter,
     ObjectAdapter,
     PydanticAdapter,
     ScalarAdapter,
     Schema,
+    SchemaDefinitions,
     TextAdapter,
     TupleAdapter,
     TypeAdapter,
@@ -37,7 +37,7 @@ from outrider.tools.type_adapters import (
 from outrider.tools.type_notes import (
     AnnotationNote,
     ConstrainedAdapter,
-    Constraints,
+    ValueConstraints,
     is_pydantic_field,
     parse_docstring,
     read_metadata,
@@ -146,12 +146,12 @@ class TypeCompiler:
             own = read_metadata([one for one in metadata if isinstance(one, msgspec.Meta)]).constraints
             try:
                 found = PydanticAdapter(Annotated[(inner, *note.for_pydantic)], type_label(inner))  # pyright: ignore
-                return found if own == Constraints() else ConstrainedAdapter(found, own)
+                return found if own == ValueConstraints() else ConstrainedAdapter(found, own)
             except Exception as error:
                 if not type(error).__module__.startswith("pydantic"):
                     raise
         adapter = self.compile(inner, variables)
-        return adapter if note.constraints == Constraints() else ConstrainedAdapter(adapter, note.constraints)
+        return adapter if note.constraints == ValueConstraints() else ConstrainedAdapter(adapter, note.constraints)
 
     def _compile_union(self, members: Sequence[Any], variables: Variables) -> TypeAdapter:
         present = [member for member in members if member is not msgspec.UnsetType]
@@ -258,7 +258,7 @@ class AliasAdapter:
         self.inner: TypeAdapter = AnyAdapter()
         self._owner = owner
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         return definitions.refer_to(self, self.label, lambda: self.inner.schema(definitions))
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
@@ -458,11 +458,11 @@ def compile_type(hint: Any) -> TypeAdapter:
 
 def describe_type(adapter: TypeAdapter) -> Schema:
     """Returns the JSON schema of a type, with the types that it refers to in `$defs`. The root is no reference."""
-    definitions = Definitions()
+    definitions = SchemaDefinitions()
     return inline_root(adapter.schema(definitions), definitions)
 
 
-def inline_root(root: Schema, definitions: Definitions) -> Schema:
+def inline_root(root: Schema, definitions: SchemaDefinitions) -> Schema:
     """Returns the root schema with the definitions that are used; a reference at the root is replaced."""
     found = definitions.schemas
     if "$ref" in root:

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from outrider.tools.type_adapters import MISSING, Definitions, Schema, TypeAdapter, ValueMismatch
+from outrider.tools.type_adapters import MISSING, Schema, SchemaDefinitions, TypeAdapter, ValueMismatch
 
 _LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
-class Constraints(msgspec.Struct, frozen=True):
+class ValueConstraints(msgspec.Struct, frozen=True):
     """Limits of values, as `msgspec.Meta`, annotated_types and `pydantic.Field` state them."""
 
     ge: Any = None
@@ -31,7 +31,7 @@ class Constraints(msgspec.Struct, frozen=True):
     checks: tuple[Callable[[Any], Any], ...] = ()
     keywords: Mapping[str, Any] = {}  # further keywords of the schema
 
-    def merge(self, other: "Constraints") -> "Constraints":
+    def merge(self, other: "ValueConstraints") -> "ValueConstraints":
         """Returns these constraints with those of the other one, which replace them."""
         changes = {
             name: value
@@ -123,12 +123,12 @@ def _json_number(limit: Any) -> Any:
 class ConstrainedAdapter:
     """A type with constraints."""
 
-    def __init__(self, inner: TypeAdapter, constraints: Constraints) -> None:
+    def __init__(self, inner: TypeAdapter, constraints: ValueConstraints) -> None:
         self.inner = inner
         self.label = inner.label
         self._constraints = constraints
 
-    def schema(self, definitions: Definitions) -> Schema:
+    def schema(self, definitions: SchemaDefinitions) -> Schema:
         return self._constraints.add_to(self.inner.schema(definitions))
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
@@ -143,7 +143,7 @@ class AnnotationNote(msgspec.Struct, frozen=True):
     """What the metadata of `Annotated` says."""
 
     description: str = ""
-    constraints: Constraints = Constraints()
+    constraints: ValueConstraints = ValueConstraints()
     default: Any = MISSING
     default_factory: Callable[[], Any] | None = None
     for_pydantic: tuple[Any, ...] = ()
@@ -172,7 +172,7 @@ def read_metadata(metadata: Sequence[Any]) -> AnnotationNote:
         elif type(one).__module__.split(".")[0] in ("annotated_types", "pydantic"):
             found = _add(found, _annotated_constraints(one), "")
         elif type(one).__name__ == "Doc" and hasattr(one, "documentation"):
-            found = _add(found, Constraints(), one.documentation)
+            found = _add(found, ValueConstraints(), one.documentation)
     if texts:
         changes["description"] = " ".join(texts)
     if any(type(one).__module__.split(".")[0] == "pydantic" for one in metadata):
@@ -190,25 +190,25 @@ def _flatten(metadata: Iterable[Any]) -> Iterable[Any]:
             yield one
 
 
-def _add(note: AnnotationNote, constraints: Constraints, description: str | None) -> AnnotationNote:
+def _add(note: AnnotationNote, constraints: ValueConstraints, description: str | None) -> AnnotationNote:
     return msgspec.structs.replace(
         note, constraints=note.constraints.merge(constraints), description=description or note.description
     )
 
 
-def _meta_constraints(meta: msgspec.Meta) -> Constraints:
+def _meta_constraints(meta: msgspec.Meta) -> ValueConstraints:
     limits = {name: getattr(meta, name) for name in _LIMITS}
     keywords = {"title": meta.title, "examples": meta.examples, **(meta.extra_json_schema or {})}
-    return Constraints(**limits, keywords={name: value for name, value in keywords.items() if value is not None})
+    return ValueConstraints(**limits, keywords={name: value for name, value in keywords.items() if value is not None})
 
 
-def _annotated_constraints(one: Any) -> Constraints:
+def _annotated_constraints(one: Any) -> ValueConstraints:
     limits = {name: value for name in _LIMITS if (value := getattr(one, name, None)) is not None and name != "tz"}
     if type(one).__name__ in ("Predicate", "Not"):
-        return Constraints(checks=(one.func if type(one).__name__ == "Predicate" else one,))
+        return ValueConstraints(checks=(one.func if type(one).__name__ == "Predicate" else one,))
     if type(one).__name__ == "Timezone":
-        return Constraints(tz=one.tz is not None)
-    return Constraints(**limits)
+        return ValueConstraints(tz=one.tz is not None)
+    return ValueConstraints(**limits)
 
 
 def _field_defaults(field: Any) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def bounded_copy(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if depth >= DEPTH_LIMIT:
-        return "(nested too deeply to be kept)"
+        return "(nested too deeply to be stored)"
     if isinstance(value, dict):
         return _bounded_dict(cast("dict[Any, Any]", value), depth + 1)
     if isinstance(value, list | tuple):

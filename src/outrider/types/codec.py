@@ -27,7 +27,7 @@ from outrider.types.parts import (
     ToolUsePart,
 )
 from outrider.types.tool_state import ToolCompleted, ToolError, read_attachments
-from outrider.types.validate import convert, listed, validation_error
+from outrider.types.validate import convert, tuples_to_lists, validation_error
 
 
 class UnknownPart:
@@ -140,7 +140,7 @@ def part_from_dict(value: dict[str, Any]) -> Any:
     return convert(value, cls) if issubclass(cls, msgspec.Struct) else cls.from_dict(value)
 
 
-def adopt(part: Any, message_id: str, session_id: str) -> None:
+def set_part_owner(part: Any, message_id: str, session_id: str) -> None:
     """Sets the owner ids of a part that is added to a message; a custom class need not define these fields."""
     if isinstance(part, PartBase):
         part.adopt(message_id, session_id)
@@ -191,13 +191,13 @@ def decode_parts(data: bytes | str) -> list[AnyPart]:
         return [decode_part(raw) for raw in _plain(data, list[msgspec.Raw])]
 
 
-def plain(value: Any) -> Any:
+def to_plain_values(value: Any) -> Any:
     """Converts a value that may contain parts of any type to dicts, lists, strings and numbers."""
-    return listed(msgspec.to_builtins(value, enc_hook=_to_dict))
+    return tuples_to_lists(msgspec.to_builtins(value, enc_hook=_to_dict))
 
 
 def encode_plain(value: Any) -> bytes:
-    """Returns the JSON of `plain(value)`, without the intermediate values."""
+    """Returns the JSON of `to_plain_values(value)`, without the intermediate values."""
     return _encoder.encode(value)
 
 

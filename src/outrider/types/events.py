@@ -4,7 +4,7 @@ from typing import Any, ClassVar, cast, get_args
 
 import msgspec
 
-from outrider.types.codec import load_part, plain
+from outrider.types.codec import load_part, to_plain_values
 from outrider.types.ids import now_ms
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CallEffect, CommandOutcome, RuleWidth
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=Tru
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain values."""
-        return plain(self)
+        return to_plain_values(self)
 
 
 class LoopStartedEvent(Event, frozen=True, tag="LoopStartedEvent"):

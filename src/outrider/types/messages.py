@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args
 import msgspec
 
 from outrider.errors import ConfigurationError, PartValidationError
-from outrider.types.codec import AnyPart, adopt, load_part, plain
+from outrider.types.codec import AnyPart, load_part, set_part_owner, to_plain_values
 from outrider.types.ids import are_ids, is_id, new_id
 from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, Tokens, ToolPart, ToolUsePart, is_withdrawn
 from outrider.types.tool_state import ToolPending
@@ -149,7 +149,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
                 _check_id(value.id)
         self.session_id = session_id
         for part in self.parts:
-            adopt(part, self.id, session_id)
+            set_part_owner(part, self.id, session_id)
 
     def get_parts_by_type(self, cls: type[P]) -> list[P]:
         """Return the parts of one class, in order."""
@@ -195,7 +195,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain data; each part is converted by its own `to_dict`, which a custom class may override."""
-        return plain(msgspec.structs.asdict(self) | {"parts": [part.to_dict() for part in self.parts]})
+        return to_plain_values(msgspec.structs.asdict(self) | {"parts": [part.to_dict() for part in self.parts]})
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
@@ -229,7 +229,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
             raise PartValidationError(f"part {part.id} belongs to message {owner}", field="message_id")
         if self.session_id and hasattr(part, "id"):
             _check_id(part.id)
-        adopt(part, self.id, self.session_id)
+        set_part_owner(part, self.id, self.session_id)
         return part
 
     def _check_unique_ids(self) -> None:

@@ -18,7 +18,7 @@ ApprovalLevel = Literal["ask", "edits", "auto"]
 APPROVAL_LEVELS: tuple[ApprovalLevel, ...] = get_args(ApprovalLevel)  # the strictest first
 APPROVAL_DESCRIPTIONS: dict[ApprovalLevel, str] = {
     "ask": "edits, what a command changed, and the network",
-    "edits": "the network, paths outside the workspace and protected files; changes are kept, with undo",
+    "edits": "the network, paths outside the workspace and protected files; changes are applied, with undo",
     "auto": "only what leaves the sandbox, and protected files",
 }
 

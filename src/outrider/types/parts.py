@@ -21,10 +21,10 @@ from outrider.types.tool_state import (
     ToolRunning,
     ToolState,
     attachment_url,
-    move,
     parse_data_url,
+    transition,
 )
-from outrider.types.validate import convert, listed
+from outrider.types.validate import convert, tuples_to_lists
 
 
 # With `gc=False` the garbage collector visits neither these values, which cannot be part of a cycle, nor the step parts
@@ -163,7 +163,7 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def to_dict(self) -> dict[str, Any]:
         """Return the part as plain values."""
-        return listed(msgspec.to_builtins(self))
+        return tuples_to_lists(msgspec.to_builtins(self))
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
@@ -259,7 +259,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
     def with_state(self, state: ToolState) -> "ToolPart":
         """Returns the part after a transition. Repeating a transition returns the same part; raises
         InvalidStateTransition for one that is not allowed."""
-        moved = move(self.state, state)
+        moved = transition(self.state, state)
         return self if moved is self.state else replace(self, state=moved)
 
     def update_state(self, state: ToolState) -> "ToolPart":

@@ -222,7 +222,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return supported if self.reasoning is None else self.reasoning
 
 
-class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+class RequestAllowance(msgspec.Struct, frozen=True, kw_only=True):
     """The remaining limits and permissions of a run, sent to an agent of another server. `depth` is the number of agent
     levels that it may open; None means unlimited."""
 
@@ -272,7 +272,7 @@ class Request(msgspec.Struct, frozen=True):
     stream: bool = True
     conversation: str = ""  # a stable id of the conversation, for providers that route their cache by it
     workspace: str = ""  # used by models that run on this machine; never sent
-    allowance: Callable[[], Allowance] = Allowance  # used by agents of other servers only
+    allowance: Callable[[], RequestAllowance] = RequestAllowance  # used by agents of other servers only
     retry: RetryPolicy | None = None
     has_fallback: bool = False
     on_sent: Callable[[bytes, BodyLayout], None] | None = None  # receives each body before it is sent

@@ -5,8 +5,8 @@
          └── fail: only a call that never ran ─────────▲
 
 After a crash a running call whose tool is safe to repeat may be reset to pending (`again`). Transitions return new
-values. `move` checks states that come from outside: repeating a transition changes nothing, any other one that is not
-in the table raises InvalidStateTransition.
+values. `transition` checks states that come from outside: repeating a transition changes nothing, any other one
+that is not in the table raises InvalidStateTransition.
 """
 
 import os
@@ -397,7 +397,7 @@ ToolEnd = ToolCompleted | ToolError
 TOOL_STATES: tuple[type[ToolState], ...] = get_args(ToolState)
 
 
-def move(current: ToolState, to: ToolState) -> ToolState:
+def transition(current: ToolState, to: ToolState) -> ToolState:
     """Returns the state after a transition from `current` to `to`; a repeated transition returns `current`."""
     if to.status == current.status:
         return current

@@ -135,13 +135,13 @@ def convert(value: Any, cls: type[S]) -> S:
 _CONTAINERS = (dict, list, tuple)
 
 
-def listed(value: Any) -> Any:
+def tuples_to_lists(value: Any) -> Any:
     """Converts tuples to lists, recursively, so that plain data equals what JSON decoding returns."""
     if isinstance(value, dict):
         items = cast("JsonObject", value).items()
-        return {name: listed(item) if isinstance(item, _CONTAINERS) else item for name, item in items}
+        return {name: tuples_to_lists(item) if isinstance(item, _CONTAINERS) else item for name, item in items}
     if isinstance(value, list | tuple):
-        return [listed(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
+        return [tuples_to_lists(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
     return value
 
 

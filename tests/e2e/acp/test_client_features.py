@@ -287,7 +287,7 @@ async def test_a_command_or_an_agent_leaves_unsaved_text_alone(editor_home: Edit
         editor.answers = ["keep"]
         await say(editor, session_id, "jam, please")
         question = editor.asked[0][0].content[0].content.text
-        assert "modified: notes.txt (unsaved in the editor: this change is not kept)" in question
+        assert "modified: notes.txt (unsaved in the editor: this change is not applied)" in question
         assert "deleted: old/list.txt (unsaved in the editor" in question
         (output,) = texts_of(editor, "completed")
         assert "unsaved text in the user's editor and are left as they are: notes.txt, old/list.txt" in output

@@ -53,7 +53,7 @@ async def test_settings_are_shown_with_where_they_come_from_and_keys_never(progr
 
 async def test_a_decision_is_explained_before_it_is_made(program: Program):
     asked = await program.run("permissions", "explain", "shell", "git push origin main; ls")
-    assert asked.out.startswith("allow, inside the sandbox (its changes are asked about):")
+    assert asked.out.startswith("allow, inside the sandbox (its changes need approval):")
     assert "git push origin main" in asked.out
     allowed = await program.run("permissions", "explain", "shell", "make test", "--allow", "shell(make *)")
     assert allowed.out.startswith("allow, outside the sandbox:")

@@ -80,7 +80,7 @@ async def test_a_denial_reaches_the_calling_agent_with_its_text(tmp_path):
         await turn
         [stored] = (await there.store.list()).sessions
         [refused] = (await there.store.load(stored.id)).messages[1].get_parts_by_type(ToolPart)
-        assert (refused.state.reason, refused.state.error) == ("rejected", "The user said no: not on a friday")
+        assert (refused.state.reason, refused.state.error) == ("rejected", "The user denied this call: not on a friday")
 
 
 async def test_an_answer_on_the_other_side_takes_the_question_from_this_one(tmp_path):
@@ -140,7 +140,7 @@ async def test_a_question_goes_through_as_many_servers_as_there_are_between(tmp_
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"), [(True, "pushed main"), ("not on a friday", "The user said no: not on a friday")]
+    ("answer", "expected"), [(True, "pushed main"), ("not on a friday", "The user denied this call: not on a friday")]
 )
 async def test_the_function_that_approves_a_program_s_calls_is_asked_about_calls_on_another_server(
     answer, expected, tmp_path

@@ -152,9 +152,9 @@ def test_file_tools_open_nothing_in_a_workspace_that_was_replaced_meanwhile(tmp_
     files = WorkspaceFiles(workspace)
     location = files.locate("file", "read")
     replace()
-    with pytest.raises(ToolFailure, match="a link was put in its way"), files.open(location) as file:
+    with pytest.raises(ToolFailure, match="was replaced by a link"), files.open(location) as file:
         file.read()
-    with pytest.raises(OSError, match="a link was put in its way"):
+    with pytest.raises(OSError, match="was replaced by a link"):
         restore_files(workspace, [RestoreStep("file", None, None)], None, "undo")  # type: ignore[arg-type]
     assert (tmp_path / "other" / "work" / "file").exists()
     monkeypatch.setattr(files, "_check_workspace", lambda: None)  # the link comes after this check

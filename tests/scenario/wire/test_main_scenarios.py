@@ -121,7 +121,7 @@ async def test_a_declined_call_ends_in_error_and_the_turn_continues(kind, way, s
         ended = await harness.run_turn(tools=[risky, add], allow=allow)
         assert (ended.output, ran) == ("fine", [])
         declined, added = harness.server.requests[1].results
-        assert ("no user is available" if allow is None else "The user said no") in declined
+        assert ("no user is available" if allow is None else "The user denied this call") in declined
         assert added == "2"
 
 
@@ -309,7 +309,7 @@ async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_info
     async with wire_harness(kind, script, way, stream=stream) as harness:
         ended = await harness.run_turn(tools=[add])
         assert ended.output == "again then"
-        assert "may not be whole" in harness.server.requests[1].results[0]
+        assert "may be incomplete" in harness.server.requests[1].results[0]
 
 
 @each

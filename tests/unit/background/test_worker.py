@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from outrider import Agent, Engine, Tool
 from outrider.background import worker as worker_module
 from outrider.background.database import RunDatabase
-from outrider.background.executor import Assignment
+from outrider.background.executor import RunAssignment
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
@@ -244,7 +244,7 @@ async def simulating(answer: Any) -> AsyncIterator[Simulator]:
 class Broken(Worker):
     """Has a defect that no run can survive."""
 
-    async def _start_run(self, run_id: str, job: JobSpec, assignment: Assignment) -> RunOutcome:
+    async def _start_run(self, run_id: str, job: JobSpec, assignment: RunAssignment) -> RunOutcome:
         raise ValueError("a defect of the worker")
 
 

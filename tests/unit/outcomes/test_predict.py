@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.outcomes.predict import Registries, predict_effect
+from outrider.outcomes.predict import PackageRegistries, predict_effect
 from tests.fixtures.cases import for_each
 
 CONFIG = """[core]
@@ -122,7 +122,7 @@ def test_configured_registries_replace_the_public_ones(command, folder, environm
     (home / ".config" / "pip").mkdir(parents=True)
     pip = "[global]\nindex-url = https://pip.corp.example/simple\nextra-index-url = https://extra.corp.example/simple\n"
     (home / ".config" / "pip" / "pip.conf").write_text(pip)
-    known = Registries(workspace, home, environment)
+    known = PackageRegistries(workspace, home, environment)
     effect = predict_effect(command, workspace=workspace, folder=folder, registries=known)
     assert effect is not None
     assert effect.hosts == hosts

@@ -112,7 +112,7 @@ def explain(command: str, workspace: Path, mode: Any = "agent", **more: Any) -> 
 
 def test_an_explanation_names_what_decided_and_what_each_command_does(tmp_path: Path):
     assert explain("ls && timeout 5 make x", tmp_path).splitlines() == [
-        "allow, inside the sandbox (its changes are asked about): make x builds the project and writes build files",
+        "allow, inside the sandbox (its changes need approval): make x builds the project and writes build files",
         "  ls: reads only",
         "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
@@ -137,12 +137,12 @@ def test_an_explanation_names_where_a_command_runs_and_what_becomes_of_its_chang
         return explain(command, tmp_path, mode, **more).partition(":")[0]
 
     assert first_words("ls") == "allow, inside the sandbox (it can only read)"
-    assert first_words("make") == "allow, inside the sandbox (its changes are asked about)"
-    assert first_words("make", "plan") == "allow, inside the sandbox (its changes are dropped)"
-    assert first_words("make", "plan", allow=["shell"]) == "allow, inside the sandbox (its changes are dropped)"
-    assert first_words("make", "background") == "allow, inside the sandbox (its changes are kept)"
-    assert first_words("make", level="edits") == "allow, inside the sandbox (its changes are kept)"
-    assert first_words("make", confined=["shell(make)"]) == "allow, inside the sandbox (its changes are kept)"
+    assert first_words("make") == "allow, inside the sandbox (its changes need approval)"
+    assert first_words("make", "plan") == "allow, inside the sandbox (its changes are discarded)"
+    assert first_words("make", "plan", allow=["shell"]) == "allow, inside the sandbox (its changes are discarded)"
+    assert first_words("make", "background") == "allow, inside the sandbox (its changes are applied)"
+    assert first_words("make", level="edits") == "allow, inside the sandbox (its changes are applied)"
+    assert first_words("make", confined=["shell(make)"]) == "allow, inside the sandbox (its changes are applied)"
     assert explain("make", tmp_path, allow=["shell(make)"]).splitlines()[0] == (
         "allow, outside the sandbox: a rule allows it: shell(make)"
     )

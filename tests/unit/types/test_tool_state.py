@@ -20,7 +20,7 @@ from outrider import (
     new_id,
     validate_part,
 )
-from outrider.types.tool_state import TOOL_STATES, VALID_TRANSITIONS, move
+from outrider.types.tool_state import TOOL_STATES, VALID_TRANSITIONS, transition
 from tests.fixtures import strategies
 from tests.fixtures.cases import for_each
 
@@ -36,12 +36,12 @@ STATES = {"pending": PENDING, "running": RUNNING, "completed": COMPLETED, "error
 def test_the_order_is_pending_then_running_then_completed_or_error(before, after):
     current, to = STATES[before], STATES[after]
     if after == before:
-        assert move(current, to) is current
+        assert transition(current, to) is current
     elif after in VALID_TRANSITIONS[before]:
-        assert move(current, to) is to
+        assert transition(current, to) is to
     else:
         with pytest.raises(InvalidStateTransition) as caught:
-            move(current, to)
+            transition(current, to)
         assert caught.value.details == {
             "current_status": before,
             "attempted_status": after,

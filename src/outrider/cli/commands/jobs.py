@@ -420,7 +420,7 @@ def remove_worktree(arguments: Namespace) -> int:
         return tree
 
     tree = run_with_jobs(arguments, find_and_remove)
-    Console().print_stderr(f"Removed {tree.path}. The changes are kept on the branch {tree.branch}.")
+    Console().print_stderr(f"Removed {tree.path}. The changes are on the branch {tree.branch}.")
     return exit_codes.SUCCESS
 
 

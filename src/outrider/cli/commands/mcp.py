@@ -93,7 +93,7 @@ def log_in(arguments: Namespace) -> int:
     if asyncio.run(mcp_servers.log_in(settings, arguments.name, show)):
         console.print_stderr(f"You are logged in to {arguments.name}.", "green")
     else:
-        console.print_stderr(f"{arguments.name} wants no login.")
+        console.print_stderr(f"{arguments.name} needs no login.")
     return exit_codes.SUCCESS
 
 

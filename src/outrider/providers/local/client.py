@@ -10,9 +10,9 @@ import msgspec
 
 from outrider.errors import NotFoundError, OutriderError, ProviderError
 from outrider.providers.local.constrained_output import (
-    AnswerCheck,
     AnswerReader,
     CallSchema,
+    FileNameCheck,
     RecentCalls,
     build_grammar,
     has_to_look,
@@ -87,7 +87,7 @@ _MIN_REPEATED_CHARS = 240
 _LONG_PASSAGE = 200  # a passage of this length is a loop after the third time, a short one after more
 
 
-class RepetitionDetector:
+class TextRepetitionDetector:
     """Finds out that a small model repeats the same passage without end, which it would do until its output limit."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ async def decode_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader)
 async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
     """Yields the deltas of an answer, and ends it with a note when its text repeats itself. The runtime reports no
     usage then; a delta has about one token."""
-    detector, pieces = RepetitionDetector(), 0
+    detector, pieces = TextRepetitionDetector(), 0
     async for delta in deltas:
         yield delta
         if isinstance(delta, TextDelta):
@@ -159,7 +159,7 @@ async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator
                 return
 
 
-async def check_names(deltas: AsyncGenerator[Delta, None], check: AnswerCheck) -> AsyncGenerator[Delta, None]:
+async def check_names(deltas: AsyncGenerator[Delta, None], check: FileNameCheck) -> AsyncGenerator[Delta, None]:
     """Yields the deltas of an answer without the sentences that do not pass; ends an answer that is too long.
 
     A repeated sentence does not pass, so that an answer which was stopped for its repetition needs no note.
@@ -275,7 +275,7 @@ class RuntimeRequest:
         options = msgspec.json.encode(_sampling_options(request.settings) | self._build_constraint(request, file_names))
         self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 
-    def _build_check(self, request: Request, names: FileNameSource) -> AnswerCheck | None:
+    def _build_check(self, request: Request, names: FileNameSource) -> FileNameCheck | None:
         """Returns the check of an answer about the workspace; other answers and values have nothing to compare with."""
         request_text = RecentCalls(request.prompt).request_text
         if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
@@ -283,7 +283,7 @@ class RuntimeRequest:
         plan, prompt = names.plan_question(request, request_text), self._tool_prompt
         known = "\n".join((request.system or "", seen_text(request.prompt, prompt), *plan.facts))
         has_items = bool(plan.described_files)
-        return AnswerCheck(
+        return FileNameCheck(
             known,
             lambda name: names.has_file(request, name),
             prompt.max_answer_characters,

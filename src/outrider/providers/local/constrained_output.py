@@ -208,7 +208,7 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 _MARKS = re.compile(r"[\s\"',\[\]]+")
 
 
-class AnswerCheck:
+class FileNameCheck:
     """Passes those sentences of an answer whose file names, symbols and commands the model has seen, each once.
 
     A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, assert_never
 
 import msgspec
 
-from outrider.providers.local.question_topics import Look, QuestionPlan
+from outrider.providers.local.question_topics import QuestionPlan, ReadCall
 from outrider.providers.local.runtime import PromptPrefix
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Request, ToolSpec
@@ -276,7 +276,9 @@ class ChatTranscript:
         tool = call.tool_name if call else "the tool"
         content = self._tool_prompt.render_result(tool, result.content)
         if call is not None and not result.is_error:
-            content = self._file_names.focus_result(self._request, request_text, Look(tool, call.tool_input), content)
+            content = self._file_names.focus_result(
+                self._request, request_text, ReadCall(tool, call.tool_input), content
+            )
         return f"{tool} {'failed' if result.is_error else 'gave'}:\n{self._tool_prompt.clip_result(content)}"
 
     def _render_reminder(self, message: ModelMessage) -> Iterator[str]:
@@ -360,7 +362,7 @@ class FileNameSource(Protocol):
         """Returns how a question is answered; an empty plan if the model has to choose where to look."""
         ...
 
-    def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
+    def focus_result(self, request: Request, text: str, look: ReadCall, content: str) -> str:
         """Returns the part of a result that matters for a question."""
         ...
 
@@ -386,7 +388,7 @@ class NoFileNames:
     def plan_question(self, request: Request, text: str) -> QuestionPlan:
         return QuestionPlan()
 
-    def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
+    def focus_result(self, request: Request, text: str, look: ReadCall, content: str) -> str:
         return content
 
 

@@ -22,8 +22,8 @@ _MAX_READ_BYTES = 100_000
 _MAX_NAMED = 20
 
 
-class Look(msgspec.Struct, frozen=True):
-    """A call that only looks: a tool and its arguments."""
+class ReadCall(msgspec.Struct, frozen=True):
+    """A read-only call: a tool and its arguments."""
 
     tool: str
     arguments: Mapping[str, str | int]
@@ -33,29 +33,29 @@ class QuestionPlan(msgspec.Struct, frozen=True):
     """How a question is answered: the looks that it needs, facts about the project, what the answer should have, and
     the files of which it states the purpose."""
 
-    looks: Sequence[Look] = ()
+    looks: Sequence[ReadCall] = ()
     facts: Sequence[str] = ()
     form: str = ""
     described_files: Sequence[str] = ()
 
 
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
+class QuestionTopic(msgspec.Struct, frozen=True, kw_only=True):
     """What a question may be about.
 
-    `question` matches such a question. `places` are looked at in this order, `otherwise` if the project has none of
+    `question` matches such a question. `places` are read in this order, `fallback_places` if the project has none of
     them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search", without
     backslashes and quotes, which the runtime does not reproduce in a constant. A search without a match, or a missing
-    manifest that alone would answer, means `nothing`. `command` is the kind of command that answers the question.
+    manifest that alone would answer, gives `empty_answer`. `command` is the kind of command that answers the question.
     `form` is what the answer should have; with `describes` it has an item for each of
     these files, since a small model otherwise describes the last one that it read.
     """
 
     question: re.Pattern[str]
     places: tuple[Place, ...]
-    otherwise: tuple[Place, ...] = ()
+    fallback_places: tuple[Place, ...] = ()
     lines: re.Pattern[str] | None = None
     search: str = ""
-    nothing: str = ""
+    empty_answer: str = ""
     command: Literal["", "test", "install", "build", "run"] = ""
     form: str = ""
     describes: Literal["", "main files", "sources"] = ""
@@ -72,16 +72,16 @@ _DEFINITION = re.compile(
     r"|^#define \w+\(|^package \w+|^module\.exports"
 )
 _TOPICS: Final = (
-    Topic(
+    QuestionTopic(
         question=_any(
             r"to-?dos?", "fixmes?", "left to do", "left to be done", "unfinished", "incomplete", "remaining work"
         ),
         places=("search",),
         search="TODO|FIXME|XXX|HACK",
-        nothing="No file has a TODO, FIXME, XXX or HACK: the code notes nothing that is left to do.",
+        empty_answer="No file has a TODO, FIXME, XXX or HACK: the code notes nothing that is left to do.",
         form="Say what is left to do and in which file, or that nothing is.",
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(
             r"\b(?:which|what|list|show|name)\b[^.?]*\b(?:files|folders|directories)\b"
             r"(?: (?:are|is|do|does|in|here|there|exist|of|we|you|I|this|the|it|have|has|contains?|\w*project|repo\w*"
@@ -91,29 +91,29 @@ _TOPICS: Final = (
         places=("list",),
         form="Name all of these files.",
     ),
-    Topic(
+    QuestionTopic(
         question=_any("licen[sc]es?", "licen[sc]ed", "licensing", "copyright"),
         places=("manifest", "license", "readme"),
         lines=_any("licen[sc]e", "copyright"),
         form="Name the license.",
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(r"\bwho (?:wrote|made|maintains|created|is the author)\b|\bauthors?\b", re.IGNORECASE),
         places=("manifest", "license", "readme"),
         lines=re.compile(r"author|maintain|copyright|contribut|written by|created by", re.IGNORECASE),
         form="Name the authors.",
     ),
-    Topic(
+    QuestionTopic(
         question=_any("dependenc(?:y|ies)", "depends? on", "requirements?", "(?:libraries|packages) does it use"),
         places=("manifest",),
-        otherwise=("readme", "sources"),
-        nothing="This project has no manifest: it declares no dependencies.",
+        fallback_places=("readme", "sources"),
+        empty_answer="This project has no manifest: it declares no dependencies.",
         form="Name the dependencies, or say that there are none.",
         lines=re.compile(
             r"depend|require|include|import|^use |\buse \w+::|[\"']?[\w-]+[\"']?\s*[:=]\s*[\"'][\^~<>=\d]"
         ),
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(
             r"\b(?:how|where|which|what|(?:are|is) there|has|have)\b.*\btest(?:s|ed|ing)?\b", re.IGNORECASE
         ),
@@ -122,21 +122,21 @@ _TOPICS: Final = (
         command="test",
         form="Say with which command, or that there are no tests.",
     ),
-    Topic(
+    QuestionTopic(
         question=_any("install(?:ed|ing|ation)?", "set ?up", "get started", "download"),
         places=("readme", "manifest"),
         lines=re.compile(r"install|\bget\b|download|compile|copy|drop|\badd\b|^\W*name\b", re.IGNORECASE),
         command="install",
         form="Give the command, or say what to copy.",
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(r"\bhow\b.*\b(?:build|built|compiled?)\b", re.IGNORECASE),
         places=("manifest", "readme", "contributing"),
         lines=re.compile(r"build|compil|make|scripts", re.IGNORECASE),
         command="build",
         form="Give the command, or say what to compile.",
     ),
-    Topic(
+    QuestionTopic(
         question=_any(
             "how (?:do|can|could|should|would) (?:I|we|you|one) (?:run|start|launch|use|call|execute)",
             "how to (?:run|use)",
@@ -146,23 +146,25 @@ _TOPICS: Final = (
         command="run",
         form="Give a short example.",
     ),
-    Topic(
+    QuestionTopic(
         question=_any("entry ?points?", "starts?", "begins?", "main (?:file|function|method|program|module|script)"),
         places=("manifest", "search"),
         lines=re.compile(r"main|exports|\bbin\b|scripts|^\W*name\b|description", re.IGNORECASE),
         search="main[(]|__main__|console_scripts|[.]scripts[]]",
-        nothing="No file has a main function or states an entry point: this is a library, which other programs use.",
+        empty_answer=(
+            "No file has a main function or states an entry point: this is a library, which other programs use."
+        ),
         form="Name the file and the function, or say that it is a library.",
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(r"\bversion\b(?! of (?!this|the|it))", re.IGNORECASE),
         places=("search", "manifest"),
         lines=re.compile(r"version|requires|engines|edition|^go \d", re.IGNORECASE),
         search="[Vv]ersion(__)?.? *[:=]|VERSION",
-        nothing="No file states a version of the project.",
+        empty_answer="No file states a version of the project.",
         form="Name the file and the version.",
     ),
-    Topic(
+    QuestionTopic(
         question=_any("errors?", "exceptions?", "failures?", "panics?"),
         places=("sources",),
         lines=re.compile(
@@ -172,7 +174,7 @@ _TOPICS: Final = (
         form="Say which errors are raised or returned in which file, and where they are caught. Do not judge the code.",
         describes="sources",
     ),
-    Topic(
+    QuestionTopic(
         question=_any(
             "classes", "functions", "methods", "structs", "interfaces", "modules", "types", "components", "api"
         ),
@@ -181,7 +183,7 @@ _TOPICS: Final = (
         form="Say in one sentence what they are for, then name the classes and functions of each file.",
         describes="sources",
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(
             r"put together|structure|architecture|organi[sz]ed|laid out|layout|how does (?:it|this|the \w+) work"
             r"|explain (?:this|the|how)",
@@ -192,7 +194,7 @@ _TOPICS: Final = (
         form="Say in one sentence what the project does, then what each of the files is for.",
         describes="main files",
     ),
-    Topic(
+    QuestionTopic(
         question=re.compile(
             r"\bwhat(?:'s| is| does| can| are| do) (?:it|this|the (?:project|program|app|application|library|package"
             r"|tool|code|repo|repository))\b|\bwhat (?:it|this|the)(?: \w+)? (?:does|is)\b"
@@ -200,14 +202,14 @@ _TOPICS: Final = (
             re.IGNORECASE,
         ),
         places=("readme", "manifest"),
-        otherwise=("list", "sources"),
+        fallback_places=("list", "sources"),
         lines=re.compile(r"^#|^\w+.*\w{3,}.*\w{3,}|description|^\W*name\b"),
         form="Say it in two or three sentences.",
     ),
 )
 
 
-def find_topic(question: str) -> Topic | None:
+def find_topic(question: str) -> QuestionTopic | None:
     """Returns the topic of a question about the project, None for an unknown one."""
     return next((topic for topic in _TOPICS if topic.question.search(question)), None)
 
@@ -243,7 +245,7 @@ class ProjectFiles:
         self._preferred = preferred
         self._paths = sorted(paths, key=lambda path: (path.count("/"), path))
 
-    def plan_question(self, topic: Topic) -> QuestionPlan:
+    def plan_question(self, topic: QuestionTopic) -> QuestionPlan:
         """Returns how a question of this topic is answered."""
         looks, described = self.plan_looks(topic), list[str]()
         if topic.describes == "main files":
@@ -252,18 +254,20 @@ class ProjectFiles:
             described = [str(look.arguments["file_path"]) for look in looks if look.tool == "read"]
         return QuestionPlan(looks, self.state_facts(topic), topic.form, described)
 
-    def plan_looks(self, topic: Topic) -> list[Look]:
+    def plan_looks(self, topic: QuestionTopic) -> list[ReadCall]:
         """Returns the looks that answer a question of this topic."""
         looks = list(self._list_looks(topic.places, topic))
-        looks = looks or list(self._list_looks(topic.otherwise, topic)) or list(self._list_looks(("list",), topic))
+        looks = (
+            looks or list(self._list_looks(topic.fallback_places, topic)) or list(self._list_looks(("list",), topic))
+        )
         return looks[:MAX_LOOKS]
 
-    def _list_looks(self, places: Sequence[Place], topic: Topic) -> Iterator[Look]:
+    def _list_looks(self, places: Sequence[Place], topic: QuestionTopic) -> Iterator[ReadCall]:
         for place in places:
             if place == "list":
-                yield Look("list", {"path": ".", "depth": self._listing_depth()})
+                yield ReadCall("list", {"path": ".", "depth": self._listing_depth()})
             elif place == "search":
-                yield Look("grep", {"pattern": topic.search})
+                yield ReadCall("grep", {"pattern": topic.search})
             else:
                 found = self.find(place)
                 if place in ("readme", "contributing") and topic.lines is not _DEFINITION:
@@ -271,7 +275,7 @@ class ProjectFiles:
                 if place == "sources":
                     mentioned = (path for path in found if self._mentions(path, topic))
                     found = list(islice(mentioned, _MAX_READ_SOURCES)) or found[:1]
-                yield from (Look("read", {"file_path": path}) for path in found)
+                yield from (ReadCall("read", {"file_path": path}) for path in found)
 
     def find(self, place: Place) -> list[str]:
         """Returns the files of a kind, the best first."""
@@ -300,7 +304,7 @@ class ProjectFiles:
         """Returns the files that describe the project as a whole."""
         return [*self.find("readme"), *self.find("manifest"), *self.find("sources")]
 
-    def state_facts(self, topic: Topic) -> list[str]:
+    def state_facts(self, topic: QuestionTopic) -> list[str]:
         """Returns sentences with what the names of the files and the manifest say about a topic."""
         facts: list[str] = []
         if topic.command == "test":
@@ -312,7 +316,7 @@ class ProjectFiles:
             facts.append(f"The usual command to {topic.command} it is `{command}`.")
         if topic.places == ("manifest",):
             manifests = self.find("manifest")
-            facts += _state_dependencies(manifests[0], self._read(manifests[0])) if manifests else [topic.nothing]
+            facts += _state_dependencies(manifests[0], self._read(manifests[0])) if manifests else [topic.empty_answer]
         return facts
 
     def list_commands(self) -> Mapping[str, str]:
@@ -333,7 +337,7 @@ class ProjectFiles:
         except OSError:
             return 0
 
-    def _mentions(self, path: str, topic: Topic) -> bool:
+    def _mentions(self, path: str, topic: QuestionTopic) -> bool:
         return topic.lines is None or any(map(topic.lines.search, self._read(path).splitlines()))
 
     def _read(self, path: str) -> str:
@@ -440,7 +444,7 @@ _GAP = "…"
 _DOCUMENT_SUFFIXES = {".md", ".rst", ".txt"}
 
 
-def focus_file(path: str, content: str, topic: Topic, max_characters: int) -> str:
+def focus_file(path: str, content: str, topic: QuestionTopic, max_characters: int) -> str:
     """Returns a long file without the lines that do not matter for a topic, in at most `max_characters`. A document is
     read from its start if the topic is in the code."""
     is_document = PurePosixPath(path).suffix.lower() in _DOCUMENT_SUFFIXES
@@ -474,11 +478,11 @@ def _lines_around(given: Sequence[str], lines: re.Pattern[str], context: int) ->
     ]
 
 
-def focus_matches(content: str, topic: Topic) -> str:
+def focus_matches(content: str, topic: QuestionTopic) -> str:
     """Returns the matches of a search in code and manifests; if there are none, what that means."""
     blocks = [block for block in content.split("\n\n") if not _is_aside(block.partition("\n")[0])]
     if not blocks or content.startswith("No matches"):
-        return f"No matches. {topic.nothing}"
+        return f"No matches. {topic.empty_answer}"
     return "\n\n".join(blocks)
 
 

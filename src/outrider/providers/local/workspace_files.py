@@ -9,9 +9,9 @@ from typing import Final
 from outrider.providers.local.constrained_output import find_names
 from outrider.providers.local.prompt import asks_how, asks_question, request_of
 from outrider.providers.local.question_topics import (
-    Look,
     ProjectFiles,
     QuestionPlan,
+    ReadCall,
     find_topic,
     focus_file,
     focus_matches,
@@ -87,15 +87,15 @@ class WorkspaceFileSource:
         if not asks_question(text) or not self.refers_to_workspace(request, text):
             return QuestionPlan()
         if named := [path for path in self.match_files(request, text) if _is_named(path, text)]:
-            return QuestionPlan([Look("read", {"file_path": path}) for path in named[:_MAX_NAMED_FILES]])
+            return QuestionPlan([ReadCall("read", {"file_path": path}) for path in named[:_MAX_NAMED_FILES]])
         if symbols := _named_symbols(text):
-            return QuestionPlan([Look("grep", {"pattern": symbols[0], "context": _SYMBOL_CONTEXT})])
+            return QuestionPlan([ReadCall("grep", {"pattern": symbols[0], "context": _SYMBOL_CONTEXT})])
         if (topic := find_topic(text)) is None:
             return QuestionPlan()
         paths, preferred = _list_workspace_files(request.workspace), self._specific_files(request, text)
         return ProjectFiles(Path(request.workspace), paths, preferred).plan_question(topic)
 
-    def focus_result(self, request: Request, text: str, look: Look, content: str) -> str:
+    def focus_result(self, request: Request, text: str, look: ReadCall, content: str) -> str:
         """Returns the part of a result that matters for the topic of a question."""
         looks, topic = self.plan_question(request, text).looks, find_topic(text)
         if topic is None or look not in looks:

@@ -1,5 +1,6 @@
 """Response types of Chat Completions, complete or chunked, with fields for the variants of compatible servers."""
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -134,6 +135,13 @@ class ChatMessage(msgspec.Struct):
     annotations: list[Any] | None = None
     images: list[Any] | None = None
     audio: ChatAudio | None = None
+
+
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Fields of a message with the text of reasoning, in the order in which they are used."""
+
+reasoning_of = attrgetter(*REASONING_FIELDS, "reasoning_details")
+"""Returns the values of these fields and the list of details. It runs for each chunk of a stream."""
 
 
 class ChatChoice(msgspec.Struct):

@@ -9,6 +9,7 @@ import msgspec
 from outrider.errors import MalformedAnswerError, NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.providers.openai.chat_chunks import (
     ABSENT,
+    REASONING_FIELDS,
     ChatAudio,
     ChatChoice,
     ChatChunk,
@@ -17,6 +18,7 @@ from outrider.providers.openai.chat_chunks import (
     FunctionCall,
     decode_chunk,
     find_error,
+    reasoning_of,
     tokens_from_usage,
 )
 from outrider.providers.openai.common import NO_VALUE, error_from_payload, reported_cost
@@ -396,7 +398,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "safety": "refusal",
     "sensitive": "refusal",
 }
-# Finish reasons that report a server failure.
+# Finish reasons that report a server failure. Both tables have lower-case words; servers use either case.
 _FAILURE_REASONS: dict[str, type[ProviderError]] = {
     "error": ServerError,
     "network_error": NetworkError,
@@ -490,10 +492,8 @@ class ChatDecoder:
         if choice.finish_reason is not None:
             self._raw_finish = choice.finish_reason
             self.is_complete = bool(self._raw_finish)
-            if self._error is None and self._raw_finish in _FAILURE_REASONS:
-                self._error = _FAILURE_REASONS[self._raw_finish](
-                    f"the model's server ended the answer with {self._raw_finish!r}"
-                )
+            if self._error is None and (failure := _FAILURE_REASONS.get(self._raw_finish.lower())):
+                self._error = failure(f"the model's server ended the answer with {self._raw_finish!r}")
         if choice.error:
             self._error = error_from_payload(choice.error)
         message = choice.delta
@@ -503,7 +503,7 @@ class ChatDecoder:
             self._read_message(message, deltas)
 
     def _read_message(self, message: ChatMessage, deltas: list[Delta]) -> None:
-        if message.reasoning_content or message.reasoning or message.reasoning_details:
+        if any(reasoning_of(message)):
             self._read_reasoning(message, deltas)
         content = message.content
         if content:
@@ -536,12 +536,10 @@ class ChatDecoder:
     def _read_reasoning(self, message: ChatMessage, deltas: list[Delta]) -> None:
         """Adds reasoning. Servers often send the same text in two fields; the first field that contains text is used
         for the whole response."""
-        details = message.reasoning_details or ()
-        for field, value in (
-            ("reasoning_content", message.reasoning_content),
-            ("reasoning", message.reasoning),
-            ("details", reasoning_details_text(details)),
-        ):
+        *values, details = reasoning_of(message)
+        details = details or ()
+        fields = zip((*REASONING_FIELDS, "details"), (*values, reasoning_details_text(details)), strict=True)
+        for field, value in fields:
             if isinstance(value, str) and value and self._reasoning_field in ("", field):
                 self._reasoning_field = field
                 deltas += self._content.add_reasoning(value, "" if field == "details" else field)

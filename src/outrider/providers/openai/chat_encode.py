@@ -61,7 +61,10 @@ _OPENAI_NAMES = r"(gpt-oss|o\d|gpt-([5-9]|\d\d))"
 class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Request features of one server. `hosts` are host name suffixes; defaults are what most servers accept.
 
-    `reasoners` is a pattern of the models that get the server's reasoning switch by default."""
+    `reasoning` is the form of the field that requests reasoning: `reasoning_effort` with one of `efforts` ("effort"),
+    `reasoning` with an effort or a budget ("object"), `thinking` with a type ("thinking"), `enable_thinking` with a
+    budget ("enable_thinking"), or none ("never"). `reasoners` is a pattern of model names: these models get the field
+    if the settings say nothing about reasoning."""
 
     name: str
     hosts: tuple[str, ...] = ()
@@ -69,7 +72,9 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Literal["effort", "object", "thinking", "enable_thinking", "never"] = "effort"
     reasoners: str = _OPENAI_NAMES
     efforts: tuple[str, ...] = _EFFORT_RANGE
-    tool_effort: Literal["send", "omit", "none"] = "send"  # with tools, newer models of OpenAI accept no effort here
+    tool_effort: Literal["send", "omit", "none"] = (
+        "send"  # the effort in a request with tools: newer models of OpenAI reject it in Chat Completions
+    )
     replay: Literal["as it came", "thinking blocks", "never"] = "as it came"
     empty_reasoning: bool = False  # replayed calls need reasoning_content, even if it is empty
     refusals: bool = False  # whether replayed messages have a `refusal` field

@@ -103,7 +103,7 @@ class NamedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoginPage(msgspec.Struct, frozen=True):
-    """The page on which the user logs in; it is empty if the server wants no login."""
+    """The page on which the user logs in; it is empty if the server needs no login."""
 
     url: str
 

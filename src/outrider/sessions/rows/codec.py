@@ -13,7 +13,16 @@ from msgspec.structs import replace
 
 from outrider.errors import PartValidationError
 from outrider.sessions.records import DamagedRow, StoredValue
-from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
+from outrider.types.codec import (
+    AnyPart,
+    UnknownPart,
+    check_part,
+    decode_part,
+    encode_part,
+    set_part_owner,
+    to_plain_values,
+    validate_part,
+)
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
 from outrider.types.parts import PartBase, ReasoningPart, SentRequestRecord, StepStartPart, TextPart, ToolPart
@@ -425,7 +434,9 @@ def encode_json(value: Any, encode: Callable[[Any], bytes]) -> bytes:
     try:
         return encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(map_strings(plain(value), lambda text: text.encode("utf-8", "replace").decode()))
+        return _encoder.encode(
+            map_strings(to_plain_values(value), lambda text: text.encode("utf-8", "replace").decode())
+        )
 
 
 def read_message(session_id: str, row: MessageRow) -> tuple[Message, DamagedRow | None]:
@@ -449,7 +460,7 @@ def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow
         part = _opaque_part(row)
         if part is None:
             return None, damaged
-    adopt(part, row.message_id, session_id)
+    set_part_owner(part, row.message_id, session_id)
     return part, damaged
 
 

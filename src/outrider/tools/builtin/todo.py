@@ -23,12 +23,12 @@ SaveTodos = Callable[[str, tuple[TodoItem, ...]], Awaitable[None]]
 """Callback that stores the list of a session; the list is durable when it returns."""
 
 
-def todo_tool(recall: LoadTodos, keep: SaveTodos) -> Tool:
+def todo_tool(load: LoadTodos, save: SaveTodos) -> Tool:
     async def todo(context: ToolContext, todos: list[TodoItem] | None = None) -> ToolResult:
         if todos is None:
-            return _format_todos(await recall(context.session_id))
+            return _format_todos(await load(context.session_id))
         _check_bounds(todos)
-        await keep(context.session_id, tuple(todos))
+        await save(context.session_id, tuple(todos))
         return _format_todos(tuple(todos))
 
     return Tool(

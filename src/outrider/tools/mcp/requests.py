@@ -268,8 +268,8 @@ def _describe_sampling(request: SamplingRequest) -> str:
         words = f"system prompt: {truncate_text(request.system_prompt, _MAX_SAMPLE_SHOWN // 2)}\n{words}"
     most = min(request.max_tokens, MAX_SAMPLED_TOKENS)
     return (
-        f"The MCP server {request.server} wants an answer of your model, at your cost, with at most {most:,} tokens. "
-        f"It sends:\n{truncate_text(words, _MAX_SAMPLE_SHOWN)}"
+        f"The MCP server {request.server} requests an answer of your model, at your cost, with at most {most:,} "
+        f"tokens. It sends:\n{truncate_text(words, _MAX_SAMPLE_SHOWN)}"
     )
 
 

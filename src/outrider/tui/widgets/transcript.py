@@ -407,7 +407,7 @@ def _highlight(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
 
 _SUGGESTIONS = (
     ("Explain how this project is structured", "reads and searches files without asking"),
-    ("Run the tests and fix what fails", "asks about what a command changed before it counts"),
+    ("Run the tests and fix what fails", "asks before it applies what a command changed"),
     ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
 # Questions of which the topic is known: the embedded model is led to the files that answer them.

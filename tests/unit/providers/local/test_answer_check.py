@@ -2,14 +2,14 @@
 
 import pytest
 
-from outrider.providers.local.constrained_output import AnswerCheck, find_names
+from outrider.providers.local.constrained_output import FileNameCheck, find_names
 from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT
 
 SEEN = "class IniConfig reads example.ini; def get_value(self): pass. Run `tox -e py`."
 
 
 def checked(*pieces: str, longest: int = 2_000) -> str:
-    check = AnswerCheck(SEEN, lambda name: name.rstrip("/") in ("README.rst", "src"), longest)
+    check = FileNameCheck(SEEN, lambda name: name.rstrip("/") in ("README.rst", "src"), longest)
     return "".join(check.feed(piece) for piece in pieces) + check.finish()
 
 
@@ -65,7 +65,7 @@ def test_a_command_of_the_examples_is_left_out_unless_the_workspace_has_it():
         ("npm test", "Use `npm test`."),
         ("npm test, or Pytest: python -m pytest -q", "Use `npm test`. Or run python -m pytest -q."),
     ):
-        check = AnswerCheck(f"{seen}\npython npm", lambda _: False, 1000, words)
+        check = FileNameCheck(f"{seen}\npython npm", lambda _: False, 1000, words)
         answer = check.feed("Use `npm test`. Or run python -m pytest -q.") + check.finish()
         assert answer.startswith(expected)
         assert ("pytest" in answer) == ("pytest" in expected)
@@ -85,7 +85,7 @@ def test_a_command_that_the_model_has_read_passes(text):
 
 
 def test_a_command_passes_in_the_form_of_a_list():
-    check = AnswerCheck('commands = [["tox", "run", "-e", "py"]]', lambda _: False, 1000)
+    check = FileNameCheck('commands = [["tox", "run", "-e", "py"]]', lambda _: False, 1000)
     assert check.feed("Use `tox run -e py`.") + check.finish() == "Use `tox run -e py`."
 
 
@@ -109,17 +109,17 @@ def test_the_lines_of_a_code_block_that_are_known_pass():
 
 
 def test_an_invented_address_is_left_out():
-    check = AnswerCheck("See https://tea.org/docs for more.", lambda _: False, 1000)
+    check = FileNameCheck("See https://tea.org/docs for more.", lambda _: False, 1000)
     answer = check.feed("It is at https://tea.org/docs. The code is at https://example.org/tea. ") + check.finish()
     assert answer.startswith("It is at https://tea.org/docs.\n\n(I left out a statement")
 
 
 def test_an_answer_that_was_stopped_ends_with_its_last_complete_sentence():
-    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check = FileNameCheck(SEEN, lambda _: False, 1000)
     passed = check.feed("It reads example.ini. It is at")
     check.drop_rest()
     assert passed + check.finish() == "It reads example.ini."
-    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check = FileNameCheck(SEEN, lambda _: False, 1000)
     check.feed("and so on and so on")
     check.drop_rest()
     assert check.finish().startswith("I do not know")
@@ -127,20 +127,20 @@ def test_an_answer_that_was_stopped_ends_with_its_last_complete_sentence():
 
 def test_an_answer_ends_after_a_few_sentences_but_lists_and_code_do_not_count():
     text = "One is here. Two:\n\n- a. b.\n- c.\n1. d.\n2. e.\n```\nf.\n```\nThree. Four. Five."
-    check = AnswerCheck(SEEN, lambda _: False, 1000, max_sentences=3)
+    check = FileNameCheck(SEEN, lambda _: False, 1000, max_sentences=3)
     assert check.feed(text) + check.finish() == text.removesuffix(" Five.")
 
 
 def test_a_list_of_files_follows_a_long_introduction():
     items = "\n\n- README.rst: It is read. It is short.\n- src: Code is here."
-    check = AnswerCheck(SEEN, lambda name: name in ("README.rst", "src"), 1000, max_sentences=2, has_items=True)
+    check = FileNameCheck(SEEN, lambda name: name in ("README.rst", "src"), 1000, max_sentences=2, has_items=True)
     text = f"One is here. Two is too. Three is left out. Four:{items}"
     assert "".join(map(check.feed, text)) + check.finish() == f"One is here. Two is too.{items}"
 
 
 @pytest.mark.parametrize("last", ["Code is here.", "It is read by IniConfig."])
 def test_a_list_item_without_a_description_is_left_out(last):
-    check = AnswerCheck(SEEN, lambda name: name in ("README.rst", "src", "tox.ini"), 1000, has_items=True)
+    check = FileNameCheck(SEEN, lambda name: name in ("README.rst", "src", "tox.ini"), 1000, has_items=True)
     text = f"It is read by IniConfig.\n\n- README.rst: It is read by IniConfig.\n- tox.ini: It runs.\n- src: {last}"
     end = "\n- src: Code is here." if last == "Code is here." else ""
     answer = "".join(map(check.feed, text)) + check.finish()
@@ -149,7 +149,7 @@ def test_a_list_item_without_a_description_is_left_out(last):
 
 @pytest.mark.parametrize("bad", ["It reads example.ini again. ", "The server is in app.py now. "])
 def test_an_answer_ends_when_too_many_sentences_are_dropped(bad):
-    check = AnswerCheck(SEEN, lambda _: False, 1000)
+    check = FileNameCheck(SEEN, lambda _: False, 1000)
     check.feed("It reads example.ini again. " + bad * 3)
     assert not check.is_full
     check.feed(bad * 2)

@@ -15,7 +15,7 @@ from outrider.errors import (
     ServerError,
     WeightsError,
 )
-from outrider.providers.local.client import REPETITION_NOTE, LocalClient, RepetitionDetector
+from outrider.providers.local.client import REPETITION_NOTE, LocalClient, TextRepetitionDetector
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, NoFileNames, files_hint, request_reminder
 from outrider.providers.provider import AnswerAssembler
@@ -345,7 +345,7 @@ SENTENCES = "The project is put together by a team. It uses Flask for its pages.
     ],
 )
 def test_an_endless_repetition_is_recognised_and_regular_text_is_not(text, repeats):
-    detector = RepetitionDetector()
+    detector = TextRepetitionDetector()
     assert any([detector.add(text[start : start + 7]) for start in range(0, len(text), 7)]) is repeats
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.providers.local.constrained_output import RecentCalls, ToolOffer, has_to_look, select_tools
 from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, NoFileNames
-from outrider.providers.local.question_topics import Look
+from outrider.providers.local.question_topics import ReadCall
 from outrider.providers.local.workspace_files import WorkspaceFileSource
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
@@ -100,7 +100,7 @@ def test_a_tool_that_nothing_is_known_of_is_always_offered():
 LOOKING_TOOLS = (*TOOLS, ToolSpec("list", "", {}), ToolSpec("grep", "", {}))
 
 
-def looking(asked: str, *calls: Look, folder: Path) -> tuple[list[ToolOffer], bool]:
+def looking(asked: str, *calls: ReadCall, folder: Path) -> tuple[list[ToolOffer], bool]:
     """The offered tools, and whether the model has to look before it answers."""
     prompt = Prompt([ModelMessage("user", (TextPart(asked),))])
     for number, call in enumerate(calls):
@@ -111,12 +111,12 @@ def looking(asked: str, *calls: Look, folder: Path) -> tuple[list[ToolOffer], bo
     return offers, has_to_look(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource(), offers)
 
 
-def offered_names(asked: str, *calls: Look, folder: Path) -> set[str]:
+def offered_names(asked: str, *calls: ReadCall, folder: Path) -> set[str]:
     return {offer.tool.name for offer in looking(asked, *calls, folder=folder)[0]}
 
 
-def read(path: str) -> Look:
-    return Look("read", {"file_path": path})
+def read(path: str) -> ReadCall:
+    return ReadCall("read", {"file_path": path})
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def project(tmp_path: Path) -> Path:
     [
         (
             "Explain how this project is put together",
-            [Look("list", {"path": ".", "depth": 3}), read("README.rst"), read("src/tea/shop.py")],
+            [ReadCall("list", {"path": ".", "depth": 3}), read("README.rst"), read("src/tea/shop.py")],
         ),
         ("What is it?", [read("README.rst"), read("pyproject.toml")]),
         ("How do I run the tests?", [read("pyproject.toml"), read("README.rst")]),
@@ -153,7 +153,7 @@ def test_a_question_with_a_known_topic_is_answered_after_the_looks_that_it_needs
     for done in range(len(looks)):
         offers, must = looking(asked, *looks[:done], folder=project)
         assert must
-        assert [Look(offer.tool.name, offer.arguments) for offer in offers] == [looks[done]]
+        assert [ReadCall(offer.tool.name, offer.arguments) for offer in offers] == [looks[done]]
     offers, must = looking(asked, *looks, folder=project)
     assert not must
     assert [offer.tool.name for offer in offers] == ["other"]
@@ -163,15 +163,15 @@ def test_a_question_with_a_known_topic_is_answered_after_the_looks_that_it_needs
     ("asked", "look"),
     [
         ("What does src/tea/shop.py do?", read("src/tea/shop.py")),
-        ("Where is get_tea used?", Look("grep", {"pattern": "get_tea", "context": 4})),
-        ("What does the function brew do?", Look("grep", {"pattern": "brew", "context": 4})),
-        ("What is the Kettle for?", Look("grep", {"pattern": "Kettle", "context": 4})),
+        ("Where is get_tea used?", ReadCall("grep", {"pattern": "get_tea", "context": 4})),
+        ("What does the function brew do?", ReadCall("grep", {"pattern": "brew", "context": 4})),
+        ("What is the Kettle for?", ReadCall("grep", {"pattern": "Kettle", "context": 4})),
     ],
 )
 def test_a_file_or_symbol_that_a_question_names_is_looked_at_first(asked, look, project):
     offers, must = looking(asked, folder=project)
     assert must
-    assert [Look(offer.tool.name, offer.arguments) for offer in offers] == [look]
+    assert [ReadCall(offer.tool.name, offer.arguments) for offer in offers] == [look]
     assert not looking(asked, look, folder=project)[1]
 
 
@@ -184,7 +184,7 @@ def test_after_a_file_that_a_question_names_others_can_be_read(project):
 
 
 def test_a_look_that_differs_from_its_plan_is_not_made_again(project):
-    offers, must = looking("Is there anything left to do here?", Look("grep", {"pattern": "TO"}), folder=project)
+    offers, must = looking("Is there anything left to do here?", ReadCall("grep", {"pattern": "TO"}), folder=project)
     assert not must
     assert [offer.tool.name for offer in offers] == ["other"]
 
@@ -214,7 +214,7 @@ def test_a_task_may_change_files(project):
 
 def test_the_model_looks_a_few_times_and_then_has_to_answer(project):
     asked, looks = "Why is the tea in this program cold?", {"read", "list", "grep"}
-    calls = [read("README.rst"), Look("list", {"path": "."}), read("pyproject.toml")]
+    calls = [read("README.rst"), ReadCall("list", {"path": "."}), read("pyproject.toml")]
     assert "grep" in offered_names(asked, *calls[:2], folder=project)
     assert not looks & offered_names(asked, *calls, folder=project)
 
@@ -230,7 +230,12 @@ def test_after_long_results_the_model_has_to_answer(project):
 
 
 def test_after_a_change_the_model_may_look_again(project):
-    calls = [read("README.rst"), read("NEWS"), Look("list", {"path": "."}), Look("write", {"file_path": "NEWS"})]
+    calls = [
+        read("README.rst"),
+        read("NEWS"),
+        ReadCall("list", {"path": "."}),
+        ReadCall("write", {"file_path": "NEWS"}),
+    ]
     assert "read" in offered_names("Add a line to NEWS, then check README.rst", *calls, folder=project)
 
 

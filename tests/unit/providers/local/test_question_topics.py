@@ -5,10 +5,17 @@ from pathlib import Path
 import pytest
 
 from outrider.providers.local.prompt import flatten_listing
-from outrider.providers.local.question_topics import Look, ProjectFiles, Topic, find_topic, focus_file, focus_matches
+from outrider.providers.local.question_topics import (
+    ProjectFiles,
+    QuestionTopic,
+    ReadCall,
+    find_topic,
+    focus_file,
+    focus_matches,
+)
 
 
-def topic_of(question: str) -> Topic:
+def topic_of(question: str) -> QuestionTopic:
     topic = find_topic(question)
     assert topic is not None, question
     return topic
@@ -150,16 +157,16 @@ def test_matches_outside_of_the_code_do_not_count():
     topic = topic_of("Where does the program start?")
     found = "README.md\n3:func main() {\n\nsrc/main.go\n7:func main() {\n\ntests/a_test.go\n9:main()"
     assert focus_matches(found, topic) == "src/main.go\n7:func main() {"
-    assert focus_matches("README.md\n3:func main() {", topic) == f"No matches. {topic.nothing}"
-    assert focus_matches("No matches.", topic) == f"No matches. {topic.nothing}"
+    assert focus_matches("README.md\n3:func main() {", topic) == f"No matches. {topic.empty_answer}"
+    assert focus_matches("No matches.", topic) == f"No matches. {topic.empty_answer}"
 
 
 def test_a_listing_is_deeper_in_a_small_project(tmp_path):
     asked = topic_of("Which files are here?")
     small = ProjectFiles(tmp_path, ["a", "b/c", "b/d/e"])
     large = ProjectFiles(tmp_path, ["a", *(f"b/c/{number}" for number in range(100))])
-    assert small.plan_looks(asked) == [Look("list", {"path": ".", "depth": 3})]
-    assert large.plan_looks(asked) == [Look("list", {"path": ".", "depth": 2})]
+    assert small.plan_looks(asked) == [ReadCall("list", {"path": ".", "depth": 3})]
+    assert large.plan_looks(asked) == [ReadCall("list", {"path": ".", "depth": 2})]
 
 
 def test_a_listing_is_shown_as_paths():

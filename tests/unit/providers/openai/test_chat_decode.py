@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from outrider.errors import ContextOverflowError, MalformedAnswerError, NetworkError, RateLimitError
+from outrider.errors import (
+    ContextOverflowError,
+    MalformedAnswerError,
+    NetworkError,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+    ServerError,
+)
 from outrider.providers.openai.chat_decode import ChatDecoder
 from outrider.types.parts import CacheTokens, FilePart, ReasoningPart, TextPart, Tokens
 from outrider.types.request import AnswerStart, Finish, PartEnd, PartStart, TextDelta, UsageReport
@@ -241,6 +249,16 @@ def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_preserved(
     )
     assert error is not None
     assert (found.finish, text(found)) == ("length", "Hi")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("error", ServerError), ("NETWORK_ERROR", NetworkError), ("Insufficient_System_Resource", OverloadedError)],
+)
+def test_a_finish_reason_that_reports_a_failure_is_an_error_in_either_case(reason: str, kind: type[ProviderError]):
+    found, error = partial_answer(chunk({"content": "Hi"}), chunk(finish=reason))
+    assert type(error) is kind
+    assert (reason in error.message, text(found)) == (True, "Hi")
 
 
 @pytest.mark.parametrize(

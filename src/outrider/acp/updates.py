@@ -39,6 +39,7 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
 from outrider.presentation.transcript import TranscriptView
+from outrider.presentation.turn_updates import missing_text
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -158,7 +159,8 @@ class UpdateBuilder:
         # Sent text cannot be retracted, so an answer that a provider starts again is repeated. Text that it turns into
         # reasoning is not.
         repeated = "" if thought else f"\n\n{item.text}"
-        rest = item.text[len(sent) :] if item.streaming or item.text.startswith(sent) else repeated
+        missing = missing_text(sent, item.text)
+        rest = repeated if missing is None else missing
         if rest:
             yield _text_chunk(rest, item.message_id, thought=thought)
 

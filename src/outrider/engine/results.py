@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cached_property, partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, assert_never, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputMismatch, OutputUnavailableError, OutriderError
+from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.sessions.session import Session
 from outrider.types.agents import AgentMessage, Limits, Mode
 from outrider.types.events import (
@@ -32,8 +33,7 @@ from outrider.types.events import (
     PartUpdatedEvent,
     RetryScheduledEvent,
 )
-from outrider.types.parts import Tokens, ToolPart, Usage, is_withdrawn, tool_result
-from outrider.types.tool_state import ToolPending
+from outrider.types.parts import Tokens, ToolPart, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -349,7 +349,7 @@ class StreamTranslator:
 
     def __init__(self, output: OutputType | None = None) -> None:
         self._agents: dict[str, str] = {}
-        self._shown: set[str] = set()
+        self._calls = CallReporter()
         self._failed: dict[str, ErrorEvent] = {}
         self._output = output
         self._text = ""
@@ -398,16 +398,16 @@ class StreamTranslator:
         return StreamEvent("finish", agent, {"output": event.output})
 
     def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
-        if is_withdrawn(part) and part.id not in self._shown:
-            return
-        if part.id not in self._shown and not (isinstance(part.state, ToolPending) and part.state.phase == "streaming"):
-            self._shown.add(part.id)
-            data = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}
-            yield StreamEvent("tool_call", agent, data)
-        result = tool_result(part)
-        if result is not None:
-            result_fields = {"output": result.content, "is_error": result.is_error}
-            yield StreamEvent("tool_result", agent, {"call_id": part.call_id, "tool": part.tool, **result_fields})
+        call = {"call_id": part.call_id, "tool": part.tool}
+        for update in self._calls.call_updates(part):
+            match update:
+                case CallStarted():
+                    yield StreamEvent("tool_call", agent, {**call, "input": part.state.input})
+                case CallEnded(result=result):
+                    ended = {"output": result.content, "is_error": result.is_error}
+                    yield StreamEvent("tool_result", agent, {**call, **ended})
+                case _:
+                    assert_never(update)
 
     def _translate_partial(self, event: PartDeltaEvent, agent: str) -> Iterator[StreamEvent]:
         if self._output is None or event.field != "text" or event.parent_call_id:

@@ -16,6 +16,7 @@ from outrider.engine.results import RunResult
 from outrider.errors import OutriderError
 from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
+from outrider.presentation.turn_updates import missing_text
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -141,16 +142,15 @@ class AnswerDeltaBuilder:
         yield self._parts[part_id].append_text(text)
 
     def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[Delta]:
-        """Sends the text that is missing. The bus may drop text deltas but never complete values."""
+        """Sends what deltas have not sent of a text of the model."""
         if part.message_id in self._user_messages or is_withdrawn(part):
             return
         streamed = self._parts.get(part.id)
-        sent_text = streamed.text if streamed else ""
-        if part.text.startswith(sent_text):
-            if part.text != sent_text:
-                yield from self._append_text(part.id, part.part_type, part.text[len(sent_text) :])
-            return
-        yield from self._restart_part(self._parts[part.id], part.part_type, part.text)
+        missing = missing_text(streamed.text if streamed else "", part.text)
+        if missing:
+            yield from self._append_text(part.id, part.part_type, missing)
+        elif missing is None and streamed:
+            yield from self._restart_part(streamed, part.part_type, part.text)
 
     def _close_as_reasoning(self) -> Iterator[Delta]:
         """Ends the parts of a step that another step follows: its text becomes reasoning."""

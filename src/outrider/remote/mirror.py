@@ -11,6 +11,7 @@ import msgspec
 
 from outrider.errors import NetworkError, ServerAwayError
 from outrider.http.transport import ServerEventReader
+from outrider.presentation.turn_updates import missing_text
 from outrider.remote.client import ServerClient, StreamedResponse
 from outrider.sessions.journal import session_from_stored
 from outrider.sessions.records import Approval, InboxItem, SessionTranscript, StoredSession
@@ -178,17 +179,16 @@ class TextDeltaTracker:
         return [] if published is None else self._missing_text(part, published) or []
 
     def _missing_text(self, part: TextPart | ReasoningPart, published: str) -> list[Event] | None:
-        if not part.text.startswith(published):
-            return None
-        if part.text == published:
-            return []
+        missing = missing_text(published, part.text)
+        if not missing:
+            return None if missing is None else []
         field = "reasoning" if isinstance(part, ReasoningPart) else "text"
         return [
             PartDeltaEvent(
                 session_id=self._session_id,
                 message_id=part.message_id,
                 part_id=part.id,
-                delta=part.text[len(published) :],
+                delta=missing,
                 field=field,
             )
         ]

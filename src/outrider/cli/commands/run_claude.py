@@ -3,7 +3,7 @@
 docs/stream-json.md lists what is supported. Sessions of called agents appear as messages with the id of their call."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ from outrider.cli.commands.run_stream import (
 )
 from outrider.errors import LimitReachedError, OutputMismatch
 from outrider.presentation.tool_calls import vendor_tool_use
+from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.events import (
     ContextCompactionEvent,
     Event,
@@ -47,7 +48,6 @@ from outrider.types.parts import (
     Tokens,
     ToolPart,
     is_withdrawn,
-    tool_result,
 )
 from outrider.types.tool_state import make_data_url
 from outrider.types.validate import is_object
@@ -93,7 +93,7 @@ class ClaudeStreamPrinter:
         self._answers = AnswerCollector()
         self._chunks = ChunkEncoder() if deltas else None
         self._session = ""
-        self._ended_calls: set[str] = set()
+        self._calls = CallReporter()
         self._requests: dict[str, _OpenRequest] = {}
 
     def start(self, info: RunInfo) -> None:
@@ -238,15 +238,19 @@ class ClaudeStreamPrinter:
         self._write("assistant", message=message, parent_tool_use_id=parent)
 
     def _write_result(self, call: ToolPart, parent: str | None) -> None:
-        result = tool_result(call)
-        if result is None or call.id in self._ended_calls or is_withdrawn(call):
-            return
-        self._ended_calls.add(call.id)
-        block = {"type": "tool_result", "tool_use_id": call.call_id, "content": result.content}
-        message = {"role": "user", "content": [{**block, "is_error": result.is_error}]}
-        metadata = getattr(call.state, "metadata", {})
-        details = {"diff": metadata["diff"]} if metadata.get("diff") else result.content
-        self._write("user", message=message, parent_tool_use_id=parent, tool_use_result=details)
+        if is_withdrawn(call):
+            return  # no message has the call
+        for update in self._calls.call_updates(call):
+            match update:
+                case CallStarted():
+                    pass  # the message of its answer has the call
+                case CallEnded(result=result, state=state):
+                    block = {"type": "tool_result", "tool_use_id": call.call_id, "content": result.content}
+                    message = {"role": "user", "content": [{**block, "is_error": result.is_error}]}
+                    details = {"diff": diff} if (diff := state.metadata.get("diff")) else result.content
+                    self._write("user", message=message, parent_tool_use_id=parent, tool_use_result=details)
+                case _:
+                    assert_never(update)
 
     def _on_question(self, event: SessionUpdatedEvent) -> None:
         match event.changes:

@@ -23,6 +23,7 @@ from acp.schema import (
 )
 
 from outrider.acp.tool_calls import ToolCallView, block_from_part, fence_text, replace_surrogates, view_tool_call
+from outrider.engine.archive import SessionTranscript
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import context_limit
 from outrider.presentation.items import (
@@ -35,6 +36,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    damage_notices,
     event_notice,
 )
 from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
@@ -88,6 +90,12 @@ class UpdateBuilder:
         transcript = self._transcript if own else self._transcript.children.get(session_id)
         item = transcript.find_call(call_id) if transcript is not None else None
         return self._view_item(item, "" if own else session_id) if item is not None else None
+
+    def replay_transcript(self, transcript: SessionTranscript) -> Iterator[Update]:
+        """Yields the updates of stored messages, and the notices for damaged ones."""
+        yield from self.replay_messages(transcript.messages)
+        for notice in damage_notices(transcript):
+            yield from self._notice_updates(notice)
 
     def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
         """Yields the updates of stored messages."""

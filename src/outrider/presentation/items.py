@@ -7,12 +7,12 @@ front end would show."""
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, assert_never, cast
+from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
+from outrider.presentation.formats import clean_line, format_bytes, format_count, format_milliseconds, format_tokens
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.types.codec import AnyPart, UnknownPart
 from outrider.types.events import (
@@ -74,6 +74,9 @@ from outrider.types.parts import (
 )
 from outrider.types.tool_state import ToolPending, parse_data_url
 from outrider.types.validate import is_object
+
+if TYPE_CHECKING:
+    from outrider.sessions.records import SessionTranscript
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
 NoticeTopic = Literal[
@@ -334,6 +337,14 @@ def damage_notice(kind: str, error: str) -> Notice:
     return Notice("warning", "error", clean_line(f"a damaged {kind} is skipped: {error}"))
 
 
+def damage_notices(transcript: "SessionTranscript") -> Iterator[Notice]:
+    """The notices for the rows of a transcript that cannot be decoded; further ones are counted."""
+    for row in transcript.damaged[:MAX_DAMAGE_NOTICES]:
+        yield damage_notice(row.kind, row.error)
+    if more := transcript.damaged[MAX_DAMAGE_NOTICES:]:
+        yield Notice("warning", "error", f"{format_count(len(more), 'more damaged row')} skipped")
+
+
 def message_error_notice(message: Message) -> Notice | None:
     """The notice for an answer that ended with an error or was aborted; None for one that did not."""
     error = message.error
@@ -366,6 +377,7 @@ LIVE_OUTPUT_LINES = 400
 """Lines of a running call's output that are held in memory; the stored result has all of them."""
 _LIVE_LINE_LENGTH = 2000
 _COMMAND_OUTPUT = 100_000
+MAX_DAMAGE_NOTICES = 20
 PLAN_ANSWER = "plan_answer"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from outrider.cli.commands.jobs_follow import JobTextPrinter
@@ -22,11 +23,24 @@ from outrider.remote.agent_server import AnswerDeltaBuilder
 from outrider.remote.mirror import SessionMirror, StoredChange, TransientEvents
 from outrider.server.turn_stream import TextChunk, TurnFollower
 from outrider.sessions.records import PartChange, SessionTranscript, StoredSession
-from outrider.types.events import DeltasDroppedEvent, Event, LLMRequestEvent, PartDeltaEvent, PartUpdatedEvent
+from outrider.types.events import (
+    EVENT_TYPES,
+    DeltasDroppedEvent,
+    Event,
+    LLMRequestEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+)
 from outrider.types.messages import Message
 from outrider.types.parts import WITHDRAWN, TextPart, ToolPart
 from outrider.types.request import TextDelta
 from outrider.types.tool_state import ToolPending, ToolState
+from tests.fixtures.cases import for_each
+
+
+class DeployedEvent(Event, frozen=True):
+    """An event class of a program."""
+
 
 SESSION, ANSWER = "s", "018f6f2f-0000-7000-8000-000000000001"
 Report = tuple[str, str]  # "start" or "end" (or "failed"), and the id of the call
@@ -207,3 +221,16 @@ async def test_what_is_missing_of_a_text_is_sent_at_its_end(read: Callable[..., 
     assert await read([*cut_off(), complete]) == TEXT.text
     if read is editor_text:
         assert await read([*cut_off(), DeltasDroppedEvent(count=1), lost_delta()[2], complete]) == TEXT.text
+
+
+@for_each("cls", [*EVENT_TYPES.values(), DeployedEvent])
+def test_every_event_class_is_accepted_by_every_reader(cls: type[Event]):
+    required = {
+        field.name: {int: 1, bool: True, Any: TEXT}.get(field.type, "x")  # type: ignore[call-overload]
+        for field in msgspec.structs.fields(cls)
+        if field.required
+    }
+    event = cls(session_id=SESSION, **required)
+    for read in READERS:
+        assert read([event]) in ([], [("start", "c1")])
+    assert len([*AnswerDeltaBuilder(SESSION, "agent").event_deltas(event)]) <= 2

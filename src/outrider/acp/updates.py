@@ -38,21 +38,16 @@ from outrider.presentation.items import (
     UserItem,
     damage_notices,
     event_notice,
+    other_display,
 )
 from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
 from outrider.presentation.transcript import TranscriptView
 from outrider.presentation.turn_updates import missing_text
 from outrider.types.events import (
-    AgentCalledEvent,
-    AgentReturnedEvent,
-    BudgetExceededEvent,
     DeltasDroppedEvent,
-    ErrorEvent,
     Event,
     LLMResponseEvent,
-    LoopCompletedEvent,
     SessionUpdatedEvent,
-    ToolApprovalRequestedEvent,
 )
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, Tokens
@@ -228,16 +223,17 @@ class UpdateBuilder:
 
 
 def _notice_without_item(event: Event, items: Iterable[TranscriptItem]) -> Notice | None:
-    """The notice of an event for which the transcript has no item. A new event class is shown by default."""
+    """The notice of an event for which the transcript has no item, because other front ends show the activity or
+    messages of the program, which an editor does not receive."""
     if any(isinstance(item, NoticeItem) for item in items):
         return None
-    match event:
-        case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
-            return None  # an item of the transcript shows it
-        case AgentCalledEvent() | AgentReturnedEvent() | ToolApprovalRequestedEvent():
-            return None  # the call of the agent and the permission request show it
-        case _:
+    match shown := other_display(event):
+        case "activity" | "message":
             return event_notice(event)
+        case "call" | "approval" | None:
+            return None
+        case _:
+            assert_never(shown)
 
 
 def _title_updates(event: SessionUpdatedEvent) -> Iterator[Update]:

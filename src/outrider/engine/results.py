@@ -23,15 +23,28 @@ from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStar
 from outrider.sessions.session import Session
 from outrider.types.agents import AgentMessage, Limits, Mode
 from outrider.types.events import (
+    ActivityEvent,
     AgentCalledEvent,
     AgentReturnedEvent,
+    BudgetExceededEvent,
+    CallProgressEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
     ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
+    MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    is_standard_event,
 )
 from outrider.types.parts import Tokens, ToolPart, Usage
 
@@ -343,6 +356,23 @@ class StreamEvent(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
+_UnstreamedEvent = (  # a listener of the bus receives them; the result has the values
+    ActivityEvent
+    | CallProgressEvent
+    | LoopCompletedEvent
+    | LLMResponseEvent
+    | MessageAddedEvent
+    | PartUpdatedEvent
+    | ContextCompactionEvent
+    | BudgetExceededEvent
+    | SessionUpdatedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+    | ToolApprovalRequestedEvent
+    | ToolApprovalResultEvent
+)
+
+
 class StreamTranslator:
     """Translates bus events into stream events. Part events have no agent name, so the agent of each session is
     cached. With an output type, the text of the entry agent is parsed while it arrives."""
@@ -360,7 +390,10 @@ class StreamTranslator:
         """Yield the stream events for one bus event; most types of events have none."""
         if event.agent_name:
             self._agents[event.session_id] = event.agent_name
-        agent = self._agents.get(event.session_id, "")
+        if is_standard_event(event):
+            yield from self._standard_events(event, self._agents.get(event.session_id, ""))
+
+    def _standard_events(self, event: StandardEvent, agent: str) -> Iterator[StreamEvent]:
         match event:
             case PartDeltaEvent():
                 yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
@@ -380,7 +413,7 @@ class StreamTranslator:
             case LoopCompletedEvent() if event.parent_call_id:  # the stream itself reports the end of the entry agent
                 yield self._translate_end(event, agent)
             case _:
-                pass
+                _ignored: _UnstreamedEvent = event
 
     def _translate_request(self, event: LLMRequestEvent | RetryScheduledEvent, agent: str) -> Iterator[StreamEvent]:
         """Forget the text of the answer before, and its value: it was withdrawn, rejected, or not the last one. A retry

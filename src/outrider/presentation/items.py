@@ -83,6 +83,8 @@ NoticeTopic = Literal[
     "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "mcp", "custom"
 ]
 
+OtherDisplay = Literal["activity", "message", "call", "approval"]
+
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
 
@@ -111,21 +113,27 @@ def event_notice(event: Event) -> Notice | None:
     """
     if not is_standard_event(event):
         return Notice("detail", "custom", clean_line(event.event_type, 100))
-    return _standard_notice(cast("StandardEvent", event))
+    return _standard_notice(event)
+
+
+def other_display(event: Event) -> OtherDisplay | None:
+    """Returns what shows the same as the notice of an event. A front end without it shows the notice."""
+    match event:
+        case RetryScheduledEvent() | ModelSilentEvent():
+            return "activity"
+        case ContextCompactionEvent() | FilesRestoredEvent():
+            return "message"
+        case AgentCalledEvent() | AgentReturnedEvent():
+            return "call"
+        case ToolApprovalRequestedEvent():
+            return "approval"
+        case _:
+            return None
 
 
 def has_other_display(event: Event) -> bool:
-    """Returns whether a message, a part, the activity or an approval shows what the notice of an event says."""
-    return isinstance(
-        event,
-        RetryScheduledEvent
-        | ModelSilentEvent
-        | ContextCompactionEvent
-        | FilesRestoredEvent
-        | AgentCalledEvent
-        | AgentReturnedEvent
-        | ToolApprovalRequestedEvent,
-    )
+    """Returns whether the activity, a message, a call or an approval shows what the notice of an event says."""
+    return other_display(event) is not None
 
 
 def _standard_notice(event: StandardEvent) -> Notice | None:
@@ -214,13 +222,19 @@ def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notic
                 problems.append(f"{name} is still connecting; its tools join a later turn")
             case {"name": str() as name, "state": str() as state} if state != "ready":
                 problems.append(f"{name} is not available ({state}): {server.get('error') or 'no reason is known'}")
-            case _:
+            case {"name": str(), "state": "ready"}:
                 pass
+            case _:
+                problems.append(f"{_server_name(server)} is in an unknown state")
     if wait_seconds and waiting:
         problems.insert(0, f"waiting at most {wait_seconds:g} s more for {', '.join(waiting)}, still connecting")
     if not problems:
         return Notice("info", "mcp", "all MCP servers are ready")
     return Notice("warning", "mcp", clean_line(f"MCP: {'; '.join(problems)}", 1_000))
+
+
+def _server_name(server: Any) -> str:
+    return str(server.get("name") or "a server") if is_object(server) else "a server"
 
 
 def state_label(state: str) -> str:

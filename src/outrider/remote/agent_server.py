@@ -18,21 +18,34 @@ from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
 from outrider.presentation.turn_updates import missing_text
 from outrider.types.events import (
+    ActivityEvent,
     AgentCalledEvent,
     AgentReturnedEvent,
+    BudgetExceededEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
+    StandardEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
     ToolExecutionCompletedEvent,
     ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
     ToolOutputEvent,
+    is_standard_event,
 )
 from outrider.types.ids import new_id
 from outrider.types.modes import Mode
@@ -50,6 +63,28 @@ from outrider.types.request import (
 )
 
 _FINISH_REASONS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}
+
+
+_UnsentEvent = (  # the turn of the caller has its own; the end of the answer has the error and the usage
+    ActivityEvent
+    | ToolInputDeltaEvent
+    | ProcessStartedEvent
+    | ProcessOutputEvent
+    | ProcessExitedEvent
+    | LoopCompletedEvent
+    | LLMRequestEvent
+    | LLMResponseEvent
+    | MessageAddedEvent
+    | PartDeltaEvent
+    | PartUpdatedEvent
+    | RetryScheduledEvent
+    | ContextCompactionEvent
+    | BudgetExceededEvent
+    | ErrorEvent
+    | SessionUpdatedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+)
 
 
 class _StreamedPart:
@@ -94,7 +129,11 @@ class AnswerDeltaBuilder:
         yield self._end_part(self._parts.pop(""))
 
     def event_deltas(self, event: Event) -> Iterator[Delta]:
-        """Yields the deltas of one event."""
+        """Yields the deltas of one event; the caller knows no event class of this program."""
+        if is_standard_event(event):
+            yield from self._standard_deltas(event)
+
+    def _standard_deltas(self, event: StandardEvent) -> Iterator[Delta]:
         own = event.session_id == self._session_id
         match event:
             case MessageAddedEvent(role="user") if own:
@@ -121,7 +160,7 @@ class AnswerDeltaBuilder:
             ):
                 yield RemoteEvent(_without_session(event) if own else event)
             case _:
-                pass
+                _ignored: _UnsentEvent = event
 
     def finish_answer(self, end: TurnOutcome) -> Iterator[Delta]:
         """Closes the open parts, sends the final output if it was not streamed, and yields Finish unless the turn

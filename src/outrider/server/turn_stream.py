@@ -17,13 +17,28 @@ from outrider.errors import OutriderError, SessionInUseError
 from outrider.presentation.turn_updates import CallReporter, CallUpdate, missing_text
 from outrider.server.event_stream import is_descendant
 from outrider.types.events import (
+    ActivityEvent,
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    CallProgressEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
     ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    is_standard_event,
 )
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart, is_withdrawn
@@ -31,6 +46,28 @@ from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart, is_w
 KEEPALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.05  # calls of one answer ask at the same time; a client gets their approvals together
 MAX_REMEMBERED_TURNS = 1000
+
+
+_UnsentEvent = (  # these protocols have no item for them; the end of the turn has its error
+    ActivityEvent
+    | CallProgressEvent
+    | LoopCompletedEvent
+    | LLMResponseEvent
+    | MessageAddedEvent
+    | PartDeltaEvent
+    | PartUpdatedEvent
+    | RetryScheduledEvent
+    | ContextCompactionEvent
+    | BudgetExceededEvent
+    | ErrorEvent
+    | AgentCalledEvent
+    | AgentReturnedEvent
+    | SessionUpdatedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+    | ToolApprovalRequestedEvent  # `_turn_items` reads the open approvals
+    | ToolApprovalResultEvent
+)
 
 
 class TextChunk(msgspec.Struct, frozen=True):
@@ -186,9 +223,13 @@ class TurnFollower:
         return event.session_id == self._session_id or isinstance(event, ToolApprovalRequestedEvent)
 
     def event_items(self, event: Event | StillRunning) -> Iterator[TurnItem]:
+        if isinstance(event, StillRunning):
+            yield event
+        elif is_standard_event(event):
+            yield from self._standard_items(event)
+
+    def _standard_items(self, event: StandardEvent) -> Iterator[TurnItem]:
         match event:
-            case StillRunning():
-                yield event
             case MessageAddedEvent(role="user"):
                 self._user_messages.add(event.message_id)
             case LLMRequestEvent():
@@ -202,7 +243,7 @@ class TurnFollower:
             case LoopCompletedEvent() if event.session_id == self._session_id:
                 self.completed = TurnEnd(cast("Any", event.termination_reason), event.output)
             case _:
-                pass
+                _ignored: _UnsentEvent = event
 
     def finish(self, end: TurnOutcome | None) -> Iterator[TurnItem]:
         """Yields the output if it was not sent as text, and the end."""

@@ -50,6 +50,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessStartedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
     ToolExecutionStartedEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
@@ -464,3 +465,14 @@ def test_notices_about_older_messages_are_above_them():
     older = Message("assistant", [TextPart("hello")])
     assert view.prepend([older], [damage_notice("part", "no JSON")]) == 2
     assert [type(item) for item in view.items] == [NoticeItem, TextItem]
+
+
+def test_the_notice_names_each_server_that_cannot_be_used():
+    servers = [
+        {"name": "web", "state": "ready", "error": ""},
+        {"name": "db", "state": "failed", "error": "no such file"},
+        {"name": "new", "state": 3},
+    ]
+    notice = event_notice(SessionUpdatedEvent(session_id=SESSION, changes={"mcp_servers": servers}))
+    assert notice is not None
+    assert notice.text == "MCP: db is not available (failed): no such file; new is in an unknown state"

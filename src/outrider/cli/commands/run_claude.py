@@ -29,15 +29,28 @@ from outrider.errors import LimitReachedError, OutputMismatch
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.events import (
+    ActivityEvent,
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    CallProgressEvent,
     ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    FilesRestoredEvent,
+    LLMRequestEvent,
     LLMResponseEvent,
+    LoopCompletedEvent,
+    MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
+    StandardEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
+    is_standard_event,
 )
 from outrider.types.ids import new_id
 from outrider.types.parts import (
@@ -77,6 +90,24 @@ _PERMISSION_MODES = {
     "acceptEdits": SettingsInput("agent", "edits"),
     "plan": SettingsInput("plan"),
 }
+
+
+_ChunkedEvent = PartDeltaEvent | RetryScheduledEvent | LLMResponseEvent
+_UnwrittenEvent = (  # Claude Code has no line for them; the last line has the error
+    ActivityEvent
+    | CallProgressEvent
+    | LoopCompletedEvent
+    | LLMRequestEvent
+    | MessageAddedEvent
+    | PartDeltaEvent
+    | PartUpdatedEvent
+    | BudgetExceededEvent
+    | ErrorEvent
+    | AgentCalledEvent
+    | AgentReturnedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+)
 
 
 def tool_name(name: str) -> str:
@@ -121,9 +152,13 @@ class ClaudeStreamPrinter:
         self._sessions.on_event(event)
         self._answers.on_event(event)
         parent = self._sessions.parent_call(event) or None
-        if self._chunks is not None:
+        if self._chunks is not None and isinstance(event, _ChunkedEvent):
             for chunk in self._chunks.encode_event(event):
                 self._write("stream_event", event=chunk, parent_tool_use_id=parent)
+        if is_standard_event(event):
+            self._write_event(event, parent)
+
+    def _write_event(self, event: StandardEvent, parent: str | None) -> None:
         match event:
             case LLMResponseEvent():
                 self._write_answer(event, parent)
@@ -142,7 +177,7 @@ class ClaudeStreamPrinter:
             case SessionUpdatedEvent():
                 self._on_question(event)
             case _:
-                pass
+                _ignored: _UnwrittenEvent = event
 
     def finish(self, result: HeadlessResult) -> None:
         subtype = _result_subtype(result)
@@ -315,7 +350,7 @@ class ChunkEncoder:
     def __init__(self) -> None:
         self._blocks: dict[str, dict[str, int]] = {}
 
-    def encode_event(self, event: Event) -> Iterator[Line]:
+    def encode_event(self, event: _ChunkedEvent) -> Iterator[Line]:
         match event:
             case PartDeltaEvent():
                 yield from self._text_chunk(event)
@@ -327,7 +362,7 @@ class ChunkEncoder:
                 changes = {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage}
                 yield from self._close_message(event.session_id, changes)
             case _:
-                pass
+                assert_never(event)
 
     def _text_chunk(self, event: PartDeltaEvent) -> Iterator[Line]:
         if event.session_id not in self._blocks:

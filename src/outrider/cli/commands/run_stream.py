@@ -2,7 +2,7 @@
 docs/stream-json.schema.json is its JSON schema."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, assert_never, cast
+from typing import Any, assert_never
 
 import msgspec
 
@@ -96,7 +96,7 @@ class AnswerCollector:
                 for part_id in event.withdrawn:
                     self._open.get(event.session_id, {}).pop(part_id, None)
             case _:
-                pass
+                pass  # it has no part of an answer
 
     def close_answer(self, session_id: str) -> CollectedAnswer:
         """Return the answer of a step that has ended."""
@@ -176,7 +176,7 @@ class StreamEventEncoder:
 
     def _event_lines(self, event: Event) -> Iterable[tuple[str, OutputLine]]:
         if is_standard_event(event):
-            return self._standard_lines(cast("StandardEvent", event))
+            return self._standard_lines(event)
         fields = {name: value for name, value in event.to_dict().items() if name not in _COMMON_EVENT_FIELDS}
         return [("event", {"name": event.event_type, "data": fields})]
 

@@ -367,7 +367,7 @@ class EditorSession:
             transcript = await self.engine.store.load(self.session_id)
             self._folder = Path(transcript.session.workspace_directory)
             self._updates = UpdateBuilder(self.session_id, self._folder)
-            for update in self._updates.replay_messages(transcript.messages):
+            for update in self._updates.replay_transcript(transcript):
                 if replay:
                     await self._send_update(update)
 

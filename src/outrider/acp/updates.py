@@ -23,6 +23,7 @@ from acp.schema import (
 )
 
 from outrider.acp.tool_calls import ToolCallView, block_from_part, fence_text, replace_surrogates, view_tool_call
+from outrider.engine.archive import SessionTranscript
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import context_limit
 from outrider.presentation.items import (
@@ -35,21 +36,18 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    damage_notices,
     event_notice,
+    other_display,
 )
 from outrider.presentation.tool_calls import FINISH_TOOL, call_todos, final_answer
 from outrider.presentation.transcript import TranscriptView
+from outrider.presentation.turn_updates import missing_text
 from outrider.types.events import (
-    AgentCalledEvent,
-    AgentReturnedEvent,
-    BudgetExceededEvent,
     DeltasDroppedEvent,
-    ErrorEvent,
     Event,
     LLMResponseEvent,
-    LoopCompletedEvent,
     SessionUpdatedEvent,
-    ToolApprovalRequestedEvent,
 )
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, Tokens
@@ -87,6 +85,12 @@ class UpdateBuilder:
         transcript = self._transcript if own else self._transcript.children.get(session_id)
         item = transcript.find_call(call_id) if transcript is not None else None
         return self._view_item(item, "" if own else session_id) if item is not None else None
+
+    def replay_transcript(self, transcript: SessionTranscript) -> Iterator[Update]:
+        """Yields the updates of stored messages, and the notices for damaged ones."""
+        yield from self.replay_messages(transcript.messages)
+        for notice in damage_notices(transcript):
+            yield from self._notice_updates(notice)
 
     def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
         """Yields the updates of stored messages."""
@@ -158,7 +162,8 @@ class UpdateBuilder:
         # Sent text cannot be retracted, so an answer that a provider starts again is repeated. Text that it turns into
         # reasoning is not.
         repeated = "" if thought else f"\n\n{item.text}"
-        rest = item.text[len(sent) :] if item.streaming or item.text.startswith(sent) else repeated
+        missing = missing_text(sent, item.text)
+        rest = repeated if missing is None else missing
         if rest:
             yield _text_chunk(rest, item.message_id, thought=thought)
 
@@ -218,16 +223,17 @@ class UpdateBuilder:
 
 
 def _notice_without_item(event: Event, items: Iterable[TranscriptItem]) -> Notice | None:
-    """The notice of an event for which the transcript has no item. A new event class is shown by default."""
+    """The notice of an event for which the transcript has no item, because other front ends show the activity or
+    messages of the program, which an editor does not receive."""
     if any(isinstance(item, NoticeItem) for item in items):
         return None
-    match event:
-        case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
-            return None  # an item of the transcript shows it
-        case AgentCalledEvent() | AgentReturnedEvent() | ToolApprovalRequestedEvent():
-            return None  # the call of the agent and the permission request show it
-        case _:
+    match shown := other_display(event):
+        case "activity" | "message":
             return event_notice(event)
+        case "call" | "approval" | None:
+            return None
+        case _:
+            assert_never(shown)
 
 
 def _title_updates(event: SessionUpdatedEvent) -> Iterator[Update]:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cached_property, partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDict, TypeVar, assert_never, cast
 
 import msgspec
 
@@ -19,21 +19,34 @@ from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputMismatch, OutputUnavailableError, OutriderError
+from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.sessions.session import Session
 from outrider.types.agents import AgentMessage, Limits, Mode
 from outrider.types.events import (
+    ActivityEvent,
     AgentCalledEvent,
     AgentReturnedEvent,
+    BudgetExceededEvent,
+    CallProgressEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
     ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
+    MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    is_standard_event,
 )
-from outrider.types.parts import Tokens, ToolPart, Usage, is_withdrawn, tool_result
-from outrider.types.tool_state import ToolPending
+from outrider.types.parts import Tokens, ToolPart, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -343,13 +356,30 @@ class StreamEvent(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
+_UnstreamedEvent = (  # a listener of the bus receives them; the result has the values
+    ActivityEvent
+    | CallProgressEvent
+    | LoopCompletedEvent
+    | LLMResponseEvent
+    | MessageAddedEvent
+    | PartUpdatedEvent
+    | ContextCompactionEvent
+    | BudgetExceededEvent
+    | SessionUpdatedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+    | ToolApprovalRequestedEvent
+    | ToolApprovalResultEvent
+)
+
+
 class StreamTranslator:
     """Translates bus events into stream events. Part events have no agent name, so the agent of each session is
     cached. With an output type, the text of the entry agent is parsed while it arrives."""
 
     def __init__(self, output: OutputType | None = None) -> None:
         self._agents: dict[str, str] = {}
-        self._shown: set[str] = set()
+        self._calls = CallReporter()
         self._failed: dict[str, ErrorEvent] = {}
         self._output = output
         self._text = ""
@@ -360,7 +390,10 @@ class StreamTranslator:
         """Yield the stream events for one bus event; most types of events have none."""
         if event.agent_name:
             self._agents[event.session_id] = event.agent_name
-        agent = self._agents.get(event.session_id, "")
+        if is_standard_event(event):
+            yield from self._standard_events(event, self._agents.get(event.session_id, ""))
+
+    def _standard_events(self, event: StandardEvent, agent: str) -> Iterator[StreamEvent]:
         match event:
             case PartDeltaEvent():
                 yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
@@ -380,7 +413,7 @@ class StreamTranslator:
             case LoopCompletedEvent() if event.parent_call_id:  # the stream itself reports the end of the entry agent
                 yield self._translate_end(event, agent)
             case _:
-                pass
+                _ignored: _UnstreamedEvent = event
 
     def _translate_request(self, event: LLMRequestEvent | RetryScheduledEvent, agent: str) -> Iterator[StreamEvent]:
         """Forget the text of the answer before, and its value: it was withdrawn, rejected, or not the last one. A retry
@@ -398,16 +431,16 @@ class StreamTranslator:
         return StreamEvent("finish", agent, {"output": event.output})
 
     def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
-        if is_withdrawn(part) and part.id not in self._shown:
-            return
-        if part.id not in self._shown and not (isinstance(part.state, ToolPending) and part.state.phase == "streaming"):
-            self._shown.add(part.id)
-            data = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}
-            yield StreamEvent("tool_call", agent, data)
-        result = tool_result(part)
-        if result is not None:
-            result_fields = {"output": result.content, "is_error": result.is_error}
-            yield StreamEvent("tool_result", agent, {"call_id": part.call_id, "tool": part.tool, **result_fields})
+        call = {"call_id": part.call_id, "tool": part.tool}
+        for update in self._calls.call_updates(part):
+            match update:
+                case CallStarted():
+                    yield StreamEvent("tool_call", agent, {**call, "input": part.state.input})
+                case CallEnded(result=result):
+                    ended = {"output": result.content, "is_error": result.is_error}
+                    yield StreamEvent("tool_result", agent, {**call, **ended})
+                case _:
+                    assert_never(update)
 
     def _translate_partial(self, event: PartDeltaEvent, agent: str) -> Iterator[StreamEvent]:
         if self._output is None or event.field != "text" or event.parent_call_id:

@@ -6,6 +6,8 @@ are in `permissions/shell/programs/`, those about command lines in `permissions/
 `permissions/paths/`. The answers that a user can choose are in `presentation/approvals.py`.
 """
 
+from string import Formatter
+
 from outrider.permissions.modes import Action
 
 ACTION_REASONS: dict[Action, str] = {
@@ -64,6 +66,7 @@ UNATTENDED_BLOCK = "the sandbox blocked its access to {wanted}, and no user is a
 PREDICTED = "{effect}. It has not started yet"
 PREDICTED_OUTSIDE = "{effect}. It has not started yet; an approval runs it outside the sandbox"
 UNATTENDED_PREDICTED = "This command was not run, because no user is available to approve it: {effect}."
+UNATTENDED_REASONS = (UNATTENDED_DENIAL, UNATTENDED_OUTCOME, UNATTENDED_WRITE, UNATTENDED_BLOCK, UNATTENDED_PREDICTED)
 USER_DENIED_PREDICTED = "The user did not allow this command to start: {effect}"
 BLOCKED = "the sandbox blocked its access to {wanted}"
 USER_DENIED = "The user denied this call."
@@ -89,3 +92,23 @@ def action_reason(action: Action, detail: str) -> str:
     if action == "shell" and detail:
         return detail
     return f"{ACTION_REASONS[action]}: {detail}" if detail else ACTION_REASONS[action]
+
+
+def contains_reason(text: str, reason: str) -> bool:
+    """Returns whether a text contains a reason of this module, with any values in its places."""
+    position = 0
+    for piece in fixed_words(reason):
+        found = text.find(piece, position)
+        if found < 0:
+            return False
+        position = found + len(piece)
+    return True
+
+
+def fixed_words(reason: str) -> tuple[str, ...]:
+    """Returns what a reason consists of between its places. Raises ValueError if that is nothing, because every text
+    would contain it."""
+    pieces = tuple(piece for literal, *_ in Formatter().parse(reason) if (piece := literal.strip(" .")))
+    if not pieces:
+        raise ValueError(f"the reason {reason!r} has no words of its own")
+    return pieces

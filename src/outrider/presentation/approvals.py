@@ -17,13 +17,22 @@ from outrider.types.tool_declaration import declaration_of
 
 AnswerKind = Literal["allow", "deny"]
 
+
+def was_unattended(error: str) -> bool:
+    """Returns whether a call was denied because no user was there to approve it. Searches the text: a remote server
+    stores our denial as a user's answer with a prefix."""
+    return any(reasons.contains_reason(error, reason) for reason in reasons.UNATTENDED_REASONS)
+
+
+def is_forbidden_by_rule(error: str) -> bool:
+    """Returns whether a call was denied by a rule, so that no approval would allow it."""
+    return reasons.contains_reason(error, reasons.RULE_FORBIDS)
+
+
 # What the model reads about a call that needed an answer while no user was there.
 UNATTENDED_DENIAL = reasons.UNATTENDED_DENIAL
 UNATTENDED_OUTCOME = reasons.UNATTENDED_OUTCOME
-UNATTENDED_WRITE = reasons.UNATTENDED_WRITE
 UNATTENDED_BLOCK = reasons.UNATTENDED_BLOCK
-UNATTENDED_PREDICTED = reasons.UNATTENDED_PREDICTED
-RULE_FORBIDS = reasons.RULE_FORBIDS
 
 
 class ApprovalChoice(msgspec.Struct, frozen=True):

@@ -7,12 +7,12 @@ front end would show."""
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, assert_never, cast
+from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
+from outrider.presentation.formats import clean_line, format_bytes, format_count, format_milliseconds, format_tokens
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.types.codec import AnyPart, UnknownPart
 from outrider.types.events import (
@@ -75,10 +75,15 @@ from outrider.types.parts import (
 from outrider.types.tool_state import ToolPending, parse_data_url
 from outrider.types.validate import is_object
 
+if TYPE_CHECKING:
+    from outrider.sessions.records import SessionTranscript
+
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
 NoticeTopic = Literal[
     "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "mcp", "custom"
 ]
+
+OtherDisplay = Literal["activity", "message", "call", "approval"]
 
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
@@ -108,21 +113,27 @@ def event_notice(event: Event) -> Notice | None:
     """
     if not is_standard_event(event):
         return Notice("detail", "custom", clean_line(event.event_type, 100))
-    return _standard_notice(cast("StandardEvent", event))
+    return _standard_notice(event)
+
+
+def other_display(event: Event) -> OtherDisplay | None:
+    """Returns what shows the same as the notice of an event. A front end without it shows the notice."""
+    match event:
+        case RetryScheduledEvent() | ModelSilentEvent():
+            return "activity"
+        case ContextCompactionEvent() | FilesRestoredEvent():
+            return "message"
+        case AgentCalledEvent() | AgentReturnedEvent():
+            return "call"
+        case ToolApprovalRequestedEvent():
+            return "approval"
+        case _:
+            return None
 
 
 def has_other_display(event: Event) -> bool:
-    """Returns whether a message, a part, the activity or an approval shows what the notice of an event says."""
-    return isinstance(
-        event,
-        RetryScheduledEvent
-        | ModelSilentEvent
-        | ContextCompactionEvent
-        | FilesRestoredEvent
-        | AgentCalledEvent
-        | AgentReturnedEvent
-        | ToolApprovalRequestedEvent,
-    )
+    """Returns whether the activity, a message, a call or an approval shows what the notice of an event says."""
+    return other_display(event) is not None
 
 
 def _standard_notice(event: StandardEvent) -> Notice | None:
@@ -211,13 +222,19 @@ def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notic
                 problems.append(f"{name} is still connecting; its tools join a later turn")
             case {"name": str() as name, "state": str() as state} if state != "ready":
                 problems.append(f"{name} is not available ({state}): {server.get('error') or 'no reason is known'}")
-            case _:
+            case {"name": str(), "state": "ready"}:
                 pass
+            case _:
+                problems.append(f"{_server_name(server)} is in an unknown state")
     if wait_seconds and waiting:
         problems.insert(0, f"waiting at most {wait_seconds:g} s more for {', '.join(waiting)}, still connecting")
     if not problems:
         return Notice("info", "mcp", "all MCP servers are ready")
     return Notice("warning", "mcp", clean_line(f"MCP: {'; '.join(problems)}", 1_000))
+
+
+def _server_name(server: Any) -> str:
+    return str(server.get("name") or "a server") if is_object(server) else "a server"
 
 
 def state_label(state: str) -> str:
@@ -334,6 +351,14 @@ def damage_notice(kind: str, error: str) -> Notice:
     return Notice("warning", "error", clean_line(f"a damaged {kind} is skipped: {error}"))
 
 
+def damage_notices(transcript: "SessionTranscript") -> Iterator[Notice]:
+    """The notices for the rows of a transcript that cannot be decoded; further ones are counted."""
+    for row in transcript.damaged[:MAX_DAMAGE_NOTICES]:
+        yield damage_notice(row.kind, row.error)
+    if more := transcript.damaged[MAX_DAMAGE_NOTICES:]:
+        yield Notice("warning", "error", f"{format_count(len(more), 'more damaged row')} skipped")
+
+
 def message_error_notice(message: Message) -> Notice | None:
     """The notice for an answer that ended with an error or was aborted; None for one that did not."""
     error = message.error
@@ -366,6 +391,7 @@ LIVE_OUTPUT_LINES = 400
 """Lines of a running call's output that are held in memory; the stored result has all of them."""
 _LIVE_LINE_LENGTH = 2000
 _COMMAND_OUTPUT = 100_000
+MAX_DAMAGE_NOTICES = 20
 PLAN_ANSWER = "plan_answer"
 
 

@@ -33,6 +33,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    damage_notices,
     file_summary,
     message_items,
 )
@@ -408,5 +409,4 @@ def _transcript_notes(transcript: SessionTranscript) -> Iterator[str]:
         yield f"Only the first {MAX_MESSAGES:,} messages are on this page."
     if not transcript.first:
         yield "Earlier messages are not on this page."
-    if transcript.damaged:
-        yield f"{len(transcript.damaged)} damaged rows could not be shown."
+    yield from (notice.text for notice in damage_notices(transcript))

@@ -78,9 +78,10 @@ class TranscriptView:
                 if part.id in self._by_id:
                     self.update_part(part)
 
-    def prepend(self, messages: Iterable[Message]) -> int:
-        """Inserts older messages at the top and returns the number of new items."""
-        older = [item for message in messages for item in self._items_of(message) if item.id not in self._by_id]
+    def prepend(self, messages: Iterable[Message], notices: Iterable[Notice] = ()) -> int:
+        """Inserts older messages at the top, below notices about them, and returns the number of new items."""
+        older: list[TranscriptItem] = [NoticeItem(new_id(), notice) for notice in notices]
+        older += [item for message in messages for item in self._items_of(message) if item.id not in self._by_id]
         todos = self.side.todos
         for item in older:
             self._index(item)

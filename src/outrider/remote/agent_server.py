@@ -16,22 +16,36 @@ from outrider.engine.results import RunResult
 from outrider.errors import OutriderError
 from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
+from outrider.presentation.turn_updates import missing_text
 from outrider.types.events import (
+    ActivityEvent,
     AgentCalledEvent,
     AgentReturnedEvent,
+    BudgetExceededEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
+    StandardEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
     ToolExecutionCompletedEvent,
     ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
     ToolOutputEvent,
+    is_standard_event,
 )
 from outrider.types.ids import new_id
 from outrider.types.modes import Mode
@@ -49,6 +63,28 @@ from outrider.types.request import (
 )
 
 _FINISH_REASONS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}
+
+
+_UnsentEvent = (  # the turn of the caller has its own; the end of the answer has the error and the usage
+    ActivityEvent
+    | ToolInputDeltaEvent
+    | ProcessStartedEvent
+    | ProcessOutputEvent
+    | ProcessExitedEvent
+    | LoopCompletedEvent
+    | LLMRequestEvent
+    | LLMResponseEvent
+    | MessageAddedEvent
+    | PartDeltaEvent
+    | PartUpdatedEvent
+    | RetryScheduledEvent
+    | ContextCompactionEvent
+    | BudgetExceededEvent
+    | ErrorEvent
+    | SessionUpdatedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+)
 
 
 class _StreamedPart:
@@ -93,7 +129,11 @@ class AnswerDeltaBuilder:
         yield self._end_part(self._parts.pop(""))
 
     def event_deltas(self, event: Event) -> Iterator[Delta]:
-        """Yields the deltas of one event."""
+        """Yields the deltas of one event; the caller knows no event class of this program."""
+        if is_standard_event(event):
+            yield from self._standard_deltas(event)
+
+    def _standard_deltas(self, event: StandardEvent) -> Iterator[Delta]:
         own = event.session_id == self._session_id
         match event:
             case MessageAddedEvent(role="user") if own:
@@ -120,7 +160,7 @@ class AnswerDeltaBuilder:
             ):
                 yield RemoteEvent(_without_session(event) if own else event)
             case _:
-                pass
+                _ignored: _UnsentEvent = event
 
     def finish_answer(self, end: TurnOutcome) -> Iterator[Delta]:
         """Closes the open parts, sends the final output if it was not streamed, and yields Finish unless the turn
@@ -141,16 +181,15 @@ class AnswerDeltaBuilder:
         yield self._parts[part_id].append_text(text)
 
     def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[Delta]:
-        """Sends the text that is missing. The bus may drop text deltas but never complete values."""
+        """Sends what deltas have not sent of a text of the model."""
         if part.message_id in self._user_messages or is_withdrawn(part):
             return
         streamed = self._parts.get(part.id)
-        sent_text = streamed.text if streamed else ""
-        if part.text.startswith(sent_text):
-            if part.text != sent_text:
-                yield from self._append_text(part.id, part.part_type, part.text[len(sent_text) :])
-            return
-        yield from self._restart_part(self._parts[part.id], part.part_type, part.text)
+        missing = missing_text(streamed.text if streamed else "", part.text)
+        if missing:
+            yield from self._append_text(part.id, part.part_type, missing)
+        elif missing is None and streamed:
+            yield from self._restart_part(streamed, part.part_type, part.text)
 
     def _close_as_reasoning(self) -> Iterator[Delta]:
         """Ends the parts of a step that another step follows: its text becomes reasoning."""

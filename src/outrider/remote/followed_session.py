@@ -126,14 +126,15 @@ async def fetch_transcript(client: ServerClient, session_id: str) -> SessionTran
     """Reads all pages from the newest to the oldest. Changes during the read have higher sequence numbers than the
     result, and arrive with the feed."""
     newest = page = await fetch_messages(client, session_id, PAGE_MESSAGES)
-    found, drafts = list(page.messages), set(page.drafts)
+    found, drafts, damaged = list(page.messages), set(page.drafts), [*page.damaged]
     while not page.first and found:
         page = await fetch_messages(client, session_id, PAGE_MESSAGES, before=found[0].id)
         if not page.messages:
             break
         found[:0] = page.messages
         drafts |= page.drafts
-    return SessionTranscript(newest.session, found, first=True, drafts=frozenset(drafts))
+        damaged[:0] = page.damaged
+    return SessionTranscript(newest.session, found, tuple(damaged), first=True, drafts=frozenset(drafts))
 
 
 async def fetch_session(client: ServerClient, session_id: str) -> StoredSession:

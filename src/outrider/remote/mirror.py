@@ -5,16 +5,32 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
 from outrider.errors import NetworkError, ServerAwayError
 from outrider.http.transport import ServerEventReader
+from outrider.presentation.items import damage_notice
+from outrider.presentation.turn_updates import missing_text
 from outrider.remote.client import ServerClient, StreamedResponse
 from outrider.sessions.journal import session_from_stored
-from outrider.sessions.records import Approval, InboxItem, SessionTranscript, StoredSession
-from outrider.types.codec import AnyPart, load_part
+from outrider.sessions.records import (
+    Approval,
+    ApprovalChange,
+    Change,
+    DamagedChange,
+    DeletedChange,
+    InboxChange,
+    InboxItem,
+    MessageChange,
+    PartChange,
+    SessionChange,
+    SessionTranscript,
+    StoredSession,
+    decode_change,
+)
+from outrider.types.codec import AnyPart
 from outrider.types.events import (
     EVENT_TYPES,
     ErrorEvent,
@@ -49,10 +65,10 @@ class FeedDisconnected(msgspec.Struct, frozen=True):
 
 
 class StoredChange(msgspec.Struct, frozen=True):
-    """A stored change of the session with its sequence number, as the server encoded it."""
+    """A stored change of the session; `change` is None for a kind that only newer servers have."""
 
     seq: int
-    change: dict[str, Any]
+    change: Change | None
 
 
 class TransientEvents(msgspec.Struct, frozen=True):
@@ -116,7 +132,7 @@ class SessionFeed:
 
 def _decode_change(raw: bytes) -> StoredChange:
     change = msgspec.json.decode(raw)
-    return StoredChange(change["seq"], change)
+    return StoredChange(change["seq"], decode_change(change))
 
 
 async def _receive_chunk(response: StreamedResponse) -> bytes:
@@ -178,17 +194,16 @@ class TextDeltaTracker:
         return [] if published is None else self._missing_text(part, published) or []
 
     def _missing_text(self, part: TextPart | ReasoningPart, published: str) -> list[Event] | None:
-        if not part.text.startswith(published):
-            return None
-        if part.text == published:
-            return []
+        missing = missing_text(published, part.text)
+        if not missing:
+            return None if missing is None else []
         field = "reasoning" if isinstance(part, ReasoningPart) else "text"
         return [
             PartDeltaEvent(
                 session_id=self._session_id,
                 message_id=part.message_id,
                 part_id=part.id,
-                delta=part.text[len(published) :],
+                delta=missing,
                 field=field,
             )
         ]
@@ -226,27 +241,32 @@ class SessionMirror:
 
     async def apply_change(self, stored: StoredChange) -> list[Event]:
         """Applies a stored change and returns the events for what it adds."""
-        events = await self._change_events(stored.change, stored.seq)
+        events = await self._change_events(stored.change)
         self.seq = stored.seq
         return events
 
-    async def _change_events(self, change: dict[str, Any], seq: int) -> list[Event]:
-        match change["type"]:
-            case "session":
-                return self.update_session(msgspec.convert(change["session"], StoredSession))
-            case "message":
-                return await self._apply_message(msgspec.convert(change["message"], Message), seq)
-            case "part":
-                return await self._apply_part(load_part(change["part"]), seq, draft=change["draft"])
-            case "inbox":
-                return self._apply_input(msgspec.convert(change["item"], InboxItem))
-            case "approval":
-                return [self._approval_event(msgspec.convert(change["approval"], Approval))]
-            case "deleted":
+    async def _change_events(self, change: Change | None) -> list[Event]:
+        match change:
+            case SessionChange(session=session):
+                return self.update_session(session)
+            case MessageChange(message=message, seq=seq):
+                return await self._apply_message(message, seq)
+            case PartChange(part=part, seq=seq, draft=draft):
+                return await self._apply_part(part, seq, draft=draft)
+            case InboxChange(item=item):
+                return self._apply_input(item)
+            case ApprovalChange(approval=approval):
+                return [self._approval_event(approval)]
+            case DamagedChange(row=row):
+                text = damage_notice(row.kind, row.error).text
+                return [ErrorEvent(session_id=self.session.id, error_type="DamagedRow", message=text)]
+            case DeletedChange():
                 text = "the session was deleted on the server"
                 return [ErrorEvent(session_id=self.session.id, error_type="SessionNotFoundError", message=text)]
-            case _:
+            case None:
                 return []
+            case _:
+                assert_never(change)
 
     async def apply_events(self, transient: TransientEvents) -> list[Event]:
         """Applies transient events. It ignores event types of newer servers."""

@@ -53,6 +53,7 @@ from outrider.presentation.items import (
     UserItem,
     event_notice,
     message_items,
+    other_display,
 )
 from outrider.server.auth import REQUESTER
 from outrider.server.users import SERVER_REQUESTER, Requester
@@ -183,7 +184,8 @@ class McpRunner:
             approvals = _ApprovalForms(engine, session_id, ask, tasks) if ask else None
             unsubscribes = [engine.bus.subscribe_all(progress.handle_event)]
             if approvals is not None:
-                unsubscribes.append(engine.bus.subscribe_all(approvals.handle_event))
+                asked = (AgentCalledEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent)
+                unsubscribes.append(engine.bus.subscribe(asked, approvals.handle_event))
             try:
                 end = await self._run_turn(engine, session_id, prompt)
                 await engine.bus.settled()
@@ -232,16 +234,19 @@ class _ApprovalForms:
         self._group = tasks
         self._open: dict[str, asyncio.Task[None]] = {}
 
-    def handle_event(self, event: Event) -> None:
+    def handle_event(self, event: AgentCalledEvent | ToolApprovalRequestedEvent | ToolApprovalResultEvent) -> None:
         match event:
-            case AgentCalledEvent() if event.session_id in self._sessions:
-                self._sessions.add(event.child_session_id)
-            case ToolApprovalRequestedEvent() if event.session_id in self._sessions:
-                self._open[event.approval_id] = self._group.create_task(self._answer(event))
-            case ToolApprovalResultEvent() if event.approval_id in self._open:
-                self._open.pop(event.approval_id).cancel()
+            case AgentCalledEvent():
+                if event.session_id in self._sessions:
+                    self._sessions.add(event.child_session_id)
+            case ToolApprovalRequestedEvent():
+                if event.session_id in self._sessions:
+                    self._open[event.approval_id] = self._group.create_task(self._answer(event))
+            case ToolApprovalResultEvent():
+                if (asked := self._open.pop(event.approval_id, None)) is not None:
+                    asked.cancel()
             case _:
-                pass
+                assert_never(event)
 
     def close(self) -> None:
         for task in self._open.values():
@@ -283,8 +288,15 @@ class _RunProgress:
 
     async def _report_notice(self, event: Event) -> None:
         notice = event_notice(event)
-        if notice is not None and notice.level != "detail":
-            await self._report_step(notice.text)
+        if notice is None or notice.level == "detail":
+            return
+        match shown := other_display(event):
+            case "activity" | "message" | "call" | None:
+                await self._report_step(notice.text)
+            case "approval":
+                pass  # the form asks
+            case _:
+                assert_never(shown)
 
     async def _report_step(self, activity: str) -> None:
         self._steps += 1

@@ -14,23 +14,60 @@ from outrider.engine.archive import Approval, TurnEnd, TurnOutcome
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import add_history
 from outrider.errors import OutriderError, SessionInUseError
+from outrider.presentation.turn_updates import CallReporter, CallUpdate, missing_text
 from outrider.server.event_stream import is_descendant
 from outrider.types.events import (
+    ActivityEvent,
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    CallProgressEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
     ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    is_standard_event,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart, is_withdrawn, tool_result
-from outrider.types.tool_state import ToolPending, ToolRunning
+from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart, is_withdrawn
 
 KEEPALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.05  # calls of one answer ask at the same time; a client gets their approvals together
 MAX_REMEMBERED_TURNS = 1000
+
+
+_UnsentEvent = (  # these protocols have no item for them; the end of the turn has its error
+    ActivityEvent
+    | CallProgressEvent
+    | LoopCompletedEvent
+    | LLMResponseEvent
+    | MessageAddedEvent
+    | PartDeltaEvent
+    | PartUpdatedEvent
+    | RetryScheduledEvent
+    | ContextCompactionEvent
+    | BudgetExceededEvent
+    | ErrorEvent
+    | AgentCalledEvent
+    | AgentReturnedEvent
+    | SessionUpdatedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+    | ToolApprovalRequestedEvent  # `_turn_items` reads the open approvals
+    | ToolApprovalResultEvent
+)
 
 
 class TextChunk(msgspec.Struct, frozen=True):
@@ -39,20 +76,6 @@ class TextChunk(msgspec.Struct, frozen=True):
     part_id: str
     text: str
     is_reasoning: bool = False
-
-
-class CallStarted(msgspec.Struct, frozen=True):
-    call_id: str
-    tool: str
-    input: dict[str, Any]
-
-
-class CallEnded(msgspec.Struct, frozen=True):
-    call_id: str
-    tool: str
-    input: dict[str, Any]
-    output: str
-    is_error: bool
 
 
 class ApprovalsNeeded(msgspec.Struct, frozen=True):
@@ -74,7 +97,7 @@ class StillRunning(msgspec.Struct, frozen=True):
     """Sent while nothing happens, so that the connection stays open."""
 
 
-TurnItem = TextChunk | CallStarted | CallEnded | ApprovalsNeeded | TurnFinished | StillRunning
+TurnItem = TextChunk | CallUpdate | ApprovalsNeeded | TurnFinished | StillRunning
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +178,7 @@ class ProtocolTurns:
     async def _turn_items(
         self, session_id: str, begin: Callable[[], Awaitable[object]], *, pauses: bool
     ) -> AsyncGenerator[TurnItem, None]:
-        follower = _TurnFollower(session_id)
+        follower = TurnFollower(session_id)
         async with self._engine.bus.stream(follower.accepts_event) as events:
             await begin()
             end = self._turns.get(session_id)
@@ -185,7 +208,7 @@ async def _next_event(events: Any) -> Event | StillRunning | None:
         return None
 
 
-class _TurnFollower:
+class TurnFollower:
     """Converts the events of a turn into items."""
 
     def __init__(self, session_id: str) -> None:
@@ -193,16 +216,20 @@ class _TurnFollower:
         self._user_messages: set[str] = set()
         self._sent: dict[str, str] = {}  # text by part
         self._step_texts: list[str] = []  # parts of the current step
-        self._calls: set[str] = set()  # ids of calls that have started
+        self._calls = CallReporter("running")
         self.completed: TurnEnd | None = None
 
     def accepts_event(self, event: Event) -> bool:
         return event.session_id == self._session_id or isinstance(event, ToolApprovalRequestedEvent)
 
     def event_items(self, event: Event | StillRunning) -> Iterator[TurnItem]:
+        if isinstance(event, StillRunning):
+            yield event
+        elif is_standard_event(event):
+            yield from self._standard_items(event)
+
+    def _standard_items(self, event: StandardEvent) -> Iterator[TurnItem]:
         match event:
-            case StillRunning():
-                yield event
             case MessageAddedEvent(role="user"):
                 self._user_messages.add(event.message_id)
             case LLMRequestEvent():
@@ -212,11 +239,11 @@ class _TurnFollower:
             case PartUpdatedEvent(part=TextPart() | ReasoningPart() as part):
                 yield from self._complete_text(part)
             case PartUpdatedEvent(part=ToolPart() as part):
-                yield from self._call_items(part)
+                yield from self._calls.call_updates(part)
             case LoopCompletedEvent() if event.session_id == self._session_id:
                 self.completed = TurnEnd(cast("Any", event.termination_reason), event.output)
             case _:
-                pass
+                _ignored: _UnsentEvent = event
 
     def finish(self, end: TurnOutcome | None) -> Iterator[TurnItem]:
         """Yields the output if it was not sent as text, and the end."""
@@ -234,22 +261,8 @@ class _TurnFollower:
         yield TextChunk(part_id, text, is_reasoning)
 
     def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[TurnItem]:
-        """Sends what is missing: the bus may drop deltas, but never complete values."""
+        """Sends what deltas have not sent of a text of the model."""
         if part.message_id in self._user_messages or is_withdrawn(part) or getattr(part, "synthetic", False):
             return
-        missing = part.text.removeprefix(self._sent.get(part.id, ""))
-        if missing and part.text.startswith(self._sent.get(part.id, "")):
+        if missing := missing_text(self._sent.get(part.id, ""), part.text):
             yield from self._add_text(part.id, missing, is_reasoning=isinstance(part, ReasoningPart))
-
-    def _call_items(self, part: ToolPart) -> Iterator[TurnItem]:
-        state = part.state
-        if isinstance(state, ToolPending) and state.phase == "streaming":
-            return
-        if part.call_id not in self._calls and isinstance(state, ToolRunning):
-            self._calls.add(part.call_id)
-            yield CallStarted(part.call_id, part.tool, state.input)
-        if (result := tool_result(part)) is not None:
-            if part.call_id not in self._calls:
-                yield CallStarted(part.call_id, part.tool, state.input)
-            self._calls.add(part.call_id)
-            yield CallEnded(part.call_id, part.tool, state.input, str(result.content), result.is_error)

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -11,7 +11,7 @@ from msgspec.structs import force_setattr
 from outrider._sync import describe_value
 from outrider.errors import ConfigurationError
 from outrider.sessions.session import ForkPoint, Session, SessionTime
-from outrider.types.codec import AnyPart
+from outrider.types.codec import AnyPart, load_part
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -245,6 +245,16 @@ class DeletedChange(msgspec.Struct, frozen=True, tag="deleted"):
 
 
 Change = SessionChange | MessageChange | PartChange | InboxChange | ApprovalChange | DamagedChange | DeletedChange
+_CHANGE_TYPES: dict[str, type[Change]] = {str(cls.__struct_config__.tag): cls for cls in get_args(Change)}
+
+
+def decode_change(value: dict[str, Any]) -> Change | None:
+    """Decodes a change that another process has encoded; None for a kind that is unknown here. Raises ValueError for
+    wrong data."""
+    cls = _CHANGE_TYPES.get(value["type"])
+    if cls is None or cls is PartChange:
+        return PartChange(value["seq"], load_part(value["part"]), draft=value["draft"]) if cls else None
+    return msgspec.convert(value, cls)
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):

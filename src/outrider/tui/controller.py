@@ -14,7 +14,7 @@ import msgspec
 from outrider.config.providers import expand_model_name
 from outrider.errors import OutriderError, ServerAwayError, ToolFailure
 from outrider.presentation.formats import away_text
-from outrider.presentation.items import CommandItem, Notice, UserItem
+from outrider.presentation.items import CommandItem, Notice, UserItem, damage_notices
 from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
 from outrider.tui.theme import FolderChoices, FolderMemory
@@ -264,6 +264,8 @@ class SessionController:
             page = await self.archive.load(session_id, PAGE_MESSAGES)
             conversation = TranscriptView(session_id)
             conversation.load(page.messages)
+            for notice in damage_notices(page):
+                conversation.add_notice(notice)
             conversation.activity.load(page.messages)
             self.conversation, self.at_session_start, self.queued_inputs = conversation, page.first, []
             changed()
@@ -279,7 +281,7 @@ class SessionController:
         try:
             page = await self.archive.load(self.session_id, PAGE_MESSAGES, before=first)
             self.at_session_start = page.first
-            return bool(self.conversation.prepend(page.messages))
+            return bool(self.conversation.prepend(page.messages, damage_notices(page)))
         finally:
             self._loading = False
 

@@ -1,6 +1,6 @@
 """Event classes. An event reports what happened; it never requests anything."""
 
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, TypeGuard, cast, get_args
 
 import msgspec
 
@@ -388,10 +388,33 @@ StandardEvent = (
 )
 """Every event class of this package. A `match` over it that ends with `assert_never` covers new classes by force."""
 
+ActivityEvent = (
+    LoopStartedEvent
+    | TurnStartedEvent
+    | TurnCompletedEvent
+    | StateChangedEvent
+    | RequestChangedEvent
+    | CacheMissEvent
+    | ModelSilentEvent
+    | ModelProgressEvent
+)
+"""What a turn does at the moment. A program that reads complete values only needs none of them."""
+
+CallProgressEvent = (
+    ToolInputDeltaEvent
+    | ToolOutputEvent
+    | ToolExecutionStartedEvent
+    | ToolExecutionCompletedEvent
+    | ProcessStartedEvent
+    | ProcessOutputEvent
+    | ProcessExitedEvent
+)
+"""What a call does. A program that reads complete values only needs none of them: `PartUpdatedEvent` has the call."""
+
 EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(StandardEvent)}
 
 
-def is_standard_event(event: Event) -> bool:
+def is_standard_event(event: Event) -> TypeGuard[StandardEvent]:
     """Returns False for an event class that a program has added."""
     return type(event) in _STANDARD
 

@@ -1,10 +1,23 @@
 """The approval question has the same answers everywhere."""
 
-from outrider.presentation.approvals import ApprovalView, approval_view, choice_by_id, requested_approval_view
+from string import Formatter
+
+import pytest
+
+from outrider.permissions import reasons
+from outrider.presentation.approvals import (
+    ApprovalView,
+    approval_view,
+    choice_by_id,
+    is_forbidden_by_rule,
+    requested_approval_view,
+    was_unattended,
+)
 from outrider.sessions.records import Approval
 from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.origins import DataFlow, Origin, make_origin
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeFile
+from tests.fixtures.cases import for_each
 
 
 def view(**more: object) -> ApprovalView:
@@ -103,3 +116,28 @@ def test_data_for_an_unknown_destination_can_be_allowed_once_only():
     approval = Approval(session_id="s", call_id="c", tool="shell", offers=("shell",), flow=DataFlow("the network"))
     assert not approval.can_persist
     assert [choice.id for choice in approval_view(approval).choices] == ["once", "no", "no-because"]
+
+
+REASONS = {name: text for name, text in vars(reasons).items() if name.isupper() and isinstance(text, str)}
+
+
+@for_each("reason", (*reasons.UNATTENDED_REASONS, reasons.RULE_FORBIDS))
+def test_a_searched_reason_is_found_in_a_longer_text_and_in_no_other_reason(reason: str):
+    places = {field: "x" for _, field, *_ in Formatter().parse(reason) if field}
+    assert sum(len(piece.split()) for piece in reasons.fixed_words(reason)) >= 4
+    assert reasons.contains_reason(f"The user said no: {reason.format(**places)} Go on.", reason)
+    assert [text for text in REASONS.values() if reasons.contains_reason(text, reason)] == [reason]
+
+
+def test_a_reason_without_words_cannot_be_searched():
+    with pytest.raises(ValueError, match="no words of its own"):
+        reasons.contains_reason("anything", "{wanted}.")
+
+
+def test_a_call_that_needed_a_user_is_told_from_one_that_a_rule_or_a_user_refused():
+    assert was_unattended(f"The user said no: {reasons.UNATTENDED_DENIAL}")
+    assert was_unattended(f"exit code 1\n{reasons.UNATTENDED_BLOCK.format(wanted='example.org')}")
+    assert not was_unattended(reasons.BLOCKED.format(wanted="example.org"))
+    assert not was_unattended(reasons.USER_DENIED)
+    assert is_forbidden_by_rule(reasons.RULE_FORBIDS.format(rule="shell(rm)"))
+    assert not is_forbidden_by_rule(reasons.RULE_ASKS.format(rule="shell(rm)"))

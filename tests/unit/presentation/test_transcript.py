@@ -8,6 +8,7 @@ import pytest
 from outrider.presentation.item_views import part_view
 from outrider.presentation.items import (
     LIVE_OUTPUT_LINES,
+    MAX_DAMAGE_NOTICES,
     CommandItem,
     FileItem,
     NoticeItem,
@@ -15,6 +16,8 @@ from outrider.presentation.items import (
     TextItem,
     ToolCallItem,
     UserItem,
+    damage_notice,
+    damage_notices,
     event_notice,
     file_name,
     file_summary,
@@ -24,7 +27,7 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.share_page import render_share_page
 from outrider.presentation.transcript import TranscriptView
-from outrider.sessions.records import SessionTranscript, StoredSession
+from outrider.sessions.records import DamagedRow, SessionTranscript, StoredSession
 from outrider.tui.rendering.items import item_lines
 from outrider.tui.theme import DARK
 from outrider.types.codec import UnknownPart
@@ -46,6 +49,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessStartedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
     ToolExecutionStartedEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
@@ -445,3 +449,29 @@ def test_a_wait_is_counted_down_and_silence_is_shown():
     assert view.activity.label == "reading the prompt 24 %"
     view.apply(PartDeltaEvent(session_id=SESSION, message_id="m", part_id="p", delta="x"))
     assert view.activity.retry_text == ""
+
+
+def test_many_damaged_rows_are_named_up_to_a_limit_and_then_counted():
+    rows = tuple(DamagedRow("part", str(number), "m", "no JSON", b"{") for number in range(MAX_DAMAGE_NOTICES + 3))
+    notices = [notice.text for notice in damage_notices(SessionTranscript(StoredSession(), [], rows))]
+    assert len(notices) == MAX_DAMAGE_NOTICES + 1
+    assert (notices[0], notices[-1]) == ("a damaged part is skipped: no JSON", "3 more damaged rows skipped")
+    assert list(damage_notices(SessionTranscript(StoredSession(), []))) == []
+
+
+def test_notices_about_older_messages_are_above_them():
+    view = TranscriptView(SESSION)
+    older = Message("assistant", [TextPart("hello")])
+    assert view.prepend([older], [damage_notice("part", "no JSON")]) == 2
+    assert [type(item) for item in view.items] == [NoticeItem, TextItem]
+
+
+def test_the_notice_names_each_server_that_cannot_be_used():
+    servers = [
+        {"name": "web", "state": "ready", "error": ""},
+        {"name": "db", "state": "failed", "error": "no such file"},
+        {"name": "new", "state": 3},
+    ]
+    notice = event_notice(SessionUpdatedEvent(session_id=SESSION, changes={"mcp_servers": servers}))
+    assert notice is not None
+    assert notice.text == "MCP: db is not available (failed): no such file; new is in an unknown state"

@@ -1,10 +1,14 @@
-"""Texts that are followed from any position are complete, whatever is stored or missed meanwhile."""
+"""Texts that are followed from any position are complete, whatever is stored or missed meanwhile, and every kind of
+stored change has an effect."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.remote.mirror import TextDeltaTracker
-from outrider.types.events import Event, PartDeltaEvent, PartUpdatedEvent
+from outrider.remote.mirror import SessionMirror, StoredChange, TextDeltaTracker
+from outrider.sessions.records import DamagedChange, DamagedRow, SessionTranscript, StoredSession, decode_change
+from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
+from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
 
@@ -66,3 +70,25 @@ def test_no_letter_is_missing_or_doubled(steps: list[tuple[str, str]], started: 
 
 def test_a_text_that_was_never_shown_is_reported_by_its_value():
     assert TextDeltaTracker("s").finish_text(part("all at once")) == []
+
+
+def mirror() -> SessionMirror:
+    async def no_messages() -> list[Message]:
+        return []
+
+    return SessionMirror(SessionTranscript(StoredSession(id="s"), []), no_messages)
+
+
+async def test_a_damaged_row_of_the_server_is_reported_as_everywhere():
+    sent = msgspec.to_builtins(DamagedChange(7, DamagedRow("part", "p", "m", "no JSON", b"{")))
+    followed = mirror()
+    (event,) = await followed.apply_change(StoredChange(7, decode_change(sent)))
+    assert isinstance(event, ErrorEvent)
+    assert (event.error_type, event.message) == ("DamagedRow", "a damaged part is skipped: no JSON")
+    assert followed.seq == 7
+
+
+async def test_a_change_of_a_newer_server_is_counted_and_ignored():
+    followed = mirror()
+    assert await followed.apply_change(StoredChange(8, decode_change({"type": "hologram", "seq": 8}))) == []
+    assert followed.seq == 8

@@ -17,7 +17,7 @@ from outrider.errors import PartValidationError, StoreError, StoreVersionError
 from outrider.presentation.share_page import render_share_page
 from outrider.sessions.export import export_session, import_session, stream_export
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import SessionTranscript, StoredSession
+from outrider.sessions.records import DamagedRow, SessionTranscript, StoredSession
 from outrider.sessions.session import SessionTime
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import UnknownPart
@@ -227,6 +227,10 @@ def test_the_page_may_load_and_run_nothing():
 
 def test_an_empty_session_and_a_damaged_one_can_be_shared():
     assert "A session" in render_share_page(SessionTranscript(StoredSession(), []))
+    damaged = DamagedRow("part", "p", "m", "no <JSON>", b"{")
+    assert "a damaged part is skipped: no &lt;JSON&gt;" in render_share_page(
+        SessionTranscript(StoredSession(), [], (damaged,))
+    )
 
 
 @pytest.mark.slow

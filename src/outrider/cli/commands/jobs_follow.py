@@ -40,6 +40,7 @@ from outrider.presentation.items import (
     part_item,
 )
 from outrider.presentation.tool_calls import call_title
+from outrider.presentation.turn_updates import missing_text
 from outrider.types.codec import AnyPart
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -233,7 +234,8 @@ class JobTextPrinter:
         before = self._shown.get(item.id, "")
         if item.text == before or (draft and not self._output.is_free_for(item.id)):
             return  # another part is streaming; this one is printed when it is complete
-        self._output.write(item.id, item.text.removeprefix(before))
+        missing = missing_text(before, item.text)
+        self._output.write(item.id, item.text if missing is None else missing)
         self._shown[item.id] = item.text
         if not draft:
             self._output.release()

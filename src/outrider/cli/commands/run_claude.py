@@ -3,7 +3,7 @@
 docs/stream-json.md lists what is supported. Sessions of called agents appear as messages with the id of their call."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any, assert_never, cast
 
 import msgspec
 
@@ -27,16 +27,30 @@ from outrider.cli.commands.run_stream import (
 )
 from outrider.errors import LimitReachedError, OutputMismatch
 from outrider.presentation.tool_calls import vendor_tool_use
+from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.events import (
+    ActivityEvent,
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    CallProgressEvent,
     ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    FilesRestoredEvent,
+    LLMRequestEvent,
     LLMResponseEvent,
+    LoopCompletedEvent,
+    MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
+    StandardEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
+    is_standard_event,
 )
 from outrider.types.ids import new_id
 from outrider.types.parts import (
@@ -47,7 +61,6 @@ from outrider.types.parts import (
     Tokens,
     ToolPart,
     is_withdrawn,
-    tool_result,
 )
 from outrider.types.tool_state import make_data_url
 from outrider.types.validate import is_object
@@ -79,6 +92,24 @@ _PERMISSION_MODES = {
 }
 
 
+_ChunkedEvent = PartDeltaEvent | RetryScheduledEvent | LLMResponseEvent
+_UnwrittenEvent = (  # Claude Code has no line for them; the last line has the error
+    ActivityEvent
+    | CallProgressEvent
+    | LoopCompletedEvent
+    | LLMRequestEvent
+    | MessageAddedEvent
+    | PartDeltaEvent
+    | PartUpdatedEvent
+    | BudgetExceededEvent
+    | ErrorEvent
+    | AgentCalledEvent
+    | AgentReturnedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+)
+
+
 def tool_name(name: str) -> str:
     """Return the name that Claude Code has for a built-in tool with the same purpose."""
     return _TOOL_NAMES.get(name, name)
@@ -93,7 +124,7 @@ class ClaudeStreamPrinter:
         self._answers = AnswerCollector()
         self._chunks = ChunkEncoder() if deltas else None
         self._session = ""
-        self._ended_calls: set[str] = set()
+        self._calls = CallReporter()
         self._requests: dict[str, _OpenRequest] = {}
 
     def start(self, info: RunInfo) -> None:
@@ -121,9 +152,13 @@ class ClaudeStreamPrinter:
         self._sessions.on_event(event)
         self._answers.on_event(event)
         parent = self._sessions.parent_call(event) or None
-        if self._chunks is not None:
+        if self._chunks is not None and isinstance(event, _ChunkedEvent):
             for chunk in self._chunks.encode_event(event):
                 self._write("stream_event", event=chunk, parent_tool_use_id=parent)
+        if is_standard_event(event):
+            self._write_event(event, parent)
+
+    def _write_event(self, event: StandardEvent, parent: str | None) -> None:
         match event:
             case LLMResponseEvent():
                 self._write_answer(event, parent)
@@ -142,7 +177,7 @@ class ClaudeStreamPrinter:
             case SessionUpdatedEvent():
                 self._on_question(event)
             case _:
-                pass
+                _ignored: _UnwrittenEvent = event
 
     def finish(self, result: HeadlessResult) -> None:
         subtype = _result_subtype(result)
@@ -238,15 +273,19 @@ class ClaudeStreamPrinter:
         self._write("assistant", message=message, parent_tool_use_id=parent)
 
     def _write_result(self, call: ToolPart, parent: str | None) -> None:
-        result = tool_result(call)
-        if result is None or call.id in self._ended_calls or is_withdrawn(call):
-            return
-        self._ended_calls.add(call.id)
-        block = {"type": "tool_result", "tool_use_id": call.call_id, "content": result.content}
-        message = {"role": "user", "content": [{**block, "is_error": result.is_error}]}
-        metadata = getattr(call.state, "metadata", {})
-        details = {"diff": metadata["diff"]} if metadata.get("diff") else result.content
-        self._write("user", message=message, parent_tool_use_id=parent, tool_use_result=details)
+        if is_withdrawn(call):
+            return  # no message has the call
+        for update in self._calls.call_updates(call):
+            match update:
+                case CallStarted():
+                    pass  # the message of its answer has the call
+                case CallEnded(result=result, state=state):
+                    block = {"type": "tool_result", "tool_use_id": call.call_id, "content": result.content}
+                    message = {"role": "user", "content": [{**block, "is_error": result.is_error}]}
+                    details = {"diff": diff} if (diff := state.metadata.get("diff")) else result.content
+                    self._write("user", message=message, parent_tool_use_id=parent, tool_use_result=details)
+                case _:
+                    assert_never(update)
 
     def _on_question(self, event: SessionUpdatedEvent) -> None:
         match event.changes:
@@ -311,7 +350,7 @@ class ChunkEncoder:
     def __init__(self) -> None:
         self._blocks: dict[str, dict[str, int]] = {}
 
-    def encode_event(self, event: Event) -> Iterator[Line]:
+    def encode_event(self, event: _ChunkedEvent) -> Iterator[Line]:
         match event:
             case PartDeltaEvent():
                 yield from self._text_chunk(event)
@@ -323,7 +362,7 @@ class ChunkEncoder:
                 changes = {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage}
                 yield from self._close_message(event.session_id, changes)
             case _:
-                pass
+                assert_never(event)
 
     def _text_chunk(self, event: PartDeltaEvent) -> Iterator[Line]:
         if event.session_id not in self._blocks:

@@ -50,25 +50,17 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
     @property
     def needed_approval(self) -> bool:
-        """Whether no user was available to approve it. Searches the text: a remote server stores our denial as a user's
-        answer with a prefix."""
-        from outrider.presentation import approvals as reasons  # lazy: most runs have no refused call
+        """Whether no user was available to approve it."""
+        from outrider.presentation.approvals import was_unattended  # lazy: most runs have no refused call
 
-        unattended = (
-            reasons.UNATTENDED_DENIAL,
-            reasons.UNATTENDED_OUTCOME,
-            reasons.UNATTENDED_WRITE,
-            reasons.UNATTENDED_BLOCK.partition("{wanted}")[2],
-            reasons.UNATTENDED_PREDICTED.partition("{effect}")[0],
-        )
-        return any(text in self.error for text in unattended)
+        return was_unattended(self.error)
 
     @property
     def is_forbidden(self) -> bool:
         """Whether a rule forbids it, so that no approval would allow it."""
-        from outrider.presentation.approvals import RULE_FORBIDS
+        from outrider.presentation.approvals import is_forbidden_by_rule
 
-        return RULE_FORBIDS.partition("{rule}")[0] in self.error
+        return is_forbidden_by_rule(self.error)
 
 
 class ServerInfo(msgspec.Struct, frozen=True):

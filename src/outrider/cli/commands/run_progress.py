@@ -8,6 +8,7 @@ from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
 from outrider.presentation.formats import clean_line, format_elapsed, format_tokens
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
 from outrider.presentation.tool_calls import call_title
+from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     BudgetExceededEvent,
@@ -35,7 +36,7 @@ from outrider.types.parts import (
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import ToolError, ToolRunning
 
 if TYPE_CHECKING:
     from outrider.presentation.activity import SessionActivity
@@ -53,7 +54,7 @@ class ProgressPrinter:
         self._console = console
         self._verbose = verbose
         self._session = session_id
-        self._started_calls: set[str] = set()
+        self._calls = CallReporter("running")
         self._text = ""  # of the main agent; printed when a call follows, because the last one goes to stdout
         self._activity = _create_activity() if console.err_is_terminal and session_id else None
         self._timer: asyncio.TimerHandle | None = None
@@ -118,20 +119,18 @@ class ProgressPrinter:
                 assert_never(part)
 
     def _print_call(self, call: ToolPart) -> None:
-        match call.state:
-            case ToolRunning(input=arguments):
-                if call.id not in self._started_calls:
-                    self._started_calls.add(call.id)
-                    self._print_intermediate_text(call)
-                    self._print_line(f"▸ {call_title(call.tool, arguments)}")
-            case ToolError() if is_withdrawn(call):
-                return  # the line of the retry reports it
-            case ToolError(reason=reason, error=error):
-                self._print_line(f"✗ {call.tool} {reason}: {error}", "red")
-            case ToolPending() | ToolCompleted():
-                return
-            case _:
-                assert_never(call.state)
+        for update in self._calls.call_updates(call):
+            match update:
+                case CallStarted():
+                    if isinstance(call.state, ToolRunning):  # the line of the error names a call that never ran
+                        self._print_intermediate_text(call)
+                        self._print_line(f"▸ {call_title(call.tool, call.state.input)}")
+                case CallEnded(state=ToolError(reason=reason, error=error)):
+                    self._print_line(f"✗ {call.tool} {reason}: {error}", "red")
+                case CallEnded():
+                    pass  # only a failure has a line
+                case _:
+                    assert_never(update)
 
     def _print_intermediate_text(self, call: ToolPart) -> None:
         if self._text.strip() and call.session_id == self._session:

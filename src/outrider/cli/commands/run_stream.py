@@ -2,7 +2,7 @@
 docs/stream-json.schema.json is its JSON schema."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, assert_never, cast
+from typing import Any, assert_never
 
 import msgspec
 
@@ -17,6 +17,7 @@ from outrider.cli.commands.run_output import (
 )
 from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.tool_calls import vendor_tool_use
+from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
@@ -56,8 +57,8 @@ from outrider.types.events import (
     is_standard_event,
 )
 from outrider.types.ids import now_ms
-from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn, tool_result
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, working_time
+from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn
+from outrider.types.tool_state import ToolError, working_time
 
 _COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
 _FINISHES = frozenset({"stop", "tool_use", "length", "refusal", "other", "aborted"})
@@ -95,7 +96,7 @@ class AnswerCollector:
                 for part_id in event.withdrawn:
                     self._open.get(event.session_id, {}).pop(part_id, None)
             case _:
-                pass
+                pass  # it has no part of an answer
 
     def close_answer(self, session_id: str) -> CollectedAnswer:
         """Return the answer of a step that has ended."""
@@ -150,7 +151,7 @@ class StreamEventEncoder:
         self._deltas = deltas
         self._sessions = SessionTree()
         self._answers = AnswerCollector()
-        self._reported_calls: set[str] = set()
+        self._calls = CallReporter()
         self._streamed_parts: set[str] = set()
         self._time = 0
 
@@ -175,7 +176,7 @@ class StreamEventEncoder:
 
     def _event_lines(self, event: Event) -> Iterable[tuple[str, OutputLine]]:
         if is_standard_event(event):
-            return self._standard_lines(cast("StandardEvent", event))
+            return self._standard_lines(event)
         fields = {name: value for name, value in event.to_dict().items() if name not in _COMMON_EVENT_FIELDS}
         return [("event", {"name": event.event_type, "data": fields})]
 
@@ -271,26 +272,25 @@ class StreamEventEncoder:
 
     def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
         """Yield the `tool_call` and `tool_result` objects of a call, each once."""
-        state = call.state
         fields: OutputLine = {"call_id": call.call_id, "tool": call.tool}
         ids: OutputLine = {"message_id": call.message_id, "part_id": call.id}
-        if is_withdrawn(call) and call.id not in self._reported_calls:
-            return
-        if call.id not in self._reported_calls and not (isinstance(state, ToolPending) and state.phase == "streaming"):
-            self._reported_calls.add(call.id)
-            yield "tool_call", {**fields, "input": state.input, **ids}
-        result = tool_result(call)
-        if result is not None and isinstance(state, ToolCompleted | ToolError):
-            ended = {
-                "output": result.content,
-                "is_error": result.is_error,
-                "reason": state.reason if isinstance(state, ToolError) else None,
-                "duration_ms": working_time(state),
-                "diff": _text_or_none(state.metadata.get("diff")),
-                "exit_code": state.metadata.get("exit_code"),
-                "child_session_id": _text_or_none(state.metadata.get("child_session_id")),
-            }
-            yield "tool_result", {**fields, **ended, **ids}
+        for update in self._calls.call_updates(call):
+            match update:
+                case CallStarted():
+                    yield "tool_call", {**fields, "input": call.state.input, **ids}
+                case CallEnded(result=result, state=state):
+                    ended = {
+                        "output": result.content,
+                        "is_error": result.is_error,
+                        "reason": state.reason if isinstance(state, ToolError) else None,
+                        "duration_ms": working_time(state),
+                        "diff": _text_or_none(state.metadata.get("diff")),
+                        "exit_code": state.metadata.get("exit_code"),
+                        "child_session_id": _text_or_none(state.metadata.get("child_session_id")),
+                    }
+                    yield "tool_result", {**fields, **ended, **ids}
+                case _:
+                    assert_never(update)
 
     def _is_unstreamed_text(self, part: TextPart) -> bool:
         """Whether the part is a complete text that was not streamed as deltas."""

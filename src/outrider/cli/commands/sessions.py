@@ -225,7 +225,7 @@ def show_session(arguments: Namespace) -> int:
 
 def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the lines of a transcript: title, messages, damaged rows and usage."""
-    from outrider.presentation.items import message_items
+    from outrider.presentation.items import damage_notices, message_items
 
     session = transcript.session
     yield truncate_text(session.title or "(no title)", width), "bold"
@@ -239,8 +239,8 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
         yield _message_heading(message), "cyan" if message.role == "user" else "green"
         for item in message_items(message):
             yield from _item_lines(item, width, full=full)
-    for row in transcript.damaged:
-        yield f"a damaged {row.kind} is skipped: {row.error}", "yellow"
+    for notice in damage_notices(transcript):
+        yield notice.text, NOTICE_STYLES[notice.level]
     yield "", ""
     yield (
         (

@@ -15,6 +15,7 @@ from outrider.engine.archive import Approval, SessionFilter
 from outrider.engine.frontend import read_conversation, was_cut_off
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.presentation.approvals import approval_view
+from outrider.presentation.turn_updates import CallEnded, CallStarted
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest, SseResponse
 from outrider.server.routes.openai import (
     KEEPALIVE_FRAME,
@@ -29,8 +30,6 @@ from outrider.server.routes.sessions import find_original
 from outrider.server.turn_stream import (
     ApprovalReply,
     ApprovalsNeeded,
-    CallEnded,
-    CallStarted,
     StillRunning,
     TextChunk,
     TurnFinished,
@@ -105,7 +104,7 @@ class AguiEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     code: str | None = None
 
 
-class _AguiRunBuilder:
+class AguiRunBuilder:
     """Converts the items of a turn into events of a run. `announced` are calls that the run before has shown."""
 
     def __init__(self, run: AguiRun, announced: set[str]) -> None:
@@ -120,13 +119,13 @@ class _AguiRunBuilder:
         match item:
             case TextChunk():
                 yield from self._add_text(item)
-            case CallStarted():
+            case CallStarted(part=call):
                 yield from self._close_message()
-                yield from self._announce_call(item.call_id, item.tool, item.input)
-            case CallEnded():
-                kind, message_id = "TOOL_CALL_RESULT", f"result-{item.call_id}"
+                yield from self._announce_call(call.call_id, call.tool, call.state.input)
+            case CallEnded(part=call, state=state):
+                kind, message_id = "TOOL_CALL_RESULT", f"result-{call.call_id}"
                 yield AguiEvent(
-                    type=kind, message_id=message_id, tool_call_id=item.call_id, content=item.output, role="tool"
+                    type=kind, message_id=message_id, tool_call_id=call.call_id, content=state.text, role="tool"
                 )
             case ApprovalsNeeded():
                 yield from self._close_message()
@@ -216,10 +215,10 @@ async def run_agui_agent(request: RouteRequest[NoPayload, AguiRun]) -> SseRespon
             )
 
     items = request.turns.follow(session_id, begin)
-    return SseResponse(_agui_frames(items, _AguiRunBuilder(run, announced)), (session_id,))
+    return SseResponse(_agui_frames(items, AguiRunBuilder(run, announced)), (session_id,))
 
 
-async def _agui_frames(items: AsyncGenerator[TurnItem, None], builder: _AguiRunBuilder) -> AsyncGenerator[bytes, None]:
+async def _agui_frames(items: AsyncGenerator[TurnItem, None], builder: AguiRunBuilder) -> AsyncGenerator[bytes, None]:
     yield data_frame(builder.start())
     async with aclosing(items):
         try:

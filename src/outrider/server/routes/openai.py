@@ -16,14 +16,13 @@ from outrider.engine.engine import Engine
 from outrider.engine.frontend import read_conversation
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.presentation.approvals import approval_view
+from outrider.presentation.turn_updates import CallEnded, CallStarted
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest, SseResponse
 from outrider.server.event_stream import find_root_session
 from outrider.server.routes.sessions import choose_workspace
 from outrider.server.turn_stream import (
     ApprovalReply,
     ApprovalsNeeded,
-    CallEnded,
-    CallStarted,
     StillRunning,
     TextChunk,
     TurnFinished,
@@ -496,7 +495,7 @@ class ResponsesEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: tuple[str, ...] | None = None
 
 
-class _ResponseBuilder:
+class ResponseBuilder:
     """Builds one response and its events from the items of a turn."""
 
     def __init__(self, head: Fields) -> None:
@@ -515,11 +514,11 @@ class _ResponseBuilder:
         match item:
             case TextChunk(is_reasoning=False):
                 yield from self._add_text(item)
-            case CallStarted():
+            case CallStarted(part=part):
                 yield from self._close_message()
-                call = OutputCall(item.call_id, item.tool, _encode(item.input).decode(), status="in_progress")
-                self._calls[item.call_id] = len(self._output)
-                yield from self._add_item(call)
+                given = _encode(part.state.input).decode()
+                self._calls[part.call_id] = len(self._output)
+                yield from self._add_item(OutputCall(part.call_id, part.tool, given, status="in_progress"))
             case CallEnded():
                 yield self._end_call(item)
             case ApprovalsNeeded():
@@ -568,11 +567,12 @@ class _ResponseBuilder:
         yield self._event("response.output_item.added", output_index=len(self._output) - 1, item=item)
 
     def _end_call(self, item: CallEnded) -> ResponsesEvent:
-        position = self._calls.pop(item.call_id)
-        given = _encode(item.input).decode()
-        output, error = (None, CallFailure(item.output)) if item.is_error else (item.output, None)
-        status = "failed" if item.is_error else "completed"
-        call = OutputCall(item.call_id, item.tool, given, output, error, status)
+        part, state = item.part, item.state
+        position = self._calls.pop(part.call_id)
+        given = _encode(state.input).decode()
+        output, error = (None, CallFailure(state.text)) if item.result.is_error else (state.text, None)
+        status = "failed" if item.result.is_error else "completed"
+        call = OutputCall(part.call_id, part.tool, given, output, error, status)
         self._output[position] = call
         return self._event("response.output_item.done", output_index=position, item=call)
 
@@ -648,7 +648,7 @@ async def create_response(request: RouteRequest[NoPayload, ResponsesRequest]) ->
         "previous_response_id": body.previous_response_id,
         "instructions": body.instructions,
     }
-    builder, items = _ResponseBuilder(head), request.turns.follow(session_id, begin, aborts=bool(body.stream))
+    builder, items = ResponseBuilder(head), request.turns.follow(session_id, begin, aborts=bool(body.stream))
     if body.stream:
         return SseResponse(_response_frames(items, builder), (session_id,))
     async with aclosing(items):
@@ -659,7 +659,7 @@ async def create_response(request: RouteRequest[NoPayload, ResponsesRequest]) ->
 
 
 async def _response_frames(
-    items: AsyncGenerator[TurnItem, None], builder: _ResponseBuilder
+    items: AsyncGenerator[TurnItem, None], builder: ResponseBuilder
 ) -> AsyncGenerator[bytes, None]:
     for event in builder.start():
         yield data_frame(event, event.type)

@@ -49,7 +49,7 @@ class OutriderError(Exception):
         self.details = details
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how a copy is made, for `pickle` and `copy`: without `__init__`, whose parameters differ by class. A
+        """Returns how a copy is made, for `pickle` and `copy`: without `__init__`, whose parameters differ by class. A
         process pool that cannot unpickle an error loses all of its workers."""
         return _create_error, (type(self), self.args), self.__dict__
 
@@ -79,7 +79,7 @@ FailureReason = Literal["failed", "timeout", "rejected", "denied", "interrupted"
 
 
 class ToolFailure(OutriderError):
-    """Raise this inside a tool: the call ends in error and the model reads the message.
+    """Raises this inside a tool: the call ends in error and the model reads the message.
 
     `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome,
     `denied` if no user could be asked and `interrupted` if it is not known which effects the call had."""

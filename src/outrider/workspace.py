@@ -190,7 +190,7 @@ class Workspace:
         return await self.engine.prompt(self.session_id, content, output_type=output_type, **options)
 
     async def plan(self) -> ProposedPlan | None:
-        """Return the plan that the last turn in plan mode proposed and that has no answer yet."""
+        """Returns the plan that the last turn in plan mode proposed and that has no answer yet."""
         return await self.engine.plan(self.session_id)
 
     async def accept_plan(self, changed: str | None = None) -> RunResult[str]:

@@ -111,7 +111,7 @@ class RunBudget:
         return BudgetReservation(prompt_tokens + (output or 0), cost, output)
 
     def remaining_allowance(self, depth: int, reservation: BudgetReservation) -> dict[str, Any]:
-        """Return what an agent at this depth may still use, as keyword arguments for a RequestAllowance."""
+        """Returns what an agent at this depth may still use, as keyword arguments for a RequestAllowance."""
         limits = self.limits
         return {
             "depth": max(limits.depth - depth, 0),
@@ -151,8 +151,8 @@ class RunBudget:
         return left if max_output is None else min(max_output, left)
 
     def _output_for_cost(self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None) -> int | None:
-        """Return the output tokens that the cost limit allows. Raises LimitReachedError for an unknown price, because a
-        limit cannot be enforced without one."""
+        """Returns the output tokens that the cost limit allows. Raises LimitReachedError for an unknown price, because
+        a limit cannot be enforced without one."""
         spent = self.usage.total_cost
         if price is None or spent is None or self.limits.cost is None:
             raise LimitReachedError("cost", self.limits.cost, "the price of this model is not known")

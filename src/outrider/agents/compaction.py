@@ -300,7 +300,7 @@ class ContextCompactor:
         self._instructions = ""
 
     def is_due(self) -> bool:
-        """Return whether the prompt is close to the context limit of the model."""
+        """Returns whether the prompt is close to the context limit of the model."""
         pricing, agent = self._run.pricing, self._context.agent
         if estimate_prompt_tokens(self._context) < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
             return False
@@ -313,7 +313,7 @@ class ContextCompactor:
         )
 
     def can_compact(self, *, auto: bool = True, whole: bool = False) -> bool:
-        """Return whether there are messages before the tail that are not summarized yet."""
+        """Returns whether there are messages before the tail that are not summarized yet."""
         start = self._tail_start(auto=auto, whole=whole)
         return start > last_compaction_position(self._context.session.messages)
 
@@ -340,7 +340,7 @@ class ContextCompactor:
         raise error
 
     def _can_shorten(self, *, whole: bool) -> bool:
-        """Return whether a compaction can shorten the prompt. If it replaces the last input, it must replace a long
+        """Returns whether a compaction can shorten the prompt. If it replaces the last input, it must replace a long
         text. The state of the workspace does not count: otherwise a long path would turn a short question into a
         summary."""
         if not self.can_compact(whole=whole):
@@ -416,7 +416,7 @@ class ContextCompactor:
             context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
 
     async def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
-        """Return the compaction with as much carried text as still shortens the prompt; None if none does."""
+        """Returns the compaction with as much carried text as still shortens the prompt; None if none does."""
         from outrider.agents.carried_context import RemovedTexts, carried_budget, carry_over  # lazy: rarely needed
 
         history = self._context.session.messages
@@ -440,7 +440,7 @@ class ContextCompactor:
         return None
 
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
-        """Return the message that carries the summary. It has the user role, the summary request and its usage."""
+        """Returns the message that carries the summary. It has the user role, the summary request and its usage."""
         agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
         parts = [StepStartPart(request=self._sent), part] if self._sent else [part]
@@ -449,7 +449,7 @@ class ContextCompactor:
         return message
 
     def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
-        """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
+        """Returns the index of the first message that stays in the prompt. A compaction on request leaves the last turn
         only."""
         messages = self._context.session.messages
         if whole:
@@ -472,14 +472,14 @@ class ContextCompactor:
         return _state_tokens(call.state, self._result_limit)
 
     def _context_limit(self) -> int | None:
-        """Return the context window of the model, or the size of the smallest prompt that was too long for it: servers
+        """Returns the context window of the model, or the size of the smallest prompt that was too long for it: servers
         may have smaller windows than the catalog says."""
         agent = self._context.agent
         limits = (self._run.pricing.context_limit(agent), self._context.overflow_sizes.get(_model_name(agent)))
         return min((limit for limit in limits if limit is not None), default=None)
 
     async def _request_summary(self, old: list[Message], *, overflow: bool) -> Message:
-        """Return the summary of the messages. If they are too long for one request, they are shortened; on an outage,
+        """Returns the summary of the messages. If they are too long for one request, they are shortened; on an outage,
         the next model of the agent's list writes the summary and continues."""
         histories = self._summary_histories(old, overflow=overflow)
         history = next(histories)
@@ -498,7 +498,7 @@ class ContextCompactor:
                 self._continue_with(fallback, str(error))
 
     def _summary_histories(self, old: Sequence[Message], *, overflow: bool) -> Iterator[list[Message]]:
-        """Yield the messages to summarize, each time shorter."""
+        """Yields the messages to summarize, each time shorter."""
         history = apply_compaction(old)
         if not overflow:
             yield history
@@ -578,7 +578,7 @@ def _model_name(agent: Agent) -> str:
 
 
 def _first_line(summary: str) -> str:
-    """Return what a summary begins with, without its headings, as the short summary of its message."""
+    """Returns what a summary begins with, without its headings, as the short summary of its message."""
     lines = (line.strip() for line in summary.splitlines())
     return _cut(next((line for line in lines if line and not line.startswith("#")), ""), MAX_SHORT_SUMMARY)
 

@@ -68,7 +68,7 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
 
 
 def _running_agent(context: ref[AgentContext]) -> AgentContext:
-    """Return the context of the agent whose call runs."""
+    """Returns the context of the agent whose call runs."""
     found = context()
     assert found is not None
     return found
@@ -167,7 +167,7 @@ class AgentDelegation:
         )
 
     def _input_files(self) -> list[FilePart]:
-        """Return copies of the files of the caller's first input; the callee gets them too."""
+        """Returns copies of the files of the caller's first input; the callee gets them too."""
         first = next((m for m in self._context.session.messages if m.role == "user"), None)
         files = first.get_parts_by_type(FilePart) if first else []
         return [
@@ -295,7 +295,7 @@ def open_agent_context(
 
 
 def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent], mode: Mode) -> bool:
-    """Return whether a delegation tool is sent to the model. `call_agent` and `finish` need other agents; `task` also
+    """Returns whether a delegation tool is sent to the model. `call_agent` and `finish` need other agents; `task` also
     works with a copy of the same agent. A user's tool named `task` replaces ours."""
     if delegate.name != TASK_TOOL:
         return bool(others)
@@ -304,7 +304,7 @@ def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent], 
 
 
 def advertised_tools(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
-    """Return the tools whose schemas are sent to the model. Each schema costs tokens in every request, so of two file
+    """Returns the tools whose schemas are sent to the model. Each schema costs tokens in every request, so of two file
     editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell; tools
     on demand are found by a search. Omitted tools still run when the model calls them."""
     trained, other = ("apply_patch", "edit") if _prefers_patches(agent.model) else ("edit", "apply_patch")

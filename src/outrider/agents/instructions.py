@@ -37,7 +37,7 @@ _ADDITIONAL = "Additional instructions for this answer:\n\n{text}"
 
 
 def additional_instructions(text: str) -> TextPart:
-    """Return the part of an input that has instructions for its turn only."""
+    """Returns the part of an input that has instructions for its turn only."""
     return TextPart(_ADDITIONAL.format(text=text.strip()), synthetic=True, metadata={INSTRUCTIONS: True})
 
 
@@ -76,14 +76,14 @@ def describe_input(
 
 
 def _find_mentions(message: Message, agents: Collection[str]) -> list[AgentPart]:
-    """Return the agents that the user's words name with an @."""
+    """Returns the agents that the user's words name with an @."""
     texts = [part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic and "@" in part.text]
     found = (match for text in texts for match in _MENTION.finditer(text) if match[1] in agents)
     return [AgentPart(match[1], TextRange(match[0], match.start(), match.end())) for match in found]
 
 
 def _note_settings(message: Message, session: Session, agent: Agent, run: Callable[[], RunContext]) -> bool:
-    """Return whether the settings were added."""
+    """Returns whether the settings were added."""
     model = f"{agent.provider}/{agent.model}"
     now = PromptSettings(agent=agent.name, mode=session.mode, approval=session.approval, model=model)
     found = [settings for _, settings in _find_settings(session)]
@@ -149,7 +149,7 @@ def _find_settings(session: Session) -> list[tuple[int, PromptSettings]]:
 
 
 def base_mode(agent: str, session: Session) -> Mode:
-    """Return the mode that the system prompt of an agent describes: that of its first turn, or that at the last
+    """Returns the mode that the system prompt of an agent describes: that of its first turn, or that at the last
     compaction, which starts a new prefix; the current one for sessions of earlier versions."""
     found, compacted = _find_settings(session), _last_compaction(session.messages)
     for position, settings in reversed(found):
@@ -161,7 +161,7 @@ def base_mode(agent: str, session: Session) -> Mode:
 
 
 def widest_mode(agent: str, session: Session) -> Mode:
-    """Return the mode whose tools are sent to the model: the one with the most rights that its prompts had. Calls of
+    """Returns the mode whose tools are sent to the model: the one with the most rights that its prompts had. Calls of
     tools that the current mode does not have are denied."""
     modes: list[Mode] = [
         settings.mode for _, settings in _find_settings(session) if settings.announced or settings.agent == agent
@@ -170,7 +170,7 @@ def widest_mode(agent: str, session: Session) -> Mode:
 
 
 def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
-    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
+    """Returns the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
     or checked by the gate."""
     named = agent.tools
     allowed = dict(tools) if named is None else {name: tool for name, tool in tools.items() if name in named}
@@ -184,7 +184,7 @@ def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[
 
 
 def build_system_prompt(agent: Agent, session: Session, run: RunContext) -> str:
-    """Return the system prompt of an agent without instructions that a function writes."""
+    """Returns the system prompt of an agent without instructions that a function writes."""
     mode = base_mode(agent.name, session)
     others = [other for other in run.agents.values() if other.name != agent.name and mode != "chat"]
     return system_prompt(agent, others, mode, notes=run.notes, prompts=run.prompts, rights=run.rights)
@@ -240,7 +240,7 @@ def _last_compaction(messages: Sequence[Message]) -> int:
 
 
 def _base_text(agent: str, session: Session) -> str:
-    """Return the text for the system prompt: the first one, or that at the last compaction, which starts a new
+    """Returns the text for the system prompt: the first one, or that at the last compaction, which starts a new
     prefix."""
     messages = session.messages
     before = _texts_of(agent, messages[: _last_compaction(messages)])

@@ -53,7 +53,7 @@ class OutputType:
         return OutputSchema(schema, short, from_type=self._adapter is not None)
 
     def parse_answer(self, text: str) -> Any:
-        """Return the value in the answer. Raises OutputMismatch if the text is not JSON or does not match the type."""
+        """Returns the value in the answer. Raises OutputMismatch if the text is not JSON or does not match the type."""
         if self.is_text:
             return text
         try:
@@ -76,7 +76,7 @@ class OutputType:
             raise OutputMismatch(str(error)) from error
 
     async def validate(self, value: Any, callbacks: CallbackRunner, context: SessionContext[Any]) -> Any:
-        """Return the value after all validators. Raises OutputMismatch with the message of one that rejects it, and
+        """Returns the value after all validators. Raises OutputMismatch with the message of one that rejects it, and
         CallbackError for one that fails."""
         for function in self.validators:
             name = f"the output validator {getattr(function, '__name__', type(function).__name__)}"
@@ -91,7 +91,7 @@ class OutputType:
         return value
 
     def parse_partial(self, text: str) -> Any:
-        """Return the value that the beginning of an answer has so far, or None. A list has its complete items."""
+        """Returns the value that the beginning of an answer has so far, or None. A list has its complete items."""
         beginning = text.lstrip()
         if beginning.startswith("["):
             beginning = f'{{"{_WRAPPER_FIELD}":{beginning}'
@@ -111,7 +111,7 @@ class OutputType:
         return None
 
     def repair_prompt(self, problem: OutputMismatch) -> str:
-        """Return the user message that asks the model for a valid answer."""
+        """Returns the user message that asks the model for a valid answer."""
         if self.schema is None:
             return f"Your answer was not accepted: {problem.message}. Answer again."
         schema = msgspec.json.encode(self.schema.schema).decode()
@@ -121,7 +121,7 @@ class OutputType:
         )
 
     def final_error(self, agent: str, problem: OutputMismatch) -> OutputMismatch:
-        """Return the error that ends a run: who answered, what was wanted, how often, and what was wrong."""
+        """Returns the error that ends a run: who answered, what was wanted, how often, and what was wrong."""
         wanted = "an accepted answer" if self.is_text else f"a value of {self.name}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return OutputMismatch(
@@ -138,8 +138,8 @@ def as_output_type(
     validators: OutputValidator | Sequence[OutputValidator] | None = None,
     attempts: int = DEFAULT_ATTEMPTS,
 ) -> OutputType | None:
-    """Return the requested type, None for plain text that no function checks. Raises ConfigurationError for a type that
-    no answer can have."""
+    """Returns the requested type, None for plain text that no function checks. Raises ConfigurationError for a type
+    that no answer can have."""
     if type(attempts) is not int or attempts < 1:
         raise ConfigurationError(f"output_attempts is a number from 1, got {attempts!r}")
     given: Any = (validators,) if callable(validators) else validators or ()
@@ -190,7 +190,7 @@ def _find_wrong_types(schema: Any) -> Iterator[Any]:
 
 
 def _takes_context(function: OutputValidator) -> bool:
-    """Return whether a validator takes the context of the session before the value."""
+    """Returns whether a validator takes the context of the session before the value."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):
@@ -221,7 +221,7 @@ def _decode_json(text: str) -> Any:
 
 
 def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
-    """Return the value without nulls for optional fields that accept none: an API that requires all fields asks for
+    """Returns the value without nulls for optional fields that accept none: an API that requires all fields asks for
     them. Raises OutputMismatch if it does not match the schema."""
     from outrider.tools.schema import find_schema_problem  # lazy: few programs pass a schema
 
@@ -232,7 +232,7 @@ def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
 
 
 def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema that a reference names, an empty one for what is no schema."""
+    """Returns the schema that a reference names, an empty one for what is no schema."""
     for _ in range(_MAX_REFERENCES):
         if not is_object(schema):
             return {}

@@ -165,7 +165,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set[asyncio.Task[Any]])
 
     def client_for(self, agent: Agent) -> ModelClient:
-        """Return the client of the agent's provider. The requests of every client are repeated after an error, and go
+        """Returns the client of the agent's provider. The requests of every client are repeated after an error, and go
         through the hook before requests."""
         client = self.clients[agent.provider]
         if not getattr(client, "repeats_requests", False):
@@ -249,7 +249,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
         return self if self.caller is None else self.caller.root
 
     def session_context(self) -> SessionContext[Any]:
-        """Return what functions of the program receive about the session."""
+        """Returns what functions of the program receive about the session."""
         session = self.session
         return SessionContext(
             deps=self.run.deps,
@@ -261,7 +261,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
         )
 
     def tool_context(self, call_id: str, report: Callable[[Progress], None] = lambda _: None) -> ToolContext[Any]:
-        """Return the context of a tool call."""
+        """Returns the context of a tool call."""
         session = self.session
         return ToolContext(
             session_id=session.id,
@@ -328,7 +328,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
                 self.enter_state("running_tools")
 
     def localize_event(self, event: Event, message_id: str) -> Event:
-        """Return an event from another process as an event of this session. An event without session id belongs to the
+        """Returns an event from another process as an event of this session. An event without session id belongs to the
         remote agent that answers for this one."""
         if event.session_id:
             return event
@@ -357,7 +357,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
 
 
 def fallback_agent(context: AgentContext, error: ProviderError) -> Agent | None:
-    """Return the agent with the next model of its list that can be reached, if another model may answer in spite of
+    """Returns the agent with the next model of its list that can be reached, if another model may answer in spite of
     this error. A name is PROVIDER/MODEL, or a model of the agent's provider."""
     if not isinstance(error, _FALLBACK_ERRORS):
         return None

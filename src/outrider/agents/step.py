@@ -101,7 +101,7 @@ class ModelStep:
         self.message = self._new_message()
 
     async def run(self) -> Message:
-        """Return the complete answer. A provider error or a cancellation is raised after all received parts are
+        """Returns the complete answer. A provider error or a cancellation is raised after all received parts are
         stored."""
         try:
             return await self._run_request()
@@ -260,7 +260,7 @@ class ModelStep:
         self._run.bus.publish(self._context.make_event(RetryScheduledEvent, call_id=self._id, **fields))
 
     def _failed_usage(self) -> Usage:
-        """Return the usage of a failed attempt and add it to that of the step."""
+        """Returns the usage of a failed attempt and adds it to that of the step."""
         assembler = self._assembler
         tokens = estimate_failed_tokens(self._context, assembler, self._context.session.messages[:-1])
         cost = assembler.withdrawn_cost
@@ -384,7 +384,7 @@ class ModelStep:
 
 
 def _withdraw_part(part: AnswerPart, now: int) -> AnswerPart:
-    """Return the part of a failed attempt as it is stored: no model and no tool sees it."""
+    """Returns the part of a failed attempt as it is stored: no model and no tool sees it."""
     metadata = {**part.metadata, WITHDRAWN: True}
     match part:
         case TextPart():

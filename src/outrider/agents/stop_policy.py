@@ -28,7 +28,7 @@ class StopPolicy:
         self._repetition = RepetitionDetector()
 
     async def end_after(self, answer: Message, calls: list[ToolPart]) -> TurnEnd | None:
-        """Return how the turn ends with this answer, or None if the model must be requested again.
+        """Returns how the turn ends with this answer, or None if the model must be requested again.
 
         `calls` are those of the answer; all of them have ended."""
         return await self._end_after_calls(calls) if calls else self._end_without_calls(answer)
@@ -68,7 +68,7 @@ class StopPolicy:
         return None
 
     def _repetition_limit(self, calls: list[ToolPart]) -> int | None:
-        """Return the highest limit of the called tools; None if one of them has none."""
+        """Returns the highest limit of the called tools; None if one of them has none."""
         tools = (self._context.tools.get(call.tool) for call in calls)
         own = [tool.options.repeats if tool else msgspec.UNSET for tool in tools]
         limits = [self._context.run.budget.limits.repeats if one is msgspec.UNSET else one for one in own]
@@ -86,7 +86,7 @@ class StopPolicy:
 
 
 def _is_doubled(times: int) -> bool:
-    """Return whether the number is FIRST_WARNING times a power of two."""
+    """Returns whether the number is FIRST_WARNING times a power of two."""
     factor, rest = divmod(times, FIRST_WARNING)
     return rest == 0 and factor & (factor - 1) == 0
 

@@ -46,7 +46,7 @@ class HookRunner:
         self._reported = turn_start(context.session.messages)
 
     async def run_before_call(self, call: ToolPart) -> dict[str, Any] | str | HookDecision:
-        """Return the input with which the call may run, a string with the reason for its denial, or the decision that
+        """Returns the input with which the call may run, a string with the reason for its denial, or the decision that
         it needs an approval."""
         hook = self._hooks.before_call
         if hook is None:
@@ -68,7 +68,7 @@ class HookRunner:
         return f"This call was refused: {wrong}. It was not run."
 
     async def run_after_call(self, call: ToolPart, output: str, *, is_error: bool) -> str:
-        """Return the result text that the model reads: the output, or the hook's replacement for it."""
+        """Returns the result text that the model reads: the output, or the hook's replacement for it."""
         hook = self._hooks.after_call
         if hook is None:
             return output
@@ -84,7 +84,7 @@ class HookRunner:
         self._reported = len(messages)
 
     async def continues_after_stop(self, end: TurnEnd) -> bool:
-        """Return whether the `on_stop` hook returned text; if so, add it as user message, so that the agent
+        """Returns whether the `on_stop` hook returned text; if so, add it as user message, so that the agent
         continues."""
         text = await self.run_on_stop(end)
         if text is None or not text.strip():
@@ -107,7 +107,7 @@ class HookRunner:
         return await self._call_text_hook("on_stop", self._hooks.on_stop, stop)
 
     async def _call_text_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> str | None:
-        """Return the text of a hook, None without one. Another value is reported as an error."""
+        """Returns the text of a hook, None without one. Another value is reported as an error."""
         returned, _ = await self._call_hook(name, hook, value)
         if returned is None or isinstance(returned, str):
             return returned
@@ -116,7 +116,7 @@ class HookRunner:
         return None
 
     async def _call_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> tuple[Any, str]:
-        """Return the value of the hook and "", or None and a description of the problem."""
+        """Returns the value of the hook and "", or None and a description of the problem."""
         try:
             return await self._context.run.callbacks.call(f"the hook {name}", hook, value), ""
         except CallbackError as error:
@@ -191,7 +191,7 @@ MAX_PREVIEW = 200
 
 
 def _check_arguments(call: ToolPart, tool: Tool) -> ApprovalVerdict | None:
-    """Return the verdict about a call with invalid arguments. No one is asked about it, and it is not a lack of
+    """Returns the verdict about a call with invalid arguments. No one is asked about it, and it is not a lack of
     rights."""
     try:
         tool.check_arguments(call.state.input)
@@ -307,13 +307,13 @@ class ToolCallRunner:
             await self._record_call(call.with_state(call.state.fail(message, self._run.clock(), reason="failed")))
 
     def _concurrency_slot(self, call: ToolPart) -> AbstractAsyncContextManager[Any]:
-        """Return the semaphore of parallel calls. Delegating calls do not take a slot: the calls of their callee would
+        """Returns the semaphore of parallel calls. Delegating calls do not take a slot: the calls of their callee would
         wait for it."""
         tool = self._context.tools.get(call.tool)
         return nullcontext() if tool is not None and tool.options.delegates else self._run.budget.calls
 
     async def _admit_call(self, call: ToolPart) -> ToolPart | None:
-        """Return the call as it will run, or None if it was denied and has ended."""
+        """Returns the call as it will run, or None if it was denied and has ended."""
         tool = self._context.tools.get(call.tool)
         if tool is None or "input_error" in call.metadata:
             return call  # the runner builds the error result
@@ -352,7 +352,7 @@ class ToolCallRunner:
         )
 
     def _tool_runner(self) -> ToolRunner:
-        """Return the runner of one call. It is not stored here: it refers to this object, which would be a cycle."""
+        """Returns the runner of one call. It is not stored here: it refers to this object, which would be a cycle."""
         run = self._run
         return ToolRunner(
             self._context.tools,
@@ -413,18 +413,19 @@ class ToolCallRunner:
             )
 
     def _stays_pending(self, state: ToolPending) -> bool:
-        """Return whether a cancelled call stays open because its approval is answered after the session is reopened."""
+        """Returns whether a cancelled call stays open because its approval is answered after the session is
+        reopened."""
         return self._context.will_resume and state.phase == "awaiting_approval"
 
     def _is_suspended(self, call: ToolPart) -> bool:
-        """Return whether the call, or the agent that it started, waits for an answer and continues when the session is
+        """Returns whether the call, or the agent that it started, waits for an answer and continues when the session is
         reopened."""
         if call.asks and self._context.will_resume:
             self._context.suspended_calls.add(call.call_id)
         return call.call_id in self._context.suspended_calls
 
     def _unknown_tool_message(self, name: str) -> str:
-        """Return the error for an unknown tool. It lists the advertised tools only."""
+        """Returns the error for an unknown tool. It lists the advertised tools only."""
         if name in self._run.agents:
             return f"There is an agent called {name!r}, not a tool. Use call_agent with agent_name={name!r}."
         sent = [spec.name for spec in self._context.tool_specs]

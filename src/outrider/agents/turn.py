@@ -98,7 +98,7 @@ class Turn:
                 return end
 
     def _unfinished_answer(self) -> Message | None:
-        """Return the last answer if its calls still wait, for example for an approval across a restart."""
+        """Returns the last answer if its calls still wait, for example for an approval across a restart."""
         messages = self._context.session.messages
         return messages[-1] if messages and has_pending_calls(messages[-1]) else None
 
@@ -134,7 +134,8 @@ class Turn:
         return bool(messages)
 
     async def _continues(self, end: TurnEnd) -> bool:
-        """Return whether a completed agent continues: after an invalid answer, with new input, or because of a hook."""
+        """Returns whether a completed agent continues: after an invalid answer, with new input, or because of a
+        hook."""
         return end.reason == "completed" and (
             await self._stop_policy.requests_repair(end)
             or await self._take_input()

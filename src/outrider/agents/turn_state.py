@@ -38,7 +38,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
 
 
 def turn_start(messages: Sequence[Message]) -> int:
-    """Return the index of the first user message of the current turn."""
+    """Returns the index of the first user message of the current turn."""
     start = len(messages)
     while start and messages[start - 1].role == "user":
         start -= 1
@@ -59,18 +59,18 @@ class TurnOutcome(Protocol):
 
 
 def last_text(messages: Sequence[Message], role: Role) -> str:
-    """Return the text of the newest message of a role, "" without one."""
+    """Returns the text of the newest message of a role, "" without one."""
     return next((message.join_text() for message in reversed(messages) if message.role == role), "")
 
 
 def is_note(message: Message) -> bool:
-    """Return whether a user message only informs the model, for example about restored files or a refused plan. It
+    """Returns whether a user message only informs the model, for example about restored files or a refused plan. It
     starts no turn; the model reads it together with the next input."""
     return message.role == "user" and bool(message.metadata.get(NOTE) or message.get_parts_by_type(PatchPart))
 
 
 def is_cut_off(history: Sequence[Message]) -> bool:
-    """Return whether the last turn did not end: input without an answer, unread tool results, or an incomplete
+    """Returns whether the last turn did not end: input without an answer, unread tool results, or an incomplete
     answer."""
     relevant = [m for m in history if not m.get_parts_by_type(CompactionPart) and not is_note(m)]
     if not relevant:
@@ -83,7 +83,7 @@ def is_cut_off(history: Sequence[Message]) -> bool:
 
 
 def note_before_request(history: Sequence[Message]) -> Message | None:
-    """Return the note to add before a request that continues an incomplete answer: vendors reject a conversation that
+    """Returns the note to add before a request that continues an incomplete answer: vendors reject a conversation that
     ends with the assistant. It is stored, so that later prompts have the same prefix."""
     last = next((m for m in reversed(history) if not m.get_parts_by_type(CompactionPart)), None)
     if last is None or last.role == "user" or is_paused(last) or last.get_calls():
@@ -94,12 +94,12 @@ def note_before_request(history: Sequence[Message]) -> Message | None:
 
 
 def is_paused(answer: Message) -> bool:
-    """Return whether the provider must be requested again to continue this answer."""
+    """Returns whether the provider must be requested again to continue this answer."""
     return bool(answer.metadata.get(PAUSED))
 
 
 def has_pending_calls(message: Message) -> bool:
-    """Return whether the message has calls that can still run. A call in state running is not run again."""
+    """Returns whether the message has calls that can still run. A call in state running is not run again."""
     for part in message.parts:  # noqa: SIM110  a generator costs more than the search; a withdrawn call has ended
         if isinstance(part, ToolPart) and isinstance(part.state, ToolPending):
             return True

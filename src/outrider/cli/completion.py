@@ -29,7 +29,7 @@ class CompletionLevel(NamedTuple):
 
 
 def completion_levels() -> Iterator[CompletionLevel]:
-    """Yield the levels of all commands and subcommands, the top level first."""
+    """Yields the levels of all commands and subcommands, the top level first."""
     yield _parser_level((), build_top_parser())._replace(words={command.name: command.summary for command in COMMANDS})
     for command in COMMANDS:
         yield from _parser_levels((command.name,), build_parser(command))
@@ -62,13 +62,13 @@ def _parser_level(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Com
 
 
 def _choice_help(action: argparse.Action, choices: tuple[str, ...]) -> dict[str, str]:
-    """Return the help text of each choice; only subcommands have one."""
+    """Returns the help text of each choice; only subcommands have one."""
     inner: list[Any] = getattr(action, "_choices_actions", [])
     return dict.fromkeys(choices, "") | {one.dest: one.help or "" for one in inner}
 
 
 def _parser_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the declared arguments, without hidden ones. argparse has no public API for them; `_actions` has existed
+    """Returns the declared arguments, without hidden ones. argparse has no public API for them; `_actions` has existed
     in every version."""
     actions = parser._actions  # pyright: ignore[reportPrivateUsage]
     return [action for action in actions if action.help != argparse.SUPPRESS]
@@ -200,5 +200,5 @@ def _level_path(level: CompletionLevel) -> str:
 
 
 def _single_line_help(help: str) -> str:
-    """Return a help text on one line, with argparse's `%%` replaced by `%`."""
+    """Returns a help text on one line, with argparse's `%%` replaced by `%`."""
     return " ".join(help.replace("%%", "%").split())

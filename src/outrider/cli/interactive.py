@@ -115,7 +115,7 @@ def first_frame() -> Generator[None]:
 
 
 def frame_text(columns: int, rows: int) -> str:
-    """Return the sequences that draw the empty input field where the application will draw it."""
+    """Returns the sequences that draw the empty input field where the application will draw it."""
     line = "─" * max(columns - 4, 0)
     box = (f" ╭{line}╮", f" │ ›{' ' * max(columns - 7, 0)}│", f" ╰{line}╯")
     drawn = "".join(f"\x1b[{max(rows - 3, 1) + number};1H{text}" for number, text in enumerate(box))
@@ -123,7 +123,7 @@ def frame_text(columns: int, rows: int) -> str:
 
 
 def _check_terminal(settings: "Settings", *, attached: bool) -> None:
-    """Raise ConfigurationError if the terminal application cannot run here, where it could also ask for a model."""
+    """Raises ConfigurationError if the terminal application cannot run here, where it could also ask for a model."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         if settings.missing and not attached:
             from outrider.models.local_models import missing_model_message

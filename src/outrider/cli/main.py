@@ -95,7 +95,7 @@ def dispatch_command(arguments: list[str]) -> int:
 
 
 def _is_prompt(text: str) -> bool:
-    """Return whether an argument is a prompt for the terminal application. A single word may be a misspelled command,
+    """Returns whether an argument is a prompt for the terminal application. A single word may be a misspelled command,
     which must not start a conversation."""
     return len(text.split()) > 1
 
@@ -127,7 +127,7 @@ def _cwd_exists() -> bool:
 
 
 def exit_code_for(error: "OutriderError") -> int:
-    """Return the exit code of an error class."""
+    """Returns the exit code of an error class."""
     from outrider.errors import ConfigurationError, LimitReachedError, ProviderError
 
     match error:
@@ -158,7 +158,7 @@ def _report_unknown_command(name: str) -> int:
 
 
 def program_version() -> str:
-    """Return the version from the imported package; reading the installed metadata would slow down `--version`."""
+    """Returns the version from the imported package; reading the installed metadata would slow down `--version`."""
     return sys.modules["outrider"].__version__
 
 

@@ -94,7 +94,7 @@ class Console:
             self._status = ""
 
     def _erase_status(self) -> str:
-        """Return the text that erases the status line, with NO_COLOR without control sequences."""
+        """Returns the text that erases the status line, with NO_COLOR without control sequences."""
         if not self.is_plain:
             return _ERASE_LINE
         return f"\r{' ' * width_of(self._status)}\r" if self._status else "\r"
@@ -143,7 +143,7 @@ def fit_column_widths(widths: list[int], room: int) -> list[int]:
 
 
 def truncate_text(text: str, width: int) -> str:
-    """Return the text on one line, cut to `width` terminal columns."""
+    """Returns the text on one line, cut to `width` terminal columns."""
     return fit_width(" ".join(text.split()), width)
 
 

@@ -88,7 +88,7 @@ COMMANDS = (
 
 
 def find_command(name: str) -> CommandSpec | None:
-    """Return the command with this name, or None."""
+    """Returns the command with this name, or None."""
     return next((command for command in COMMANDS if command.name == name), None)
 
 
@@ -134,7 +134,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _help_width() -> int:
-    """Return the width of help texts. argparse would import `shutil` for this, which slows down start-up."""
+    """Returns the width of help texts. argparse would import `shutil` for this, which slows down start-up."""
     try:
         columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
     except (OSError, ValueError):
@@ -295,7 +295,7 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_folder(text: str) -> "Path":
-    """Return the absolute path of an existing folder argument."""
+    """Returns the absolute path of an existing folder argument."""
     from pathlib import Path
 
     path = Path(text).expanduser().absolute()
@@ -311,7 +311,7 @@ class DatabaseUrl(str):
 
 
 def parse_database_url(text: str) -> DatabaseUrl:
-    """Return a Postgres URL argument. `@FILE` reads it from a file, so that its password is in no process list; the
+    """Returns a Postgres URL argument. `@FILE` reads it from a file, so that its password is in no process list; the
     error does not repeat it for the same reason."""
     from pathlib import Path
 
@@ -333,7 +333,7 @@ def parse_database_url(text: str) -> DatabaseUrl:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return the host and port of an argument such as 127.0.0.1:9464 or [::1]:9464; port 0 selects any free port."""
+    """Returns the host and port of an argument such as 127.0.0.1:9464 or [::1]:9464; port 0 selects any free port."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
@@ -341,21 +341,21 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_positive_int(text: str) -> int:
-    """Return an integer argument of at least 1."""
+    """Returns an integer argument of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def parse_port(text: str) -> int:
-    """Return a port argument; 0 selects any free port."""
+    """Returns a port argument; 0 selects any free port."""
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port; pass a number up to 65535, or 0 for any free port")
     return int(text)
 
 
 def parse_cost(text: str) -> "Decimal":
-    """Return an amount of dollars as a Decimal value; a leading `$` is accepted."""
+    """Returns an amount of dollars as a Decimal value; a leading `$` is accepted."""
     from decimal import Decimal, InvalidOperation
 
     try:
@@ -368,7 +368,7 @@ def parse_cost(text: str) -> "Decimal":
 
 
 def parse_duration(text: str) -> float:
-    """Return a duration argument (`90`, `90s`, `15m`, `2h`) in seconds."""
+    """Returns a duration argument (`90`, `90s`, `15m`, `2h`) in seconds."""
     factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
         found = float(text[:-1]) * factor if factor else float(text)
@@ -380,14 +380,14 @@ def parse_duration(text: str) -> float:
 
 
 def parse_prompt(text: str) -> str:
-    """Return the prompt argument. Raises ArgumentTypeError if it is blank."""
+    """Returns the prompt argument. Raises ArgumentTypeError if it is blank."""
     if not text.strip():
         raise argparse.ArgumentTypeError("the prompt is empty")
     return text
 
 
 def parse_web_url(text: str) -> str:
-    """Return an http or https URL argument. Raises ArgumentTypeError for any other text."""
+    """Returns an http or https URL argument. Raises ArgumentTypeError for any other text."""
     from urllib.parse import urlsplit
 
     if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:

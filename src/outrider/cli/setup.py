@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def settings_from_arguments(arguments: Namespace, folder: Path | None = None) -> "Settings":
-    """Return the settings for `folder`, else for `--cwd` or the current folder, with the command line flags applied."""
+    """Returns the settings for `folder`, else for `--cwd` or the current folder, with the command line flags
+    applied."""
     from outrider.config.settings import CommandFlags, read_settings
 
     flags = CommandFlags(
@@ -47,7 +48,7 @@ T = TypeVar("T")
 
 
 def user_folders() -> AppFolders:
-    """Return the folders of the current user, from the environment."""
+    """Returns the folders of the current user, from the environment."""
     return find_app_folders(os.environ)
 
 

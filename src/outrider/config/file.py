@@ -51,7 +51,7 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
     repeats: PositiveInt | None = None
 
     def apply_to(self, limits: Limits) -> Limits:
-        """Return the limits with the values that this table sets."""
+        """Returns the limits with the values that this table sets."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         if isinstance(given.get("cost"), float):
             given["cost"] = Decimal(str(given["cost"]))
@@ -59,7 +59,7 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stricter_limits(one: Limits, other: Limits) -> Limits:
-    """Return the lower value of each limit; None means no limit."""
+    """Returns the lower value of each limit; None means no limit."""
     return Limits(**{name: _lower_bound(getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__})
 
 
@@ -283,7 +283,7 @@ def read_config_file(path: Path) -> ParsedConfig:
 
 
 def read_servers_file(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the MCP servers that `outrider mcp add` has written. A missing file has none."""
+    """Returns the MCP servers that `outrider mcp add` has written. A missing file has none."""
     try:
         document = msgspec.json.decode(path.read_bytes() or b"{}", type=dict[str, Any])
         return msgspec.convert(document.get("mcpServers", {}), dict[str, dict[str, Any]])
@@ -333,7 +333,7 @@ def _type_names(types: str) -> str:
 
 
 def _allowed_values(kind: Any, keys: list[str]) -> list[str]:
-    """Return the literal values that a key accepts, or an empty list."""
+    """Returns the literal values that a key accepts, or an empty list."""
     for key in keys:
         fields = {field.name: field.type for struct in _struct_types(kind) for field in msgspec.structs.fields(struct)}
         kind = fields.get(key)
@@ -354,7 +354,7 @@ def _locate_error(table: Mapping[str, Any], error: msgspec.ValidationError) -> s
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a "did you mean" hint for a misspelled name, or ""."""
+    """Returns a "did you mean" hint for a misspelled name, or ""."""
     from difflib import get_close_matches
 
     matches = get_close_matches(name, list(known), n=3)
@@ -386,7 +386,7 @@ def _unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], source: 
 def _nested_tables(
     table: dict[str, Any], kind: Any, where: str
 ) -> Iterator[tuple[dict[str, Any], type[msgspec.Struct], str]]:
-    """Return the tables inside a table with their struct types: itself, or its subtables with user-chosen names."""
+    """Returns the tables inside a table with their struct types: itself, or its subtables with user-chosen names."""
     for struct in _struct_types(kind):
         if get_origin(kind) is dict:
             yield from ((inner, struct, f"{where}{name}.") for name, inner in _subtables(table))
@@ -402,7 +402,7 @@ def _subtables(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _struct_types(kind: Any) -> list[type[msgspec.Struct]]:
-    """Return the struct types of a field, also of an optional one."""
+    """Returns the struct types of a field, also of an optional one."""
     return [
         found
         for found in (kind, *getattr(kind, "__args__", ()))

@@ -72,7 +72,7 @@ class AppFolders(msgspec.Struct, frozen=True):
 
 
 def find_app_folders(environ: Mapping[str, str], *, platform: str = sys.platform) -> AppFolders:
-    """Return the folders: `$OUTRIDER_HOME` for everything if it is set, else the platform's standard locations."""
+    """Returns the folders: `$OUTRIDER_HOME` for everything if it is set, else the platform's standard locations."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     own = environ.get("OUTRIDER_HOME", "").strip()
     if own:
@@ -111,7 +111,7 @@ def make_private_folder(folder: Path) -> Path:
 
 
 def _absolute_or_default(environ: Mapping[str, str], name: str, otherwise: Path) -> Path:
-    """Return the path in a variable if it is absolute. The XDG specification ignores relative ones; they would depend
+    """Returns the path in a variable if it is absolute. The XDG specification ignores relative ones; they would depend
     on the current folder."""
     given = Path(environ.get(name, ""))
     return given if given.is_absolute() else otherwise

@@ -53,7 +53,7 @@ KEY_VARIABLES = frozenset(name for names in _KEYS_BY_KIND.values() for name in n
 
 
 def with_environment_defaults(provider: Provider, environ: Mapping[str, str] = os.environ) -> Provider:
-    """Return the provider with a missing key or base URL filled in from the vendor's usual variables.
+    """Returns the provider with a missing key or base URL filled in from the vendor's usual variables.
 
     A vendor address needs a key; a custom server may work without one. An empty string as key means no key, and the
     environment is not searched. Raises ConfigurationError if a required key is missing.
@@ -70,7 +70,7 @@ def with_environment_defaults(provider: Provider, environ: Mapping[str, str] = o
 
 
 def find_key_and_address(environ: Mapping[str, str], kind: str) -> tuple[str | None, str | None]:
-    """Return the key and the base URL from the usual environment variables of a provider kind."""
+    """Returns the key and the base URL from the usual environment variables of a provider kind."""
     return _first_value(environ, _KEYS_BY_KIND.get(kind, ())), _first_value(environ, _ADDRESSES_BY_KIND.get(kind, ()))
 
 
@@ -79,14 +79,14 @@ def key_variable_names(kind: str) -> tuple[str, ...]:
 
 
 def is_vendor_address(kind: str, address: str) -> bool:
-    """Return whether a URL belongs to the vendor, so that the vendor's key may be sent to it."""
+    """Returns whether a URL belongs to the vendor, so that the vendor's key may be sent to it."""
     url = urlsplit(address)
     host, domains = url.hostname or "", _VENDOR_HOSTS.get(kind, ())
     return url.scheme == "https" and any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy for a URL from the usual variables (https_proxy, all_proxy, no_proxy …) or the system settings.
+    """Returns the proxy for a URL from the usual variables (https_proxy, all_proxy, no_proxy …) or the system settings.
     Raises ConfigurationError for a proxy that is not an HTTP proxy."""
     if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
         return None  # only macOS and Windows have system proxies, and that lookup is slower than an HTTP request
@@ -110,7 +110,7 @@ def _first_value(environ: Mapping[str, str], names: tuple[str, ...]) -> str | No
 
 
 def search_path(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the PATH on which commands look for programs."""
+    """Returns the PATH on which commands look for programs."""
     return environ.get("PATH", "")
 
 
@@ -134,7 +134,7 @@ _LIGHT_COLORS = {"7", "15"}  # the two white tones of the 16 ANSI colors
 
 
 def has_light_background(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether COLORFGBG, which many terminals set, names a light background; the default is dark."""
+    """Returns whether COLORFGBG, which many terminals set, names a light background; the default is dark."""
     return environ.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_COLORS
 
 
@@ -143,7 +143,7 @@ _COLOR_TERMINALS = ("alacritty", "contour", "foot", "ghostty", "konsole", "scree
 
 
 def has_hidden_colors(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the terminal has 256 colors although neither TERM nor COLORTERM says so, such as `xterm`."""
+    """Returns whether the terminal has 256 colors although neither TERM nor COLORTERM says so, such as `xterm`."""
     name = environ.get("TERM", "").lower().removeprefix("xterm-").partition(".")[0]
     return not environ.get("COLORTERM") and name in _COLOR_TERMINALS
 
@@ -190,7 +190,7 @@ _VENDOR_OF_KIND = {"openai-responses": "openai"}
 
 
 def expand_model_name(text: str, kinds: Mapping[str, str]) -> str:
-    """Return PROVIDER/MODEL for an alias such as `opus`, a model name without a provider, or PROVIDER/ALIAS.
+    """Returns PROVIDER/MODEL for an alias such as `opus`, a model name without a provider, or PROVIDER/ALIAS.
 
     Other texts are returned unchanged. `kinds` are the kinds of the known providers by name, the preferred first."""
     text = text.strip()
@@ -230,7 +230,7 @@ class ProviderRegistry:
         self.names = tuple(dict.fromkeys((*tables, *BUILT_IN_PROVIDERS, *LOCAL_SERVERS)))
 
     def usable_providers(self) -> tuple[Provider, ...]:
-        """Return the providers that have credentials. The embedded model and local servers are left out: they are used
+        """Returns the providers that have credentials. The embedded model and local servers are left out: they are used
         only when named."""
         found = (self.find_provider(name) for name in self.names if name in self._own or name in BUILT_IN_PROVIDERS)
         return tuple(
@@ -238,7 +238,7 @@ class ProviderRegistry:
         )
 
     def find_provider(self, name: str) -> Provider:
-        """Return the provider of that name. Raises ConfigurationError if it is unknown or misconfigured."""
+        """Returns the provider of that name. Raises ConfigurationError if it is unknown or misconfigured."""
         if name not in self.names:
             known = ", ".join(self.names)
             raise ConfigurationError(
@@ -262,7 +262,7 @@ class ProviderRegistry:
         return Provider(name, kind, self._api_key(table, kind, usual_key), address, table.headers, table.options)
 
     def missing_credentials(self, provider: Provider) -> str | None:
-        """Return a message about the key that a provider lacks, or None if requests can be sent."""
+        """Returns a message about the key that a provider lacks, or None if requests can be sent."""
         if provider.kind == "local" or provider.api_key or provider.base_url or provider.headers or provider.options:
             return None
         table = self._tables.get(provider.name, ProviderTable())
@@ -274,13 +274,13 @@ class ProviderRegistry:
         return f"the provider {provider.name!r} has no key: set {names}{login}"
 
     def missing_key_variable(self, name: str) -> str | None:
-        """Return the name of the `api_key_env` variable if it is configured but not set; requests are then sent without
-        a key."""
+        """Returns the name of the `api_key_env` variable if it is configured but not set; requests are then sent
+        without a key."""
         variable = self._own[name].api_key_env if name in self._own else None
         return variable if variable and not self._environ.get(variable, "").strip() else None
 
     def default_model(self) -> str:
-        """Return PROVIDER/MODEL of the first usable provider, user-configured ones first, or ""."""
+        """Returns PROVIDER/MODEL of the first usable provider, user-configured ones first, or ""."""
         for provider in self.usable_providers():
             if model := self.model_of(provider.name):
                 return f"{provider.name}/{model}"
@@ -315,8 +315,8 @@ class ProviderRegistry:
         return expand_model_name(model, {**usable, **BUILT_IN_PROVIDERS})
 
     def resolve_models(self, models: str | Sequence[str], where: str) -> tuple[str, str, tuple[str, ...]]:
-        """Return provider and model of the first name, and the others as PROVIDER/MODEL. A text may list several names,
-        separated by commas. Raises ConfigurationError if a provider is unknown."""
+        """Returns provider and model of the first name, and the others as PROVIDER/MODEL. A text may list several
+        names, separated by commas. Raises ConfigurationError if a provider is unknown."""
         given = [models] if isinstance(models, str) else models
         names = [name for text in given for name in text.split(",") if name.strip()]
         if not names:
@@ -325,8 +325,8 @@ class ProviderRegistry:
         return provider, model, tuple(f"{name}/{other}" for name, other in others)
 
     def _api_key(self, table: ProviderTable, kind: ProviderKind, usual: str | None) -> str | None:
-        """Return the key of a provider. The vendor's key from the environment is never sent to another address than the
-        vendor's or the one that the environment names."""
+        """Returns the key of a provider. The vendor's key from the environment is never sent to another address than
+        the vendor's or the one that the environment names."""
         if table.api_key_env is not None:
             return self._environ.get(table.api_key_env, "").strip() or ""
         if table.base_url is not None and not is_vendor_address(kind, table.base_url):
@@ -428,7 +428,7 @@ class AgentBuilder:
         return self._providers.resolve_models(self._model, self._model_source) if self._model else ("", "", ())
 
     def _retry_policy(self, table: AgentTable) -> RetryPolicy | None:
-        """Return the policy of an agent that has its own; the others use that of their provider."""
+        """Returns the policy of an agent that has its own; the others use that of their provider."""
         own = table.retry.given
         return RetryPolicy(**{**self._retry, **own, **self._retry_flags}) if own else None
 

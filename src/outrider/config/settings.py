@@ -105,13 +105,13 @@ def _untrusted_notice(names: list[str]) -> Iterator[str]:
 
 
 def project_ceiling(project: ConfigFile) -> PermissionSettings:
-    """Return the loosest permissions that a project file allows."""
+    """Returns the loosest permissions that a project file allows."""
     rules = RulesTable(ask=project.rules.ask, deny=project.rules.deny)
     return PermissionSettings(project.mode or "background", rules, project.limits.apply_to(_NO_LIMITS))
 
 
 def tighten_permissions(user: PermissionSettings, ceiling: PermissionSettings) -> PermissionSettings:
-    """Return the user's permissions, restricted by the project's."""
+    """Returns the user's permissions, restricted by the project's."""
     rules = RulesTable(
         allow=user.rules.allow,
         ask=tuple(dict.fromkeys((*user.rules.ask, *ceiling.rules.ask))),
@@ -123,7 +123,7 @@ def tighten_permissions(user: PermissionSettings, ceiling: PermissionSettings) -
 
 
 def project_agents(project: ConfigFile, taken: Collection[str]) -> dict[str, AgentTable]:
-    """Return the agents that a project adds. They use the user's model and cannot have allow rules."""
+    """Returns the agents that a project adds. They use the user's model and cannot have allow rules."""
     return {
         name: AgentTable(
             role=table.role,
@@ -139,7 +139,7 @@ def project_agents(project: ConfigFile, taken: Collection[str]) -> dict[str, Age
 
 
 def restrict_agent(agent: Agent, by: PermissionSettings) -> Agent:
-    """Return the agent with a mode and limits that are at least as strict as the given ones."""
+    """Returns the agent with a mode and limits that are at least as strict as the given ones."""
     limits = stricter_limits(agent.limits, by.limits)
     return msgspec.structs.replace(agent, mode=_stricter_mode(agent.mode, by.mode), limits=limits)
 
@@ -158,7 +158,7 @@ def _disallowed_keys(file: ConfigFile, path: Path) -> Iterator[str]:
 
 
 def _stricter_mode(one: Mode, other: Mode) -> Mode:
-    """Return the stricter mode. `MODES` lists the strictest one first."""
+    """Returns the stricter mode. `MODES` lists the strictest one first."""
     return MODES[min(MODES.index(one), MODES.index(other))]
 
 
@@ -218,7 +218,7 @@ _NO_FLAGS = CommandFlags()
 
 
 def parse_effort(name: str) -> ReasoningEffort:
-    """Return the effort of that name. Raises ConfigurationError with the valid names."""
+    """Returns the effort of that name. Raises ConfigurationError with the valid names."""
     for effort in REASONING_EFFORTS:
         if effort == name:
             return effort
@@ -353,7 +353,7 @@ def no_key_yet() -> str:
 
 
 def with_first_vendor(settings: Settings) -> Settings:
-    """Return settings that an engine accepts although no model is configured: the key can be stored later, and then
+    """Returns settings that an engine accepts although no model is configured: the key can be stored later, and then
     the model of its vendor is used. Other settings are returned unchanged."""
     if not settings.missing or settings.agents[0].provider:
         return settings
@@ -370,7 +370,7 @@ def with_first_vendor(settings: Settings) -> Settings:
 
 
 def reload_providers(settings: Settings) -> tuple[Provider, ...]:
-    """Return the providers with the keys that are stored now. A provider whose key was removed has none. Raises
+    """Returns the providers with the keys that are stored now. A provider whose key was removed has none. Raises
     ConfigurationError if the configuration file has become invalid."""
     folders = settings.folders
     file = read_config_file(folders.config_file).content
@@ -388,7 +388,7 @@ def reload_providers(settings: Settings) -> tuple[Provider, ...]:
 
 
 def _with_stored_keys(environ: Mapping[str, str], file: Path) -> Mapping[str, str]:
-    """Return the environment with the keys that `outrider login` has stored."""
+    """Returns the environment with the keys that `outrider login` has stored."""
     if not file.exists():
         return environ
     from outrider.config.stored_keys import KeyStore, add_stored_keys  # lazy: most users set variables
@@ -406,7 +406,7 @@ def remember_model(data_folder: Path, model: str) -> None:
 
 
 def _remembered_model(folders: AppFolders, providers: ProviderRegistry) -> str:
-    """Return the model that the user chose last, or "" if it cannot be reached any more."""
+    """Returns the model that the user chose last, or "" if it cannot be reached any more."""
     try:
         model = (folders.data / CHOSEN_MODEL_FILE).read_text(encoding="utf-8").strip()
         name, _ = providers.resolve_model(model, CHOSEN_MODEL_FILE)
@@ -423,7 +423,7 @@ def _agent_rule_notices(tables: Mapping[str, AgentTable], source: str, workspace
 def _setting_notices(
     flags: CommandFlags, file: ConfigFile, environ: Mapping[str, str], source: str, workspace: Path
 ) -> Iterator[str]:
-    """Yield notices about settings that are valid but have less effect than expected."""
+    """Yields notices about settings that are valid but have less effect than expected."""
     yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags", workspace)
     yield from check_rules(file.rules, f"{source}: rules", workspace)
     yield from _agent_rule_notices(file.agents, source, workspace)
@@ -436,7 +436,7 @@ def _setting_notices(
 def _server_notices(
     added: Mapping[str, dict[str, Any]], file: ConfigFile, environ: Mapping[str, str], folders: AppFolders
 ) -> Iterator[str]:
-    """Yield notices about servers of `outrider mcp add` and `import` that cannot be used as they are written."""
+    """Yields notices about servers of `outrider mcp add` and `import` that cannot be used as they are written."""
     used = {name: entry for name, entry in added.items() if name not in file.mcp}
     if used:
         from outrider.project.mcp import user_servers
@@ -501,7 +501,7 @@ def _merge_rules(flags: CommandFlags, file: ConfigFile) -> RulesTable:
 def _order_agents(
     file: ConfigFile, flags: CommandFlags, model: str, effort: ReasoningEffort | None
 ) -> dict[str, AgentTable]:
-    """Return the user's agent tables, the entry agent first. A model, mode or effort from a flag or the environment
+    """Returns the user's agent tables, the entry agent first. A model, mode or effort from a flag or the environment
     applies to it alone."""
     tables = {DEFAULT_AGENT: AgentTable(), **file.agents}
     name = flags.agent or file.agent or DEFAULT_AGENT
@@ -517,7 +517,7 @@ def _order_agents(
 
 
 def _required_providers(agents: tuple[Agent, ...], providers: ProviderRegistry) -> tuple[tuple[Provider, ...], str]:
-    """Return the providers of the agents and all usable ones, and a message about missing credentials."""
+    """Returns the providers of the agents and all usable ones, and a message about missing credentials."""
     needed = {agent.provider: providers.find_provider(agent.provider) for agent in agents if agent.provider}
     others = {name: providers.find_provider(name) for agent in agents for name in agent.provider_names if name}
     missing = NO_PROVIDER_MESSAGE if not agents[0].provider else ""
@@ -528,7 +528,7 @@ def _required_providers(agents: tuple[Agent, ...], providers: ProviderRegistry) 
 
 
 def _with_retry(provider: Provider, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Provider:
-    """Return the provider with the retry policy of all sources; flags win, then its own options."""
+    """Returns the provider with the retry policy of all sources; flags win, then its own options."""
     retry = {**defaults, **provider.options.get("retry", {}), **flags}
     if not retry or provider.kind in ("local", "scripted"):
         return provider

@@ -47,7 +47,7 @@ class KeyStore:
         return {name: stored.place for name, stored in self._read().items()}
 
     def read_keys(self) -> Iterator[tuple[str, str]]:
-        """Yield provider and key of each stored key. One that the keyring does not return is left out."""
+        """Yields provider and key of each stored key. One that the keyring does not return is left out."""
         for provider, stored in self._read().items():
             key = stored.key if stored.place == "file" else self._read_from_keyring(provider)
             if key:
@@ -112,14 +112,14 @@ class KeyStore:
             return ""
 
     def _load_keyring(self) -> Any:
-        """Return the module `keyring`, if it is installed. Loading it takes long, so only stored keys need it."""
+        """Returns the module `keyring`, if it is installed. Loading it takes long, so only stored keys need it."""
         if self._uses_keyring and self._keyring is None and find_spec("keyring") is not None:
             self._keyring = import_module("keyring")
         return self._keyring
 
 
 def add_stored_keys(environ: Mapping[str, str], store: KeyStore) -> Mapping[str, str]:
-    """Return the environment with the stored keys in the variables of their vendors, where these are not set."""
+    """Returns the environment with the stored keys in the variables of their vendors, where these are not set."""
     added: dict[str, str] = {}
     for provider, key in store.read_keys():
         names = key_variable_names(BUILT_IN_PROVIDERS.get(provider, ""))
@@ -129,7 +129,7 @@ def add_stored_keys(environ: Mapping[str, str], store: KeyStore) -> Mapping[str,
 
 
 def provider_of_variable(variable: str) -> str:
-    """Return the provider whose key a variable of the environment holds. Raises ConfigurationError for another one."""
+    """Returns the provider whose key a variable of the environment holds. Raises ConfigurationError for another one."""
     for provider in KEY_PROVIDERS:
         if variable in key_variable_names(BUILT_IN_PROVIDERS[provider]):
             return provider

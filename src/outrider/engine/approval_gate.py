@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def denial_reason(tool: str | Tool, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
-    """Return why a call of a built-in tool is always denied in this mode, or ""."""
+    """Returns why a call of a built-in tool is always denied in this mode, or ""."""
     kind = declaration_of(tool).kind
     if kind == "shell" and MODE_TABLE[mode].outcomes != "ask" and not sandbox():
         return reasons.NO_SANDBOX_IN_MODE.format(mode=mode)
@@ -154,7 +154,7 @@ class PermissionChecker:
     def decide(
         self, call: ToolPart, tool: Tool, context: AgentContext, granted: ApprovalGrant, policy: Policy
     ) -> Decision:
-        """Return allow, ask or deny with a reason. The stricter one of the rules' decision and the tool's own `policy`
+        """Returns allow, ask or deny with a reason. The stricter one of the rules' decision and the tool's own `policy`
         applies."""
         custom = () if tool.name in self._built_in else (tool.name,)
         is_command = declaration_of(tool).kind == "shell"
@@ -202,7 +202,7 @@ class PermissionChecker:
         return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
 
     def _limit(self, decision: Decision, call: ToolPart, tool: Tool, workspace: str) -> Decision:
-        """Return a denial of a call that a yes would let leave the workspace."""
+        """Returns a denial of a call that a yes would let leave the workspace."""
         from outrider.permissions.call_assessment import FileCall, assess_call
 
         if declaration_of(tool).kind not in ("read", "write"):
@@ -212,7 +212,7 @@ class PermissionChecker:
         return Decision("deny", f"{decision.reason}; {reasons.OWNER_STAYS}", decision.rule) if leaves else decision
 
     def _flow_state(self, call: ToolPart, context: AgentContext, granted: ApprovalGrant) -> "FlowState | None":
-        """Return what the session has read, or None if it has read nothing of others, or may send anything."""
+        """Returns what the session has read, or None if it has read nothing of others, or may send anything."""
         origins, has_all = context.read_origins(), context.journal.has_all_messages
         if (self._egress and self._egress().allows_all) or (
             has_all and not any(origin.untrusted for origin in origins)
@@ -252,7 +252,7 @@ MAX_REPEATED_REQUESTS = 3
 
 
 def _user_texts(context: AgentContext | None) -> Iterator[str]:
-    """Return what the user wrote in this session and in those of the callers."""
+    """Returns what the user wrote in this session and in those of the callers."""
     while context is not None:
         context.read_origins()
         if context.tracked_origins is not None:
@@ -325,7 +325,7 @@ class ApprovalGate:
         return verdict
 
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
-        """Return the decision about a call without asking for an approval. A policy function that fails denies it."""
+        """Returns the decision about a call without asking for an approval. A policy function that fails denies it."""
         try:
             policy = await tool.evaluate_policy(call.state.input, context.run.callbacks)
         except CallbackError as error:
@@ -356,7 +356,7 @@ class ApprovalGate:
                 return await self._channel.ask(call, tool, context, decision, preview)
 
     async def _find_denial(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
-        """Return the denial of a call that was asked about before a restart. A rule that was added since, for example
+        """Returns the denial of a call that was asked about before a restart. A rule that was added since, for example
         by the answer about another call, does not replace it."""
         if isinstance(call.state, ToolPending) and call.state.phase == "awaiting_approval":
             return await self._channel.find_denial(call, context)
@@ -364,7 +364,7 @@ class ApprovalGate:
 
 
 def _rejected_paths(call: ToolPart, tool: Tool, context: AgentContext) -> set[str | None]:
-    """Return the real paths that the call names and that need an approval: a link may change while a user reads the
+    """Returns the real paths that the call names and that need an approval: a link may change while a user reads the
     question."""
     if declaration_of(tool).kind not in ("read", "write"):
         return set()
@@ -377,7 +377,7 @@ def _rejected_paths(call: ToolPart, tool: Tool, context: AgentContext) -> set[st
 
 
 async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
-    """Return a diff of what the call would change. Raise ToolFailure if it cannot work.
+    """Returns a diff of what the call would change. Raises ToolFailure if it cannot work.
 
     There is no preview if the tool may not open the path before the approval, or if an earlier call of the same answer
     may change the same file first.
@@ -413,14 +413,14 @@ def _can_preview(call: ToolPart, tool: Tool, context: AgentContext) -> bool:
 
 
 def _find_message(call: ToolPart, context: AgentContext) -> Message:
-    """Return the message that contains the call."""
+    """Returns the message that contains the call."""
     return next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
 
 
 def function_channel(approve: ApproveFunction | None, store: Store | None = None) -> ApprovalChannel:
-    """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A plain
-    function is called once at a time, because it may ask on the terminal. Lasting answers apply to the rest of the run;
-    with a store they are stored, and those in it apply."""
+    """Returns the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A
+    plain function is called once at a time, because it may ask on the terminal. Lasting answers apply to the rest of
+    the run; with a store they are stored, and those in it apply."""
     grants = RunGrants(store)
     one_at_a_time = nullcontext() if approve is None or is_async_function(approve) else asyncio.Lock()
 
@@ -480,12 +480,12 @@ def function_channel(approve: ApproveFunction | None, store: Store | None = None
 
 
 def _repetition_id(call: ToolPart) -> str:
-    """Return the id of the question about the repetition of a call, which itself has ended."""
+    """Returns the id of the question about the repetition of a call, which itself has ended."""
     return f"{call.call_id}/repeated"
 
 
 def is_approval(answer: object) -> bool:
-    """Return whether an answer of an approve function allows the call: True, or a scope."""
+    """Returns whether an answer of an approve function allows the call: True, or a scope."""
     return answer is True or answer in ("once", *LASTING_SCOPES)
 
 
@@ -512,7 +512,7 @@ def _unattended_verdict(decision: Decision) -> ApprovalVerdict:
 
 
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
-    """Return the channel of an engine: it stores an approval request that any front end can answer, now or after a
+    """Returns the channel of an engine: it stores an approval request that any front end can answer, now or after a
     restart."""
 
     async def ask(
@@ -610,7 +610,7 @@ async def _confirm_by_queue(queue: ApprovalQueue, call: ToolPart, context: Agent
 
 
 def _position(call: ToolPart, context: AgentContext) -> int:
-    """Return the position of a call in its answer: questions of one step are shown in this order."""
+    """Returns the position of a call in its answer: questions of one step are shown in this order."""
     calls = _find_message(call, context).get_parts_by_type(ToolPart)
     return next(position for position, part in enumerate(calls) if part.call_id == call.call_id)
 
@@ -625,7 +625,7 @@ async def _describe_question(
     context: AgentContext,
     outcome: CommandOutcome | None = None,
 ) -> tuple[tuple[RuleWidth, ...], tuple[CallEffect, ...]]:
-    """Return what a lasting answer may cover, with a backtest over earlier questions, and what the call does. The
+    """Returns what a lasting answer may cover, with a backtest over earlier questions, and what the call does. The
     analysis runs in a thread, because earlier commands are parsed again."""
     workspace = str(context.workspace)
     past = await queue.list_answered(workspace, MAX_PAST_QUESTIONS)

@@ -56,7 +56,7 @@ _NO_GRANT = ApprovalGrant()
 
 
 def applies_here(approval: Approval, sessions: Collection[str], workspace: str) -> bool:
-    """Return whether an approval applies. One about files applies in its own workspace only, for every scope."""
+    """Returns whether an approval applies. One about files applies in its own workspace only, for every scope."""
     if approval.scope == "session":
         return approval.session_id in sessions
     if approval.scope == "project" or _is_about_files(approval):
@@ -65,13 +65,13 @@ def applies_here(approval: Approval, sessions: Collection[str], workspace: str) 
 
 
 def in_workspace(approvals: Iterable[Approval], workspace: str) -> list[Approval]:
-    """Return the approvals that were asked for in this workspace."""
+    """Returns the approvals that were asked for in this workspace."""
     real = os.path.realpath(workspace)
     return [approval for approval in approvals if os.path.realpath(approval.workspace) == real]
 
 
 def grant_text(approval: Approval) -> str:
-    """Return everything that a stored approval covers: rules, file contents and destinations."""
+    """Returns everything that a stored approval covers: rules, file contents and destinations."""
     covered = [*approval.offers]
     if approval.contents:
         covered.append("the present content of the configuration files that its programs read")
@@ -94,7 +94,7 @@ def _is_about_files(approval: Approval) -> bool:
 
 
 async def lasting_approvals(store: Store) -> Sequence[Approval]:
-    """Return all approvals in effect for more than one call, oldest first."""
+    """Returns all approvals in effect for more than one call, oldest first."""
     return [
         approval
         for approval in await store.approvals()
@@ -137,7 +137,7 @@ class RunGrants:
             await self._store.answer(stored.id, "allowed", scope=scope, by="approve")
 
     def find_grant(self, context: "AgentContext") -> ApprovalGrant:
-        """Return what the answers allow this agent."""
+        """Returns what the answers allow this agent."""
         sessions, here = {context.session.id, context.root.session.id}, str(context.workspace)
         return ApprovalGrant.from_approvals(one for one in self._lasting if applies_here(one, sessions, here))
 
@@ -146,8 +146,8 @@ _decode_approval = msgspec.json.Decoder(Approval).decode
 
 
 def check_scope(question: Approval, scope: ApprovalScope, width: str) -> ApprovalScope:
-    """Return the scope of an answer: at most what rules can describe, and the session for data that it may send. Raises
-    ConfigurationError for a width that is not offered."""
+    """Returns the scope of an answer: at most what rules can describe, and the session for data that it may send.
+    Raises ConfigurationError for a width that is not offered."""
     if width and not any(offered.id == width for offered in question.widths):
         known = ", ".join(offered.id for offered in question.widths) or "none"
         raise ConfigurationError(f"the approval offers no width {width!r}; it offers {known}")
@@ -175,7 +175,7 @@ class PeerApprovals:
         return approval_id in self._open
 
     def open_approvals(self, session_id: str | None = None) -> list[Approval]:
-        """Return the open requests, oldest first, of one session or of all."""
+        """Returns the open requests, oldest first, of one session or of all."""
         return [request for request, _ in self._open.values() if session_id in (None, request.session_id)]
 
     async def answer(self, approval_id: str, **answer: Any) -> Approval:
@@ -304,14 +304,14 @@ class ApprovalQueue:
         return approval
 
     async def find_answer(self, session_id: str, call_id: str) -> Approval | None:
-        """Return the answered request of a call that was asked about before it started, None if there is none."""
+        """Returns the answered request of a call that was asked about before it started, None if there is none."""
         for known in await self._store.approvals(session_id):
             if known.call_id == call_id and known.outcome is None and known.answer in ("allowed", "denied"):
                 return known
         return None
 
     async def open_approvals(self, session_id: str | None = None) -> list[Approval]:
-        """Return unanswered requests, including those of agents on other servers."""
+        """Returns unanswered requests, including those of agents on other servers."""
         return [*await self._store.approvals(session_id, only_open=True), *self._remote.open_approvals(session_id)]
 
     def close(self) -> None:
@@ -345,14 +345,14 @@ class ApprovalQueue:
             await self.load()
 
     def find_grant(self, sessions: Collection[str], workspace: str) -> ApprovalGrant:
-        """Return the combined grant that applies to these sessions in this workspace."""
+        """Returns the combined grant that applies to these sessions in this workspace."""
         if not self._lasting:
             return _NO_GRANT
         applicable = [approval for approval in self._lasting.values() if applies_here(approval, sessions, workspace)]
         return ApprovalGrant.from_approvals(applicable)
 
     async def list_answered(self, workspace: str, limit: int) -> list[Approval]:
-        """Return the newest answered requests of a workspace, for a backtest of rules."""
+        """Returns the newest answered requests of a workspace, for a backtest of rules."""
         answered = [approval for approval in await self._store.approvals() if approval.answer in ("allowed", "denied")]
         return in_workspace(answered, workspace)[-limit:]
 

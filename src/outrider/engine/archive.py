@@ -84,7 +84,7 @@ class SessionArchive:
         return found[0]
 
     async def find_newest(self, workspace: Path | None = None) -> StoredSession:
-        """Return the session with the latest activity, of one workspace or of all."""
+        """Returns the session with the latest activity, of one workspace or of all."""
         found = await self.list_sessions(1, workspace=workspace)
         if not found:
             raise SessionNotFoundError("there is no session yet" + (f" in {workspace}" if workspace else ""))
@@ -93,7 +93,7 @@ class SessionArchive:
     async def list_sessions(
         self, limit: int, *, workspace: Path | None = None, children: bool = False
     ) -> Sequence[StoredSession]:
-        """Return sessions, latest activity first; with `children` also those that agents opened for each other."""
+        """Returns sessions, latest activity first; with `children` also those that agents opened for each other."""
         session_filter = SessionFilter(workspace_directory=str(workspace) if workspace else None, roots=not children)
         return [one async for one in self.iterate_sessions(session_filter, limit)]
 
@@ -108,7 +108,7 @@ class SessionArchive:
         archived: bool | None = None,
         owner: str | None = None,
     ) -> SessionPage:
-        """Return one page of sessions. `after` is the `next` of the previous page; `parent` returns the children of
+        """Returns one page of sessions. `after` is the `next` of the previous page; `parent` returns the children of
         that session only, `archived` those that are archived or not, `owner` those of one user."""
         roots = not children and parent is None
         session_filter = SessionFilter(
@@ -132,7 +132,7 @@ class SessionArchive:
                 return
 
     async def load(self, session_id: str, last: int | None = None, *, before: str | None = None) -> SessionTranscript:
-        """Return all messages, or the `last` ones, or the last ones before the message `before`."""
+        """Returns all messages, or the `last` ones, or the last ones before the message `before`."""
         return await self.store.load(session_id, limit=last, before=before)
 
     async def search(self, query: str, *, limit: int, session_id: str | None = None) -> Sequence[SearchHit]:
@@ -159,13 +159,13 @@ class SessionArchive:
             return await self.store.clear()
 
     async def export_document(self, session_id: str) -> bytes:
-        """Return the session and its child sessions as a JSON document."""
+        """Returns the session and its child sessions as a JSON document."""
         from outrider.sessions.export import export_session  # lazy: a run does not need it
 
         return await export_session(self.store, session_id)
 
     def stream_document(self, session_id: str) -> AsyncGenerator[bytes, None]:
-        """Yield the same document in pieces, with memory that does not depend on the length of the session."""
+        """Yields the same document in pieces, with memory that does not depend on the length of the session."""
         from outrider.sessions.export import stream_export  # lazy, as above
 
         return stream_export(self.store, session_id)
@@ -186,11 +186,11 @@ class SessionArchive:
     async def usage_statistics(
         self, by: Grouping, *, since: int | None = None, session_id: str | None = None
     ) -> Sequence[UsageRow]:
-        """Return tokens and cost, grouped by the given key."""
+        """Returns tokens and cost, grouped by the given key."""
         return await self.store.statistics(by, since=since, session_id=session_id)
 
     async def lasting_approvals(self) -> Sequence[Approval]:
-        """Return the approvals in effect for more than one call."""
+        """Returns the approvals in effect for more than one call."""
         from outrider.engine.approvals import lasting_approvals  # lazy: the queue loads the model clients
 
         return await lasting_approvals(self.store)
@@ -245,7 +245,7 @@ async def delete_unused_outputs(path: Path) -> int:
 
 
 def _list_outputs(data: Path) -> list[Path]:
-    """Return the folders of stored outputs, one for each session, and the single files of version 0.1."""
+    """Returns the folders of stored outputs, one for each session, and the single files of version 0.1."""
     folder = data / "outputs"
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
@@ -276,7 +276,7 @@ def _open_store(path: Path, *, create: bool) -> Store:
 
 
 async def render_shared_page(archive: SessionArchive, session_id: str) -> str:
-    """Return the session as a self-contained HTML page."""
+    """Returns the session as a self-contained HTML page."""
     from outrider.presentation.share_page import render_share_page
 
     return render_share_page(await archive.load(session_id))

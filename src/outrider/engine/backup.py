@@ -91,7 +91,7 @@ def restore_backup(folders: AppFolders, archive: Path, *, replace: bool = False)
 
 
 def _list_data_files(data: Path) -> Iterator[str]:
-    """Yield the relative paths of the files to back up, without SQLite's additional files and locks."""
+    """Yields the relative paths of the files to back up, without SQLite's additional files and locks."""
     for name in _DATABASES:
         if (data / name).exists():
             yield name
@@ -188,7 +188,7 @@ def _is_data_name(name: str) -> bool:
 
 
 def _check_unused(path: Path) -> None:
-    """Raise StoreError if a process has a session open. A damaged store is unused, so that it can be restored."""
+    """Raises StoreError if a process has a session open. A damaged store is unused, so that it can be restored."""
     if not path.exists():
         return
     try:

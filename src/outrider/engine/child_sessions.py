@@ -25,12 +25,12 @@ TITLE_AGENT = "outrider/title"  # the slash avoids conflicts with names of user 
 
 
 def is_internal_agent(agent: str) -> bool:
-    """Return whether a session of this agent is an internal one of the engine."""
+    """Returns whether a session of this agent is an internal one of the engine."""
     return agent == TITLE_AGENT
 
 
 def called_sessions(messages: Sequence[Message]) -> list[str]:
-    """Return the ids of the sessions that the agents of these messages opened."""
+    """Returns the ids of the sessions that the agents of these messages opened."""
     parts = (part for message in messages for part in message.get_parts_by_type(SubtaskPart))
     return [part.child_session_id for part in parts if part.child_session_id is not None]
 
@@ -80,7 +80,7 @@ class OpenSessionTree:
         return self._root if session_id in ("", self._root.id) else self._called.get(session_id)
 
     def mode_of(self, session_id: str) -> Mode:
-        """Return the strictest mode of a session and its ancestors; "chat", which allows no tools, for an unknown
+        """Returns the strictest mode of a session and its ancestors; "chat", which allows no tools, for an unknown
         session."""
         session = self.find(session_id)
         if session is None:
@@ -92,7 +92,7 @@ class OpenSessionTree:
         )
 
     def level_of(self, session_id: str) -> ApprovalLevel:
-        """Return the strictest approval level of a session and its ancestors."""
+        """Returns the strictest approval level of a session and its ancestors."""
         session = self.find(session_id)
         if session is None:
             return "ask"
@@ -144,7 +144,7 @@ class DelegatedLimits(msgspec.Struct):
     budgets: list[RunBudget] = []
 
     def restrict_agent(self, agent: Agent) -> Agent:
-        """Return the agent with the ask and deny rules of its callers added."""
+        """Returns the agent with the ask and deny rules of its callers added."""
         rules = agent.permissions
         tighter = {"ask": (*rules.get("ask", ()), *self.ask), "deny": (*rules.get("deny", ()), *self.deny)}
         return msgspec.structs.replace(agent, permissions={**rules, **tighter})
@@ -157,7 +157,7 @@ class DelegatedLimits(msgspec.Struct):
         return self.budgets[-1]
 
     def report_usage(self) -> UsageReport:
-        """Return the usage of all agents of the session so far."""
+        """Returns the usage of all agents of the session so far."""
         usage, turns = Usage(), 0
         for budget in self.budgets:
             turns += budget.turns

@@ -202,7 +202,7 @@ def check_runs(path: Path, *, repair: bool = False) -> Iterator[DiagnosticFindin
 
 
 def _find_damage(path: Path) -> str:
-    """Return the first problem that SQLite's integrity check finds; an empty string if there is none."""
+    """Returns the first problem that SQLite's integrity check finds; an empty string if there is none."""
     try:
         with translate_errors(path), closing(sqlite3.connect(path, timeout=30)) as db:
             if store_doctor.is_truncated(path, db):
@@ -294,7 +294,7 @@ class SettingOrigin(msgspec.Struct, frozen=True):
 
 
 def setting_origins(settings: Settings, environ: Mapping[str, str]) -> list[SettingOrigin]:
-    """Return each setting with its source. Keys are not included, only the names of their variables."""
+    """Returns each setting with its source. Keys are not included, only the names of their variables."""
     return [
         *_main_settings(settings, environ),
         *_limit_settings(settings),
@@ -365,7 +365,7 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def known_models(providers: Iterable[Provider], overrides: dict[str, dict[str, object]]) -> list[KnownModel]:
-    """Return the models of the providers, newest first: those that their servers list, else those of the catalog.
+    """Returns the models of the providers, newest first: those that their servers list, else those of the catalog.
     Limits and prices come from the catalog with the overrides of the configuration."""
     from outrider.engine.frontend import list_models  # lazy: other checks do not need an engine
 

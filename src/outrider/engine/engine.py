@@ -111,7 +111,7 @@ class SessionRegistry:
             raise
 
     async def open_session(self, session_id: str, *, take_over: bool = False, resume_turn: bool = False) -> LiveSession:
-        """Return the session, opened if necessary. A session whose lease was lost is reopened. With `resume_turn`,
+        """Returns the session, opened if necessary. A session whose lease was lost is reopened. With `resume_turn`,
         interrupted calls of repeatable tools run again; otherwise they end as interrupted."""
         self._require_open()
         if session_id in self.live and self.live[session_id].journal.is_lost:
@@ -138,14 +138,14 @@ class SessionRegistry:
             raise
 
     async def open_idle_session(self, session_id: str) -> Journal:
-        """Return the journal of a session without a running turn. Raises SessionInUseError if there is one."""
+        """Returns the journal of a session without a running turn. Raises SessionInUseError if there is one."""
         live = await self.open_session(session_id)
         if live.in_turn:
             raise SessionInUseError("a turn is running in this session; abort it or wait for its end")
         return live.journal
 
     def reject_own_turn(self, session_id: str) -> None:
-        """Raise SessionInUseError if a function of this session's running turn is about to wait for its end."""
+        """Raises SessionInUseError if a function of this session's running turn is about to wait for its end."""
         if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]  `put` explains it
             return
         if (live := self.live.get(session_id)) is not None:
@@ -199,7 +199,7 @@ class SessionRegistry:
         self.check_loop()
 
     def check_loop(self) -> None:
-        """Raise ConfigurationError if the engine is open in another event loop."""
+        """Raises ConfigurationError if the engine is open in another event loop."""
         if self._runtime.is_open and asyncio.get_running_loop() is not self._loop:
             raise ConfigurationError(
                 "this engine was opened in another event loop, to which its connections belong; open an engine in each "
@@ -228,7 +228,7 @@ class ResumeKeywords(TypedDict, total=False):
 
 
 def _deprecated_name(name: str, method: Method) -> Method:
-    """Return the method under an old name, with a warning that names the new one."""
+    """Returns the method under an old name, with a warning that names the new one."""
 
     @wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -312,7 +312,7 @@ class Engine:
             stack.push_async_callback(self._sessions.close_all)
 
     def replace(self, **changes: Any) -> "Engine":
-        """Return a new engine with the same arguments except for the given changes. It must be opened too. It has the
+        """Returns a new engine with the same arguments except for the given changes. It must be opened too. It has the
         providers and the keys of users that this engine uses now."""
         providers = tuple(self.runtime.spec.providers.values())
         parts: dict[str, Any] = {**self._arguments, "providers": providers, "store": self.store, "bus": self.bus}
@@ -516,7 +516,7 @@ class Engine:
         return await live.put(item, output)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
-        """Return the input that waits for its turn, oldest first."""
+        """Returns the input that waits for its turn, oldest first."""
         return [item for item in await self.store.inbox(session_id) if not is_abort_request(item)]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
@@ -525,7 +525,7 @@ class Engine:
         return await (await self._sessions.open_session(session_id)).withdraw(input_id)
 
     async def plan(self, session_id: str) -> ProposedPlan | None:
-        """Return the plan that the last turn in plan mode proposed, or None if it was answered or followed by other
+        """Returns the plan that the last turn in plan mode proposed, or None if it was answered or followed by other
         input. A SessionUpdatedEvent with `changes["plan"]` announces it."""
         return self._redactor.redact_value((await self._sessions.open_session(session_id)).plan())
 
@@ -565,7 +565,7 @@ class Engine:
         return (await self.store.fork(session_id, at=at, title=title)).id
 
     async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
-        """Return stored sessions, latest activity first; without a filter those that no agent opened for another.
+        """Returns stored sessions, latest activity first; without a filter those that no agent opened for another.
         `limit=None` returns all of them."""
         check_arguments("Engine.list()", {"filter": filter, "limit": limit})
         chosen = SessionFilter(roots=True) if filter is None else filter
@@ -599,7 +599,7 @@ class Engine:
         return await self._archive.delete_all()
 
     async def export(self, session_id: str) -> bytes:
-        """Return a session and the sessions of the agents that it called as a JSON document."""
+        """Returns a session and the sessions of the agents that it called as a JSON document."""
         return await self._archive.export_document(session_id)
 
     async def import_session(self, document: bytes | str, *, as_copy: bool = True) -> str:
@@ -622,7 +622,7 @@ class Engine:
         return session_id
 
     async def share(self, session_id: str) -> str:
-        """Return the session as one self-contained HTML page."""
+        """Returns the session as one self-contained HTML page."""
         from outrider.engine.archive import render_shared_page
 
         return await render_shared_page(self._archive, session_id)
@@ -634,7 +634,7 @@ class Engine:
         return SessionArchive(self.store, self.runtime.data)
 
     async def todos(self, session_id: str) -> Sequence[TodoItem]:
-        """Return the todo list of the session's agent. A SessionUpdatedEvent with `changes["todos"]` announces
+        """Returns the todo list of the session's agent. A SessionUpdatedEvent with `changes["todos"]` announces
         changes."""
         return self._redactor.redact_value(recorded_todos((await self.open(session_id)).messages))
 
@@ -691,11 +691,11 @@ class Engine:
         )
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:
-        """Return the open approval requests."""
+        """Returns the open approval requests."""
         return await self.approval_queue.open_approvals(session_id)
 
     def file_changes(self, session_id: str) -> "FileChanges":
-        """Return access to the file changes of the session's agents, for preview, undo and redo."""
+        """Returns access to the file changes of the session's agents, for preview, undo and redo."""
         from outrider.engine.undo_history import FileChanges  # lazy: most runs undo nothing
 
         return FileChanges(
@@ -703,11 +703,11 @@ class Engine:
         )
 
     def redact(self, value: Any) -> Any:
-        """Return a copy of a value with secrets redacted, as they are in the store."""
+        """Returns a copy of a value with secrets redacted, as they are in the store."""
         return self._redactor.redact_value(value)
 
     def events(self, session_id: str | None = None) -> EventStream:
-        """Return a stream of the events from now on, of one session or of all. It does not end by itself."""
+        """Returns a stream of the events from now on, of one session or of all. It does not end by itself."""
         check_arguments("Engine.events()", {"session_id": session_id})
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
 

@@ -118,7 +118,7 @@ async def standard_engine(
 def _read_hooks(
     settings: Settings, workspace: Path, bus: EventBus, extensions: WorkspaceExtensions, stack: AsyncExitStack
 ) -> Hooks | None:
-    """Return the hooks of the user and of the trusted workspace, or None. Raises ConfigurationError."""
+    """Returns the hooks of the user and of the trusted workspace, or None. Raises ConfigurationError."""
     found = find_hooks(settings, workspace)
     if found is None:
         return None
@@ -135,7 +135,7 @@ def _read_hooks(
 
 
 def find_hooks(settings: Settings, workspace: Path) -> "ConfiguredHooks | None":
-    """Return the hooks of the user and of the trusted workspace, with notices about entries that are ignored; None if
+    """Returns the hooks of the user and of the trusted workspace, with notices about entries that are ignored; None if
     there are no files with hooks. Raises ConfigurationError for an invalid file of the user."""
     trust = WorkspaceTrust(find_project(workspace, settings.home_folder), settings.folders.trust_file)
     if not settings.folders.hooks_file.exists() and not any(
@@ -176,7 +176,7 @@ def _choose_sandbox(settings: Settings, data: Path, search_path: Callable[[], st
 
 
 def _choose_search_tool(settings: Settings) -> Callable[[], Tool] | None:
-    """Return a function that creates the tool `web_search`, if a service is configured. Raises ConfigurationError."""
+    """Returns a function that creates the tool `web_search`, if a service is configured. Raises ConfigurationError."""
     table, source = settings.web_search, settings.folders.config_file
     if table.service is None:
         return None

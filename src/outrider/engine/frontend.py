@@ -114,7 +114,7 @@ class CallPreview(msgspec.Struct, frozen=True):
 
 
 async def session_tool_specs(engine: Engine, session_id: str) -> Sequence[ToolSpec]:
-    """Return the tools that the session's agent has in its mode."""
+    """Returns the tools that the session's agent has in its mode."""
     return (await _open_context(engine, session_id))[0].tool_specs
 
 
@@ -129,7 +129,7 @@ class ContextShare(msgspec.Struct, frozen=True):
 
 
 async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
-    """Return what the last request of a session consists of, or else estimate its next prompt."""
+    """Returns what the last request of a session consists of, or else estimate its next prompt."""
     from outrider.models.context_ledger import build_report  # lazy: it loads prices
 
     context, live = await _open_context(engine, session_id)
@@ -150,7 +150,7 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
 
 
 def last_shares(report: "ContextReport") -> list[ContextShare]:
-    """Return the sources of the last request that was recorded, the largest ones first."""
+    """Returns the sources of the last request that was recorded, the largest ones first."""
     last = next((step for step in reversed(report.steps) if step.sources and step.step), None)
     found = [(f"{one.kind}: {one.name}" if one.name else one.kind, one.tokens) for one in last.sources] if last else []
     shares = [ContextShare(name, tokens) for name, tokens in found[:MAX_SHARES]]
@@ -159,13 +159,13 @@ def last_shares(report: "ContextReport") -> list[ContextShare]:
 
 
 def list_servers(engine: Engine) -> list[ServerOverview]:
-    """Return the state of each MCP server, with the cause of a failure."""
+    """Returns the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
     return servers.describe_servers() if servers else []
 
 
 async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerOffers":
-    """Return the prompts and resources of the MCP servers that are ready."""
+    """Returns the prompts and resources of the MCP servers that are ready."""
     from outrider.project.mcp import ServerOffers  # lazy: most users have no servers
 
     servers = engine.runtime.mcp_servers
@@ -173,7 +173,7 @@ async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerO
 
 
 async def complete_input(engine: Engine, text: str, workspace: Path | None = None) -> "InputCompletion":
-    """Return the completions of the end of an input, which MCP servers give: arguments of prompts and values in the
+    """Returns the completions of the end of an input, which MCP servers give: arguments of prompts and values in the
     addresses of resources."""
     from outrider.project.mcp_completion import InputCompletion
 
@@ -262,7 +262,7 @@ async def run_embedded_command(
 
 
 async def denying_rule(engine: Engine, session_id: str, command: str) -> str | None:
-    """Return the deny rule that also forbids a command of the user, or None."""
+    """Returns the deny rule that also forbids a command of the user, or None."""
     from outrider.permissions.policy import decide  # lazy: the shell grammar is slow to load
 
     context, _ = await _open_context(engine, session_id)
@@ -310,7 +310,7 @@ async def run_user_command(engine: Engine, session_id: str, command: str, on_out
 
 
 def background_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
-    """Return the background processes of a session, running or ended, oldest first."""
+    """Returns the background processes of a session, running or ended, oldest first."""
     live = engine.live.get(session_id)
     if live is None or live.session_tools is None:
         return []
@@ -318,7 +318,7 @@ def background_processes(engine: Engine, session_id: str) -> list[ProcessStatus]
 
 
 def list_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
-    """Return all processes of a session, including those that a call waits for."""
+    """Returns all processes of a session, including those that a call waits for."""
     live = engine.live.get(session_id)
     return (
         [] if live is None or live.session_tools is None else live.session_tools.supervisor.list_processes(session_id)
@@ -336,7 +336,7 @@ async def end_process(engine: Engine, session_id: str, process_id: str) -> bool:
 
 
 def read_process_output(engine: Engine, session_id: str, process_id: str, offset: int | None = None) -> OutputSlice:
-    """Return a chunk of a process's output: from `offset`, or its end. What the model reads next is the same."""
+    """Returns a chunk of a process's output: from `offset`, or its end. What the model reads next is the same."""
     return _find_supervisor(engine, session_id, process_id).peek(process_id, offset)
 
 
@@ -369,7 +369,7 @@ _ATTACHABLE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "appl
 
 
 async def workspace_files(workspace: Path, *, exact: bool = False) -> list[str]:
-    """Return relative paths of files that are not ignored, at most `MAX_LISTED_FILES`, files near the top first. Names
+    """Returns relative paths of files that are not ignored, at most `MAX_LISTED_FILES`, files near the top first. Names
     with unprintable characters are left out. With `exact` there is nothing behind a link."""
     try:
         folder = os.open(workspace, os.O_RDONLY | O_DIRECTORY)
@@ -392,12 +392,12 @@ def _sort_paths(names: list[str]) -> list[str]:
 
 
 def is_attachable(path: Path) -> bool:
-    """Return whether a file is attached to the message (image, PDF) instead of being read by a tool."""
+    """Returns whether a file is attached to the message (image, PDF) instead of being read by a tool."""
     return mimetypes.guess_type(path.name)[0] in _ATTACHABLE_TYPES and path.is_file()
 
 
 def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
-    """Return whether a deny rule forbids to read a file."""
+    """Returns whether a deny rule forbids to read a file."""
     if not deny:
         return False
     from outrider.permissions.rules import DeniedReads  # lazy: most users have no such rules
@@ -408,7 +408,7 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
 def attach_file(
     path: Path, deny: Sequence[str] = (), workspace: Path | None = None, mention: TextRange | None = None
 ) -> FilePart:
-    """Return the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
+    """Returns the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
     and ValueError if it is too large or if a deny rule forbids to read it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
         raise ValueError(f"{path.name}: a rule forbids to read it")
@@ -421,13 +421,13 @@ def attach_file(
 
 
 def file_part(path: Path, content: bytes, source: FileSource | None = None) -> FilePart:
-    """Return the content of a file as a message part."""
+    """Returns the content of a file as a message part."""
     mime = _detect_mime(path.name, content)
     return FilePart(mime, make_data_url(mime, base64.b64encode(content).decode()), path.name, source)
 
 
 def _detect_mime(name: str, content: bytes) -> str:
-    """Return the media type: text/plain for other text than images and PDF, because names such as `main.ts` are
+    """Returns the media type: text/plain for other text than images and PDF, because names such as `main.ts` are
     registered as video or not at all; else the type that follows from the name."""
     mime = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if mime.startswith(("image/", "application/pdf")) or b"\0" in content:
@@ -440,7 +440,7 @@ def _detect_mime(name: str, content: bytes) -> str:
 
 
 def read_conversation(messages: Iterable[Any], format: "MessageFormat") -> list[Message]:
-    """Return messages that another program sent, in the format of a vendor's API. Raises PartValidationError with the
+    """Returns messages that another program sent, in the format of a vendor's API. Raises PartValidationError with the
     index of an invalid one."""
     from outrider.sessions.message_formats import read_messages  # lazy: only servers of other protocols need it
 
@@ -455,7 +455,7 @@ async def add_history(engine: Engine, session_id: str, messages: Iterable[Messag
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
-    """Return the chat models of the providers, newest first: those that their servers list, else those of the catalog.
+    """Returns the chat models of the providers, newest first: those that their servers list, else those of the catalog.
     Two providers with the same server and key are listed once. The catalog stores what the servers say about them."""
     from outrider.models.live_models import fetch_models  # lazy: it loads the HTTP client
 
@@ -467,7 +467,7 @@ async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
 
 
 def order_live_models(provider: Provider, live: "Sequence[LiveModel]") -> list[str]:
-    """Return the names of a server's models. If it does not say how old they are, they have the order of the catalog,
+    """Returns the names of a server's models. If it does not say how old they are, they have the order of the catalog,
     after those that the catalog does not know yet."""
     store_server_facts(provider.kind, provider.base_url, {model.name: model.facts for model in live})
     names = [model.name for model in live]
@@ -478,7 +478,7 @@ def order_live_models(provider: Provider, live: "Sequence[LiveModel]") -> list[s
 
 
 def catalog_models(providers: Iterable[Provider]) -> list[ModelRef]:
-    """Return the models that the catalog lists for the providers, newest first, without asking their servers."""
+    """Returns the models that the catalog lists for the providers, newest first, without asking their servers."""
     distinct = _distinct_providers(providers)
     return [ModelRef(provider.name, name) for provider in distinct for name in _model_names(provider)]
 
@@ -494,7 +494,7 @@ def _distinct_providers(providers: Iterable[Provider]) -> list[Provider]:
 
 
 def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
-    """Return the context size of a model in tokens, or None if it is unknown."""
+    """Returns the context size of a model in tokens, or None if it is unknown."""
     provider = next((found for found in providers if found.name == model.provider), None)
     if provider is None or provider.kind in ("scripted", "outrider"):
         return None
@@ -506,7 +506,7 @@ def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
 
 
 def describe_model(providers: Iterable[Provider], model: ModelRef) -> str:
-    """Return context size and prices of a model on one line; "" if neither is known. Longer prompts may cost more."""
+    """Returns context size and prices of a model on one line; "" if neither is known. Longer prompts may cost more."""
     provider = next((found for found in providers if found.name == model.provider), None)
     if provider is None or provider.kind in ("scripted", "outrider", "local"):
         return ""
@@ -528,10 +528,10 @@ def _model_names(provider: Provider) -> Iterable[str]:
 
 
 def was_cut_off(messages: Sequence[Message]) -> bool:
-    """Return whether the last turn was interrupted and can be resumed."""
+    """Returns whether the last turn was interrupted and can be resumed."""
     return is_cut_off(messages)
 
 
 def archive_of(engine: Engine) -> SessionArchive:
-    """Return the archive of an engine's store. Deleting a session there also deletes its undo data."""
+    """Returns the archive of an engine's store. Deleting a session there also deletes its undo data."""
     return SessionArchive(engine.store, engine.runtime.data)

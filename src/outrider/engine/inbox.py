@@ -108,7 +108,7 @@ class SessionInbox:
         return stored, end
 
     def expect_end(self, name: str, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
-        """Return a new future for the turn of this input. Several callers may wait; cancelling one future does not
+        """Returns a new future for the turn of this input. Several callers may wait; cancelling one future does not
         affect the others. Each gets a result with the output type that it requested."""
         end: asyncio.Future[RunResult[Any]] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(name, []).append((end, output))
@@ -130,7 +130,7 @@ class SessionInbox:
         return False
 
     async def discard_aborts(self) -> list[InboxItem]:
-        """Return the waiting input. Abort requests are removed: the turn that they were sent for is over."""
+        """Returns the waiting input. Abort requests are removed: the turn that they were sent for is over."""
         time, puts, is_complete = monotonic(), self._puts, not self._open_puts
         waiting = await self._pending_items()
         if is_complete and puts == self._puts:
@@ -174,15 +174,15 @@ class SessionInbox:
         return messages[-1].join_text() if messages else ""
 
     async def _pending_items(self) -> Sequence[InboxItem]:
-        """Return stored input. Pending writes of the journal are retried first, so that no item is processed twice, for
-        example after an abort or with a full disk."""
+        """Returns stored input. Pending writes of the journal are retried first, so that no item is processed twice,
+        for example after an abort or with a full disk."""
         self._read = None
         if self._journal.has_pending_input:
             await self._journal.retry_writes()
         return await self._store.inbox(self._journal.session.id)
 
     async def _steering_items(self) -> Sequence[InboxItem]:
-        """Return stored input. The first step of a turn gets what was read when the turn started, less what was taken,
+        """Returns stored input. The first step of a turn gets what was read when the turn started, less what was taken,
         unless this process has added input or some time has passed. Each later step reads the inbox: other processes
         steer a turn too."""
         read, self._read = self._read, None
@@ -240,7 +240,7 @@ class SessionInbox:
 
 
 def first_line_title(message: Message) -> str:
-    """Return the first line of the input as a title that needs no model request."""
+    """Returns the first line of the input as a title that needs no model request."""
     line = next((line.strip() for line in message.join_text().splitlines() if line.strip()), "")
     return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"
 
@@ -312,7 +312,7 @@ class AbortListener:
 
 
 def is_abort_request(item: InboxItem) -> bool:
-    """Return whether an inbox item is an abort request."""
+    """Returns whether an inbox item is an abort request."""
     return bool(item.message.metadata.get(ABORT_KEY))
 
 
@@ -342,7 +342,7 @@ async def _wait_until_taken(store: Store, item: InboxItem, seq: int) -> None:
 
 
 async def _reject_child_session(store: Store, session_id: str) -> None:
-    """Raise OutriderError for a child session with a running agent: it ends with the turn of its root session."""
+    """Raises OutriderError for a child session with a running agent: it ends with the turn of its root session."""
     ancestor = await store.get(session_id)
     while ancestor.parent_id is not None:
         ancestor = await store.get(ancestor.parent_id)
@@ -364,7 +364,7 @@ async def _check_lease(store: Store, session_id: str) -> SessionInUseError | Non
 
 
 async def _has_open_turn(store: Store, session_id: str) -> bool:
-    """Return whether the transcript ends inside a turn that was not canceled."""
+    """Returns whether the transcript ends inside a turn that was not canceled."""
     messages = (await store.load(session_id, limit=RECENT_MESSAGES)).messages
     return is_cut_off(messages) and not _was_canceled(messages)
 
@@ -378,7 +378,7 @@ def _was_canceled(messages: Sequence[Message]) -> bool:
 
 
 def _abort_request(session_id: str) -> InboxItem:
-    """Return the abort request. An owner with an older version treats it as a note, because of its metadata."""
+    """Returns the abort request. An owner with an older version treats it as a note, because of its metadata."""
     text = TextPart("Another process requested an abort of this turn.", synthetic=True)
     return InboxItem(session_id=session_id, message=Message("user", [text], metadata={ABORT_KEY: True, NOTE: True}))
 

@@ -63,7 +63,7 @@ class PendingCompaction:
         return "\n".join(dict.fromkeys(self._instructions))
 
     def request_compaction(self, instructions: str) -> "asyncio.Future[CompactionPart | None]":
-        """Return the future of the pending request, or of a new one."""
+        """Returns the future of the pending request, or of a new one."""
         if instructions:
             self._instructions += (instructions,)
         self._end = self._end or asyncio.get_running_loop().create_future()
@@ -91,7 +91,7 @@ _log = logging.getLogger("outrider.engine")
 def _read_choices(
     metadata: Mapping[str, Any], providers: Mapping[str, Provider]
 ) -> tuple[ModelRef | None, ReasoningEffort | None]:
-    """Return the stored model and effort of a session; a model of a provider that is not configured is left out."""
+    """Returns the stored model and effort of a session; a model of a provider that is not configured is left out."""
     provider, _, model = str(metadata.get(CHOSEN_MODEL) or "").partition("/")
     effort: Any = metadata.get(CHOSEN_EFFORT)
     chosen: ReasoningEffort | None = effort if effort in REASONING_EFFORTS else None
@@ -201,7 +201,7 @@ class LiveSession:
         return await self.inbox.withdraw(input_id)
 
     def reject_own_turn(self) -> None:
-        """Raise SessionInUseError if the caller is a function of the running turn: it would wait for its own end."""
+        """Raises SessionInUseError if the caller is a function of the running turn: it would wait for its own end."""
         if self._is_called_by_turn():
             raise SessionInUseError(
                 "a tool or another function of a turn cannot wait for the next turn of the same session: add input "
@@ -209,13 +209,13 @@ class LiveSession:
             )
 
     def _is_called_by_turn(self) -> bool:
-        """Return whether the caller is a function of the running turn."""
+        """Returns whether the caller is a function of the running turn."""
         task = asyncio.current_task()
         in_turn = self.in_turn and self._context is not None and task in self._context.run.tasks
         return in_turn or (task is self._worker and task is not None)
 
     def plan(self) -> ProposedPlan | None:
-        """Return the unanswered plan of the last turn, or None."""
+        """Returns the unanswered plan of the last turn, or None."""
         return None if self.in_turn else open_plan(self.journal.session)
 
     async def answer_plan(
@@ -341,7 +341,7 @@ class LiveSession:
             self._report_end(aborted)
 
     def _text_of_turn(self) -> str:
-        """Return what the agent wrote in a turn that was aborted."""
+        """Returns what the agent wrote in a turn that was aborted."""
         return last_text(self.session.messages[turn_start(self.session.messages[:-1]) :], "assistant")
 
     def _report_end(self, end: "RunResult[Any]") -> None:
@@ -365,7 +365,7 @@ class LiveSession:
                 break  # the pending call would fail again at once
 
     async def _prepare_turn(self) -> bool:
-        """Return whether there is work: pending calls after a restart, a turn to resume, or the next input."""
+        """Returns whether there is work: pending calls after a restart, a turn to resume, or the next input."""
         resume, self._resume_requested = self._resume_requested, False
         if self._has_pending_calls() or (resume and is_cut_off(self.journal.session.messages)):
             await self.inbox.discard_aborts()
@@ -424,13 +424,13 @@ class LiveSession:
         return messages
 
     def make_result(self, end: TurnEnd) -> "RunResult[Any]":
-        """Return the result of input that started no turn."""
+        """Returns the result of input that started no turn."""
         return RunResult(self._runtime.redact(end), session=self.session)
 
     def _turn_result(
         self, end: TurnEnd, context: AgentContext, messages: list[Message], children: Sequence[SessionTranscript] = ()
     ) -> "RunResult[Any]":
-        """Return the result of a turn. Its event log is built from the transcript on first use."""
+        """Returns the result of a turn. Its event log is built from the transcript on first use."""
         run, session = context.run, StoredSession.from_session(self.session)
 
         def read_log() -> "EventLog":
@@ -457,8 +457,8 @@ class LiveSession:
         )
 
     def _agent_context(self) -> AgentContext:
-        """Return the agent context with a new run context. System prompt and tools are reused while agent and mode stay
-        the same."""
+        """Returns the agent context with a new run context. System prompt and tools are reused while agent and mode
+        stay the same."""
         run, agent, mode = (
             self._runtime.create_run_context(self.session, self.session_tools, deps=self._deps),
             self.agent,

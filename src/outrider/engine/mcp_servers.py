@@ -60,7 +60,7 @@ class EndedLogin(msgspec.Struct, frozen=True):
 
 
 def list_configured(settings: Settings) -> tuple[list[ConfiguredServer], tuple[str, ...]]:
-    """Return the servers of the user and of the folder, and notices about those that are not used."""
+    """Returns the servers of the user and of the folder, and notices about those that are not used."""
     chosen, logins = _choose(settings), LoginFile(settings.folders.logins_file)
     servers = [
         ConfiguredServer(server.name, server.display_address, chosen.origins[server.name], _login_state(server, logins))
@@ -135,7 +135,7 @@ async def log_in(settings: Settings, name: str, show: Callable[[str], Awaitable[
 
 
 def _callback_port(settings: Settings, name: str) -> int:
-    """Return the port at which a login must end, 0 for any."""
+    """Returns the port at which a login must end, 0 for any."""
     (server,) = _select(settings, name)
     return server.oauth.callback_port if isinstance(server, HttpServer) and server.oauth else 0
 
@@ -182,7 +182,7 @@ class ServerLogins:
         return tuple(self._open)
 
     def list_servers(self) -> list[ConfiguredServer]:
-        """Return the servers with the states of their logins."""
+        """Returns the servers with the states of their logins."""
         return list_configured(self._settings)[0]
 
     async def start(self, name: str) -> str:
@@ -367,8 +367,8 @@ def import_servers(settings: Settings, file: str = "", *, dry_run: bool = False)
 
 
 def read_foreign_file(path: Path, workspace: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Return the servers of a file in the format of `.mcp.json`, including those that Claude Code stores for the folder
-    `workspace`. Raises ConfigurationError if it cannot be read."""
+    """Returns the servers of a file in the format of `.mcp.json`, including those that Claude Code stores for the
+    folder `workspace`. Raises ConfigurationError if it cannot be read."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigurationError(f"{path}: is too large")

@@ -68,7 +68,7 @@ def recheck_session(
 
 
 def _find_tool(name: str, workspace: str) -> str | Tool:
-    """Return the name if it is well known, which accepts more spellings of parameters, or else the built-in tool."""
+    """Returns the name if it is well known, which accepts more spellings of parameters, or else the built-in tool."""
     if declaration_of(name).kind != "unknown":
         return name
     from outrider.engine.session_tools import list_built_in_tools  # lazy: loads every tool

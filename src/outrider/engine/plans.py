@@ -33,12 +33,12 @@ class ProposedPlan(msgspec.Struct, frozen=True):
 
 
 def open_plan(session: Session) -> ProposedPlan | None:
-    """Return the unanswered plan of a session, or None. Any other input continues the planning and replaces it."""
+    """Returns the unanswered plan of a session, or None. Any other input continues the planning and replaces it."""
     return find_open_plan(session.mode, session.messages)
 
 
 def find_open_plan(mode: str, messages: Sequence[Message]) -> ProposedPlan | None:
-    """Return the unanswered plan at the end of a transcript, of which the last messages are enough."""
+    """Returns the unanswered plan at the end of a transcript, of which the last messages are enough."""
     if mode != "plan":
         return None
     conversation = [message for message in messages if _is_conversation(message)]
@@ -57,13 +57,13 @@ _PLAN_HEADING = lazy_pattern(r"^#{1,6}\s.*\b(?:plan|steps?|changes)\b", re.MULTI
 
 
 def has_steps(text: str) -> bool:
-    """Return whether an answer in plan mode is a plan: it numbers or lists its steps, or has a heading that says so.
+    """Returns whether an answer in plan mode is a plan: it numbers or lists its steps, or has a heading that says so.
     Greetings, questions and explanations are not; the user continues to talk about them."""
     return bool(_NUMBERED_STEP.search(text) or _PLAN_HEADING.search(text)) or len(_LISTED_STEP.findall(text)) > 1
 
 
 def answer_message(plan: ProposedPlan, answer: PlanAnswer, text: str, prompts: Mapping[str, str]) -> Message:
-    """Return the answer as input for the session. Accepting switches to agent mode; a refusal without text starts no
+    """Returns the answer as input for the session. Accepting switches to agent mode; a refusal without text starts no
     turn."""
     parts = [TextPart(render_prompt(f"plan_{answer}", prompts), synthetic=True)]
     if text.strip():
@@ -75,12 +75,12 @@ def answer_message(plan: ProposedPlan, answer: PlanAnswer, text: str, prompts: M
 
 
 def answer_id(plan: ProposedPlan) -> str:
-    """Return the input id that all answers to a plan share, so that only the first one is stored."""
+    """Returns the input id that all answers to a plan share, so that only the first one is stored."""
     return f"plan-{plan.id}"
 
 
 def require_same_answer(new_item: InboxItem, stored: InboxItem) -> None:
-    """Raise OutriderError if an earlier, different answer is stored."""
+    """Raises OutriderError if an earlier, different answer is stored."""
     first = stored.message.metadata.get(ANSWER_KEY)
     if stored.message.id != new_item.message.id and first != new_item.message.metadata[ANSWER_KEY]:
         by = f" by {stored.sender}" if stored.sender else ""

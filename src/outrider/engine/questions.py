@@ -91,7 +91,7 @@ class QuestionQueue:
             self._publish_change(pending, settled=pending.id)
 
     def open_questions(self, session_id: str | None = None) -> list[AskedQuestion]:
-        """Return open questions, oldest first, of one session or of all."""
+        """Returns open questions, oldest first, of one session or of all."""
         found = [*(pending for pending, _ in self._open.values()), *self._remote.open_questions()]
         return [pending for pending in found if session_id in (None, pending.session_id)]
 

@@ -139,11 +139,11 @@ class RunResult(Generic[Out]):
         return Trace(self.event_log)
 
     def format_trace(self) -> str:
-        """Return the trace as an indented text."""
+        """Returns the trace as an indented text."""
         return self.trace.format_tree()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what can be pickled: the event log and the session as JSON values."""
+        """Returns what can be pickled: the event log and the session as JSON values."""
         state = {**self.__dict__, "_event_log": self.event_log.to_json(), "session": self.session.to_dict()}
         for name in ("event_log", "trace"):
             state.pop(name, None)
@@ -171,7 +171,7 @@ class RunResult(Generic[Out]):
 
 
 def result_of_type(result: RunResult[Any], output_type: OutputType | None) -> RunResult[Any]:
-    """Return the result for an input that requested another type than the turn had: one that steered a running turn,
+    """Returns the result for an input that requested another type than the turn had: one that steered a running turn,
     that started none, or whose turn was aborted. Its text is never returned in place of a value."""
     if output_type is result._output_type:  # pyright: ignore[reportPrivateUsage]  no program needs it
         return result
@@ -191,7 +191,7 @@ def result_of_type(result: RunResult[Any], output_type: OutputType | None) -> Ru
 
 
 def _type_name(output_type: OutputType | None) -> str:
-    """Return the name of the requested type, "" for text."""
+    """Returns the name of the requested type, "" for text."""
     return "" if output_type is None or output_type.is_text else output_type.name
 
 
@@ -387,7 +387,7 @@ class StreamTranslator:
         self.partial: Any = None
 
     def translate_event(self, event: Event) -> Iterator[StreamEvent]:
-        """Yield the stream events for one bus event; most types of events have none."""
+        """Yields the stream events for one bus event; most types of events have none."""
         if event.agent_name:
             self._agents[event.session_id] = event.agent_name
         if is_standard_event(event):
@@ -456,7 +456,7 @@ class StreamTranslator:
 
 
 def final_event(agent: str, result: "RunResult[Any] | None", error: OutriderError | None) -> StreamEvent:
-    """Return the last event of a stream."""
+    """Returns the last event of a stream."""
     if error is not None or result is None:
         message = error.message if error else "the run ended without a result"
         return StreamEvent("error", agent, {"type": type(error or OutriderError("")).__name__, "message": message})

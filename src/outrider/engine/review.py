@@ -101,7 +101,7 @@ class _FileVersions(msgspec.Struct, frozen=True):
 
 
 async def review_changes(engine: Engine, session_id: str, turn: str | None = None) -> ChangeReview:
-    """Return the changes of a session, or of the turn that begins with the message `turn`."""
+    """Returns the changes of a session, or of the turn that begins with the message `turn`."""
     tracker = await _open_tracker(engine, session_id)
     if isinstance(tracker, str):
         return ChangeReview(off=tracker)
@@ -179,7 +179,7 @@ async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], me
 
 
 def _author_options(git: GitRunner, workspace: Path) -> Iterator[str]:
-    """Yield the name and address of the author: the user's configuration may be hidden in the sandbox."""
+    """Yields the name and address of the author: the user's configuration may be hidden in the sandbox."""
     for key in ("user.name", "user.email"):
         with suppress(ProcessError):
             yield from ("-c", f"{key}={git.run(workspace, 'config', key).rstrip()}")
@@ -257,7 +257,7 @@ class _WantedState(msgspec.Struct, frozen=True):
 
 
 def _wanted_state(tracker: "snapshots_api.ChangeTracker", versions: _FileVersions, hunk: str) -> _WantedState | str:
-    """Return the state that an undo results in, or why it is not possible."""
+    """Returns the state that an undo results in, or why it is not possible."""
     if not hunk and versions.is_readable and versions.now == versions.after:
         return _WantedState(versions.before)
     texts = _TextVersions.read(tracker, versions)
@@ -295,7 +295,7 @@ class _TextVersions:
 
     @classmethod
     def read(cls, tracker: "snapshots_api.ChangeTracker", versions: _FileVersions) -> "_TextVersions | str":
-        """Return the lines, or why they cannot be shown."""
+        """Returns the lines, or why they cannot be shown."""
         sides = (versions.before, versions.after, versions.now)
         if not versions.is_readable or any(state is not None and state.link for state in sides):
             return "not a regular file"
@@ -331,7 +331,7 @@ class _TextVersions:
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def without(self, groups: Sequence[Sequence[OpCode]]) -> list[str] | None:
-        """Return the current lines without these changes; None if one of them is not there any more."""
+        """Returns the current lines without these changes; None if one of them is not there any more."""
         result = list(self.now)
         for group in reversed(groups):
             start = self._current_start(group)
@@ -342,7 +342,7 @@ class _TextVersions:
         return result
 
     def _current_start(self, group: Sequence[OpCode]) -> int | None:
-        """Return where the hunk with its context begins in the current file."""
+        """Returns where the hunk with its context begins in the current file."""
         _, _, new, new_end = _group_range(group)
         if self.now == self.after:
             return new
@@ -355,7 +355,7 @@ def _group_range(group: Sequence[OpCode]) -> tuple[int, int, int, int]:
 
 
 def _split_lines(content: bytes) -> list[str]:
-    """Return the lines with their ends; joined and encoded they are the content again."""
+    """Returns the lines with their ends; joined and encoded they are the content again."""
     *lines, last = content.decode("utf-8", "surrogateescape").split("\n")
     return [f"{line}\n" for line in lines] + ([last] if last else [])
 

@@ -351,7 +351,7 @@ async def async_run(
 
 
 def _check_session(session: Session) -> None:
-    """Raise ConfigurationError for values of a session that the program has set. Messages that it appended to the list
+    """Raises ConfigurationError for values of a session that the program has set. Messages that it appended to the list
     become part of the session."""
     check_mode(session.mode, "the session")
     check_level(session.approval, "the session")
@@ -368,7 +368,7 @@ def _check_session(session: Session) -> None:
 
 
 def check_message(message: object, *, can_be_empty: bool = True) -> None:
-    """Raise ConfigurationError if a message is not a text, or empty without anything else that a model could read."""
+    """Raises ConfigurationError if a message is not a text, or empty without anything else that a model could read."""
     if not isinstance(message, str):
         raise ConfigurationError(
             f"the message of a run is a text, got {type(message).__name__}; an earlier conversation is passed as "
@@ -490,7 +490,7 @@ async def _iterate_run(
 
 
 def _failure_of(task: "asyncio.Task[RunResult[Any]]") -> OutriderError | None:
-    """Return the error that ended the run. One that prevented its start is raised."""
+    """Returns the error that ended the run. One that prevented its start is raised."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OutriderError) and "result" in error.details:
         return error

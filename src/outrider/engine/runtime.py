@@ -123,13 +123,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_mode(mode: str | None, whose: str) -> None:
-    """Raise ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
+    """Raises ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
     if mode is not None and mode not in MODES:
         raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(MODES)}")
 
 
 def check_level(level: str | None, whose: str) -> None:
-    """Raise ConfigurationError if the approval level is unknown; `whose` names its owner in the message."""
+    """Raises ConfigurationError if the approval level is unknown; `whose` names its owner in the message."""
     if level is not None and level not in APPROVAL_LEVELS:
         known = ", ".join(APPROVAL_LEVELS)
         raise ConfigurationError(f"{whose} has the unknown approval level {level!r}; levels: {known}")
@@ -327,7 +327,7 @@ class EngineRuntime:
         return self._options.surroundings.data if self._options.surroundings else None
 
     def find_agent(self, name: str, model: ModelRef | None = None, effort: ReasoningEffort | None = None) -> Agent:
-        """Return the agent of that name ("": the first one), with another model or reasoning effort if one is given.
+        """Returns the agent of that name ("": the first one), with another model or reasoning effort if one is given.
         Raises ConfigurationError if it is unknown."""
         if name and name not in self.spec.agents:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.spec.agents)}")
@@ -340,7 +340,7 @@ class EngineRuntime:
         return adapt_to_local_models([chosen], self.spec.providers.values())[0]
 
     def session_agent(self, session: Session, model: ModelRef | None, effort: ReasoningEffort | None = None) -> Agent:
-        """Return the session's agent, with the delegated rules of the process that it works for."""
+        """Returns the session's agent, with the delegated rules of the process that it works for."""
         agent, delegated = self.find_agent(session.agent, model, effort), self.delegated_limits.get(session.id)
         return delegated.restrict_agent(agent) if delegated else agent
 
@@ -433,7 +433,7 @@ class EngineRuntime:
             )
 
     def redact(self, value: Redacted) -> Redacted:
-        """Return a copy of a value with secrets redacted."""
+        """Returns a copy of a value with secrets redacted."""
         return self._redactor.redact_value(value)
 
     def create_run_context(
@@ -486,13 +486,13 @@ class EngineRuntime:
         )
 
     def create_egress_policy(self) -> "EgressPolicy":
-        """Return where sessions without built-in tools may send data without a question."""
+        """Returns where sessions without built-in tools may send data without a question."""
         from outrider.permissions.information_flow import EgressPolicy  # lazy: most runs send nothing
 
         return EgressPolicy(allowed=self._options.flow.allowed)
 
     def create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
-        """Return what derives the origins of tool results."""
+        """Returns what derives the origins of tool results."""
         from outrider.permissions.information_flow import OriginLabels  # lazy: needed with the first call
 
         flow = self._options.flow
@@ -504,7 +504,7 @@ class EngineRuntime:
         )
 
     def _clients_for(self, session: Session) -> Mapping[str, ModelClient]:
-        """Return the clients of a session: with the keys of its owner, if the owner has any. Requests with such keys
+        """Returns the clients of a session: with the keys of its owner, if the owner has any. Requests with such keys
         are not recorded."""
         known, keys = self.spec.providers, dict[str, str]()
         if self.keys_of_owner is not None and session.owner:
@@ -524,19 +524,19 @@ class EngineRuntime:
         return self._owner_clients[place]
 
     def find_limits(self, session: "Session | StoredSession") -> "OwnerLimits | None":
-        """Return the limits of a session whose owner may not use the whole machine."""
+        """Returns the limits of a session whose owner may not use the whole machine."""
         environment = self._options.surroundings
         return environment.find_limits(session) if environment is not None else None
 
     def git_runner(self, session: "StoredSession") -> "GitRunner":
-        """Return what runs git for a session."""
+        """Returns what runs git for a session."""
         from outrider.processes.git import GitRunner  # lazy: for the review of changes only
 
         environment = self._options.surroundings
         return environment.git_runner(session) if environment is not None else GitRunner()
 
     def can_sandbox(self) -> bool:
-        """Return whether commands can be sandboxed. The first call starts processes to find that out."""
+        """Returns whether commands can be sandboxed. The first call starts processes to find that out."""
         environment = self._options.surroundings
         return environment is not None and environment.sandbox.confines
 
@@ -588,7 +588,7 @@ _NO_DEPENDENCIES = OpenDependencies()
 
 
 async def _enter_dependencies(value: Any, seconds: float | None) -> OpenDependencies:
-    """Return the dependencies, entered if they are a context manager. An exception while it is left is logged, because
+    """Returns the dependencies, entered if they are a context manager. An exception while it is left is logged, because
     the session is closed in any case."""
     kind = cast("Any", type(value))
     is_async = hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
@@ -611,7 +611,7 @@ _BASE64 = lazy_pattern(r"[A-Za-z0-9+/\s]*[=\s]*")
 
 
 def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
-    """Return the attachments. Raises ConfigurationError if one is of another type."""
+    """Returns the attachments. Raises ConfigurationError if one is of another type."""
     given: Any = attachments
     if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
         raise ConfigurationError(f"attachments is a list, got {_describe(attachments)}; write attachments=[…]")
@@ -727,7 +727,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for an argument of the wrong type. None is the default of each."""
+    """Raises ConfigurationError for an argument of the wrong type. None is the default of each."""
     for name, value in arguments.items():
         expected = _ARGUMENTS.get(name)
         if value is not None and expected is not None and not expected[0](value):
@@ -741,14 +741,14 @@ def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
 
 
 def check_engine(where: str, engine: object, session_id: object) -> None:
-    """Raise ConfigurationError if a function of a program gets no engine, or no id of a session."""
+    """Raises ConfigurationError if a function of a program gets no engine, or no id of a session."""
     if not hasattr(engine, "runtime"):
         raise ConfigurationError(f"{where} takes an Engine, got {_describe(engine)}; write Engine([…], […])")
     check_arguments(where, {"session_id": session_id})
 
 
 def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
-    """Raise ConfigurationError if agents, tools or providers are not lists of such values."""
+    """Raises ConfigurationError if agents, tools or providers are not lists of such values."""
     for name, values, kind in (("agents", agents, Agent), ("tools", tools, None), ("providers", providers, Provider)):
         if isinstance(values, str | dict) or not isinstance(values, Iterable):
             shown = _describe(cast("object", values))

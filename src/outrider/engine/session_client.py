@@ -194,7 +194,7 @@ class SessionClient(Protocol):
         ...
 
     async def list_models(self) -> Sequence[str]:
-        """Return the models that a session can switch to, as PROVIDER/MODEL."""
+        """Returns the models that a session can switch to, as PROVIDER/MODEL."""
         ...
 
     @property
@@ -203,29 +203,29 @@ class SessionClient(Protocol):
     def context_limit(self, session_id: str, model: ModelRef) -> int | None: ...
 
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
-        """Return what the next prompt of a session consists of; nothing if the engine cannot say."""
+        """Returns what the next prompt of a session consists of; nothing if the engine cannot say."""
         ...
 
     async def list_servers(self) -> Sequence[ServerOverview]:
-        """Return the state of each MCP server."""
+        """Returns the state of each MCP server."""
         ...
 
     async def list_offers(self) -> "ServerOffers":
-        """Return the prompts and resources of the MCP servers that are ready."""
+        """Returns the prompts and resources of the MCP servers that are ready."""
         ...
 
     async def complete_input(self, text: str) -> "InputCompletion":
-        """Return the completions of the end of an input, which MCP servers give."""
+        """Returns the completions of the end of an input, which MCP servers give."""
         ...
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
-        """Return the background processes of a session."""
+        """Returns the background processes of a session."""
         ...
 
     async def end_process(self, session_id: str, process_id: str) -> bool: ...
 
     async def read_process_output(self, session_id: str, process_id: str) -> str:
-        """Return the end of a process's output."""
+        """Returns the end of a process's output."""
         ...
 
     async def send_to_background(self, session_id: str, process_id: str) -> bool:
@@ -243,7 +243,7 @@ class SessionClient(Protocol):
         ...
 
     async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
-        """Return the model's open questions. The bus publishes new and settled ones."""
+        """Returns the model's open questions. The bus publishes new and settled ones."""
         ...
 
     async def answer_question(self, question_id: str, answers: Sequence[str]) -> None: ...

@@ -98,19 +98,19 @@ class OwnerLimits(msgspec.Struct, frozen=True):
     folder: str = ""
 
     def hides(self, real_path: str, workspace: str) -> bool:
-        """Return whether a resolved path may not be read from this workspace."""
+        """Returns whether a resolved path may not be read from this workspace."""
         is_own = is_within(real_path, workspace)
         return any(
             is_within(real_path, folder) and not (is_own and is_within(workspace, folder)) for folder in self.hidden
         )
 
     def has_left(self, workspace: str, real_path: str) -> bool:
-        """Return whether a workspace in the folder of the owner resolves to another one: commands of the owner can
+        """Returns whether a workspace in the folder of the owner resolves to another one: commands of the owner can
         replace folders by links."""
         return bool(self.folder) and is_within(workspace, self.folder) and not is_within(real_path, self.folder)
 
     def as_metadata(self) -> dict[str, Any]:
-        """Return the metadata that gives a session these limits in every process."""
+        """Returns the metadata that gives a session these limits in every process."""
         return {OWNER_LIMITS: msgspec.to_builtins(self)}
 
 
@@ -118,7 +118,7 @@ OWNER_LIMITS = "owner_limits"  # in the metadata of a session
 
 
 def stored_limits(metadata: Mapping[str, Any]) -> OwnerLimits | None:
-    """Return the limits in the metadata of a session, None if there are none."""
+    """Returns the limits in the metadata of a session, None if there are none."""
     return msgspec.convert(metadata[OWNER_LIMITS], OwnerLimits) if OWNER_LIMITS in metadata else None
 
 
@@ -147,12 +147,12 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         return (self.data, self.config) if self.config else (self.data,)
 
     def find_limits(self, session: "Session | StoredSession") -> OwnerLimits | None:
-        """Return the limits of a session; None if its calls may leave the workspace after a yes."""
+        """Returns the limits of a session; None if its calls may leave the workspace after a yes."""
         found = self.limits_of_owner(session.owner) if self.limits_of_owner is not None else None
         return found or stored_limits(session.metadata)
 
     def git_runner(self, session: "StoredSession") -> "GitRunner":
-        """Return what runs git in the workspace of a session: in the sandbox, because commands of the session can
+        """Returns what runs git in the workspace of a session: in the sandbox, because commands of the session can
         change the repository meanwhile."""
         from outrider.processes.git import GitRunner  # lazy: for the review of changes only
 
@@ -177,7 +177,7 @@ class GrantedPaths:
         self._committed.update(f"{self._workspace}/{path}" for path in paths)
 
     def includes(self, path: Path) -> bool:
-        """Return whether an admitted call created or changed a path."""
+        """Returns whether an admitted call created or changed a path."""
         return not self._paths.isdisjoint({str(path), os.path.realpath(path)}) or any(
             str(path) == known or known.startswith(f"{path}/") for known in self._committed
         )
@@ -196,7 +196,7 @@ class GrantedPaths:
                 self._paths.add(found.real_path or "")
 
     def allows_path(self, found: "Containment", op: str) -> bool:
-        """Return whether a path outside the default rules may be opened."""
+        """Returns whether a path outside the default rules may be opened."""
         return found.real_path in self._paths
 
 
@@ -322,7 +322,7 @@ class SessionTools:
         return EgressPolicy(allowed=self._flow.allowed)
 
     def trusts_workspace(self) -> bool:
-        """Return whether the user trusts the folder; a program that opens an engine without extensions does."""
+        """Returns whether the user trusts the folder; a program that opens an engine without extensions does."""
         return self.extensions is None or self.extensions.trusts_workspace(self._workspace)
 
     @cached_property
@@ -338,7 +338,7 @@ class SessionTools:
             self._git_state = work(None, self.extensions.read_git_state, self._workspace)
 
     async def initial_state(self, model: str) -> TextPart | None:
-        """Return the state of the workspace for the first user message. It has names and commit subjects, and no
+        """Returns the state of the workspace for the first user message. It has names and commit subjects, and no
         content of files: by itself it is neither private nor closes the network of commands that the user's rules
         allow."""
         if self.extensions is None:
@@ -350,12 +350,12 @@ class SessionTools:
         return TextPart(state, synthetic=True, origins=origins, metadata={WORKSPACE_STATE: True})
 
     def notes_for(self, session: Session) -> str:
-        """Return the notes that the session started with, or else the current ones."""
+        """Returns the notes that the session started with, or else the current ones."""
         recorded = recorded_notes(session.messages) if self.extensions else ""
         return self.workspace_notes if recorded is None else recorded
 
     def describe_rights(self, *, attended: bool) -> dict[str, str]:
-        """Return the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
+        """Returns the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
         network = self._environment.network
         if self._sandbox.accepted and self.owner_limits is not None:
             sandbox = "for administrators only: this server has no sandbox"
@@ -498,7 +498,7 @@ class SessionTools:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 
     def _may_reach_machine(self, call: ToolPart, tool: str | Tool, decision: Decision, context: AgentContext) -> bool:
-        """Return whether a fetch may connect to this machine and its network: a user approved it, or a rule names the
+        """Returns whether a fetch may connect to this machine and its network: a user approved it, or a rule names the
         host. Answers of a limited owner do not count."""
         if self.owner_limits is None:
             return decision.effect == "ask" or _names_host(decision.rule, call, tool)
@@ -506,7 +506,7 @@ class SessionTools:
         return decision.rule in configured and _names_host(decision.rule, call, tool)
 
     def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
-        """Return the hosts that a command of a session that has read text of others may still reach. From now on the
+        """Returns the hosts that a command of a session that has read text of others may still reach. From now on the
         session's commands have no other network: what it has read stays in its context."""
         if decision.flow is None:
             return ()
@@ -547,7 +547,7 @@ class SessionTools:
         await self._approvals.withdraw(tool_context.session_id, tool_context.call_id)
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
-        """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
+        """Returns what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
         context = self._undo.active_context(tool_context) if self._undo else None
         granted = self._approvals.find_grant(context).rules if context else ()
         own = context.agent.permissions.get("allow", ()) if context else ()
@@ -557,7 +557,7 @@ class SessionTools:
         return [rule for rule in rules if rule.right and not rule.parse_error]
 
     def _write_restrictions(self, tool_context: ToolContext) -> tuple[list[str], list[str]]:
-        """Return the patterns of rules that deny or ask to change files."""
+        """Returns the patterns of rules that deny or ask to change files."""
         context = self._undo.active_context(tool_context) if self._undo else None
         deny = (*self._rules.deny, *(context.deny_rules if context else ()))
         ask = (*self._rules.ask, *(context.ask_rules if context else ()))
@@ -573,7 +573,7 @@ class SessionTools:
             yield
 
     def _denied_to(self, rules: tuple[str, ...]) -> DeniedReads | None:
-        """Return what the rules of an agent and its callers hide, None if they hide nothing."""
+        """Returns what the rules of an agent and its callers hide, None if they hide nothing."""
         if not rules:
             return None
         return self._denied_by_rules.setdefault(rules, DeniedReads(rules, self._workspace))
@@ -589,7 +589,7 @@ class SessionTools:
         return self._sandbox.confines
 
     def _may_grant(self, real_path: str) -> bool:
-        """Return whether an admitted call may open a path that the default rules reject."""
+        """Returns whether an admitted call may open a path that the default rules reject."""
         root = self._files.root
         if self.owner_limits is None or is_within(real_path, root):
             return True
@@ -652,7 +652,7 @@ class SessionTools:
         return msgspec.structs.replace(wrapped, cleanup=cleanup)
 
     async def _describe_unsaved(self) -> str:
-        """Return a note about files with unsaved changes in the user's editor, which commands do not see."""
+        """Returns a note about files with unsaved changes in the user's editor, which commands do not see."""
         names = await asyncio.to_thread(self._files.list_unsaved)
         if not names:
             return ""
@@ -669,7 +669,7 @@ class SessionTools:
 
 
 def _limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str) -> OutcomeAnswer:
-    """Return the answer without what leaves the workspace and the sandbox; hosts are granted."""
+    """Returns the answer without what leaves the workspace and the sandbox; hosts are granted."""
     if not answer.allowed:
         return answer
     wants_hosts = any(access.kind == "network" for access in outcome.blocked)
@@ -687,7 +687,8 @@ def _limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str
 
 
 def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:
-    """Return whether a rule names the hosts of a call literally; a rule for all hosts does not include this machine."""
+    """Returns whether a rule names the hosts of a call literally; a rule for all hosts does not include this
+    machine."""
     hosts = [urlsplit(str(url)).hostname or "" for url in call_subjects(tool, call.state.input)]
     return rule is not None and bool(hosts) and all(host and host in rule for host in hosts)
 
@@ -698,14 +699,14 @@ def _write_patterns(rules: Sequence[str]) -> list[str]:
 
 
 def list_built_in_tools(workspace: str) -> dict[str, Tool]:
-    """Return the built-in tools of a workspace to read their declarations, without an engine."""
+    """Returns the built-in tools of a workspace to read their declarations, without an engine."""
     folder = Path(workspace)
     environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
     return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
 
 
 def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
-    """Return the git folder outside the workspace in which commands may record work. A run's worktree may write to its
+    """Returns the git folder outside the workspace in which commands may record work. A run's worktree may write to its
     own branch only."""
     from outrider.outcomes.repository import OutsideRepository, find_outside_repository
 

@@ -39,7 +39,7 @@ _PAGE_MESSAGES = 200
 
 
 async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
-    """Return the trace of a session and of all sessions that its agents opened."""
+    """Returns the trace of a session and of all sessions that its agents opened."""
     log = EventLog()
     for event in await _tree_events(archive, session_id):
         log.record(event)
@@ -47,7 +47,7 @@ async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
 
 
 def log_of_turn(transcript: SessionTranscript, children: Sequence[SessionTranscript]) -> EventLog:
-    """Return the event log of some messages of a session and of the sessions that its agents opened."""
+    """Returns the event log of some messages of a session and of the sessions that its agents opened."""
     log = EventLog()
     for read, called in ((transcript, [child.session for child in children]), *((child, []) for child in children)):
         for event in TranscriptEvents(read, called).iterate_events():
@@ -56,7 +56,7 @@ def log_of_turn(transcript: SessionTranscript, children: Sequence[SessionTranscr
 
 
 async def _tree_events(archive: SessionArchive, session_id: str) -> Sequence[Event]:
-    """Return the events of a session tree, parents before children, each session in its own order. The trace nests
+    """Returns the events of a session tree, parents before children, each session in its own order. The trace nests
     them."""
     events: list[Event] = []
     waiting = [session_id]
@@ -70,7 +70,7 @@ async def _tree_events(archive: SessionArchive, session_id: str) -> Sequence[Eve
 
 
 async def _load_previews(archive: SessionArchive, session_id: str) -> SessionTranscript:
-    """Return a transcript, loaded page by page, with only the start of each text and output."""
+    """Returns a transcript, loaded page by page, with only the start of each text and output."""
     pages, before = list[list[Message]](), None
     while True:
         page = await archive.load(session_id, _PAGE_MESSAGES, before=before)
@@ -183,7 +183,8 @@ class TranscriptEvents:
         )
 
     def _child_of(self, call: ToolPart) -> StoredSession | None:
-        """Return the child session of a call: the one that it names, or else the oldest unassigned one of its agent."""
+        """Returns the child session of a call: the one that it names, or else the oldest unassigned one of its
+        agent."""
         opened = getattr(call.state, "metadata", {}).get("child_session_id")
         agent_name = call.state.input.get("agent_name") if call.tool == "call_agent" else None
         named = (child for child in self._children if child.id == opened)
@@ -222,7 +223,7 @@ def _start_time(message: Message) -> int:
 
 
 def _end_time(message: Message) -> int | None:
-    """Return when the last part of a message ended: its text, or one of its calls."""
+    """Returns when the last part of a message ended: its text, or one of its calls."""
     ends = [call.state.time.end for call in message.get_calls() if isinstance(call.state, ToolCompleted | ToolError)]
     if message.time is not None and message.time.completed is not None:
         ends.append(message.time.completed)
@@ -230,7 +231,7 @@ def _end_time(message: Message) -> int | None:
 
 
 def print_events(stream: TextIO) -> Callable[[Event], None]:
-    """Return a listener that prints every event to a stream, with inputs and outputs."""
+    """Returns a listener that prints every event to a stream, with inputs and outputs."""
     from outrider.tracing.console import EventLogger  # lazy: only debugging needs it
 
     return EventLogger(stream, verbose=True).show
@@ -254,7 +255,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 async def session_timeline(archive: SessionArchive, session_id: str) -> list[TimelineEntry]:
-    """Return what a session and the agents that it called did, in order; of a long session, the end."""
+    """Returns what a session and the agents that it called did, in order; of a long session, the end."""
     await archive.store.get(session_id)
     entries = await _timeline_entries(archive, session_id, 0, {session_id})
     return entries[-MAX_TIMELINE_ENTRIES:]
@@ -263,7 +264,7 @@ async def session_timeline(archive: SessionArchive, session_id: str) -> list[Tim
 async def _timeline_entries(
     archive: SessionArchive, session_id: str, depth: int, seen: set[str]
 ) -> list[TimelineEntry]:
-    """Return the entries of the last messages: pages are loaded from the end until there are enough of them."""
+    """Returns the entries of the last messages: pages are loaded from the end until there are enough of them."""
     entries, before = list[TimelineEntry](), None
     while len(entries) < MAX_TIMELINE_ENTRIES:
         try:

@@ -90,7 +90,7 @@ class TitleGenerator:
         return _clean_title(end.output) if end.reason == "completed" else ""
 
     def _title_agent(self, live: LiveSession) -> Agent | None:
-        """Return the agent that generates the title: the configured one, or the session's own model. Not a scripted
+        """Returns the agent that generates the title: the configured one, or the session's own model. Not a scripted
         one, whose answers are limited, and not a local one, which would delay the user."""
         configured = self._runtime.titles
         agent = configured if isinstance(configured, Agent) else live.agent
@@ -123,6 +123,6 @@ def _conversation_start(session: Session) -> str:
 
 
 def _clean_title(text: str) -> str:
-    """Return the first non-empty line without the quotation marks and headings that models add."""
+    """Returns the first non-empty line without the quotation marks and headings that models add."""
     line = next((line.strip(STRIPPED_CHARACTERS) for line in text.splitlines() if line.strip(STRIPPED_CHARACTERS)), "")
     return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"

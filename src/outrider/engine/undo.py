@@ -25,7 +25,7 @@ from outrider.types.parts import PatchPart, SnapshotPart, TextPart, ToolPart
 
 
 def may_change_files(tool: Tool, *, built_in: bool) -> bool:
-    """Return whether a call may change unknown files. Built-in file tools name their files, and the command runner
+    """Returns whether a call may change unknown files. Built-in file tools name their files, and the command runner
     knows what a sandboxed command changed, so they record that themselves; custom tools do not."""
     if tool.read_only or tool.options.delegates:
         return False
@@ -51,7 +51,7 @@ class SnapshotStores:
         self._threads = ThreadPool(8)
 
     async def open_snapshots(self, workspace: Path) -> "snapshots_api.ChangeTracker | str":
-        """Return the snapshots of a workspace, or the reason why undo is not available. Raises StoreError if the store
+        """Returns the snapshots of a workspace, or the reason why undo is not available. Raises StoreError if the store
         cannot be opened now."""
         async with self._lock:
             if workspace not in self._opened:
@@ -59,7 +59,7 @@ class SnapshotStores:
             return self._opened[workspace]
 
     def has_snapshots(self, workspace: Path) -> bool:
-        """Return whether anything was ever stored for the workspace."""
+        """Returns whether anything was ever stored for the workspace."""
         return self._workspace_folder(workspace).is_dir()
 
     async def run_in_thread(self, function: Callable[[], T]) -> T:
@@ -179,7 +179,7 @@ class UndoRecorder:
         ]
 
     def call_wrapper(self, built_in: Collection[str]) -> CallWrapper:
-        """Return the call wrapper for a run context in which `built_in` names the built-in tools."""
+        """Returns the call wrapper for a run context in which `built_in` names the built-in tools."""
         return lambda part, tool, context: self.record_call(part, tool, context, built_in=tool.name in built_in)
 
     @asynccontextmanager
@@ -240,7 +240,7 @@ class UndoRecorder:
             yield
 
     def active_context(self, tool_context: ToolContext) -> AgentContext | None:
-        """Return the agent context of a running call."""
+        """Returns the agent context of a running call."""
         call = self._calls.get((tool_context.session_id, tool_context.call_id))
         return call.context if call else None
 
@@ -412,7 +412,7 @@ def _inside_workspace(planned: PlannedWrites | None, root: Path) -> PlannedWrite
 
 
 def _session_family(session_id: str, callers: "dict[str, snapshots_api.ParentCall]") -> set[str]:
-    """Return a session and all its descendants."""
+    """Returns a session and all its descendants."""
     family = {session_id}
     while more := {child for child, caller in callers.items() if caller.session_id in family} - family:
         family |= more
@@ -420,7 +420,7 @@ def _session_family(session_id: str, callers: "dict[str, snapshots_api.ParentCal
 
 
 async def list_undo_data(data: Path, store: Store) -> dict[Path, list[str]]:
-    """Return the folders with undo data, each with the sessions of this store that have changes in it. Unreadable
+    """Returns the folders with undo data, each with the sessions of this store that have changes in it. Unreadable
     folders are left out."""
     found: dict[Path, list[str]] = {}
     for file in sorted((data / UNDO_FOLDER).glob(f"*/{snapshots_api.DATABASE_NAME}")):
@@ -440,7 +440,7 @@ async def delete_undo_data(undo_data: Mapping[Path, Sequence[str]], store: Store
 
 
 async def is_deleted(session_id: str, store: Store) -> bool:
-    """Return whether the store has no such session."""
+    """Returns whether the store has no such session."""
     try:
         await store.get(session_id)
     except SessionNotFoundError:

@@ -61,7 +61,7 @@ class ChangeHistory:
         self._messages, self._calls, self._turns = outline.messages, outline.calls, outline.turns
 
     def to_undo(self, to: str | None) -> "list[snapshots_api.ChangeSet]":
-        """Return the changes of the last turn with changes, or all from the message or call `to` on."""
+        """Returns the changes of the last turn with changes, or all from the message or call `to` on."""
         applied = [one for one in self._changes if not one.undone and self._message_index(one) is not None]
         if to is None:
             last = max((self._turn_number(one) for one in applied), default=0)
@@ -75,7 +75,7 @@ class ChangeHistory:
         return self._with_parts(applied[first:])
 
     def of_turn(self, message_id: str | None) -> "list[snapshots_api.ChangeSet]":
-        """Return the changes of the turn that begins with a message, or all, with undone ones and what undid them."""
+        """Returns the changes of the turn that begins with a message, or all, with undone ones and what undid them."""
         if message_id is None:
             return list(self._changes)
         if message_id not in self._messages:
@@ -85,13 +85,13 @@ class ChangeHistory:
         return self._with_parts([one for one in calls if self._turn_number(one) == number])
 
     def turn_starts(self) -> list[str]:
-        """Return the messages that begin the turns with changes, oldest first."""
+        """Returns the messages that begin the turns with changes, oldest first."""
         numbers = {self._turn_number(one) for one in self._changes if self._message_index(one) is not None}
         starts = {self._turns[index]: message_id for message_id, index in reversed(self._messages.items())}
         return [starts[number] for number in sorted(numbers) if number in starts]
 
     def to_redo(self) -> "list[snapshots_api.ChangeSet]":
-        """Return the changes of the last undo, unless files were changed or redone after it."""
+        """Returns the changes of the last undo, unless files were changed or redone after it."""
         undone: list[snapshots_api.ChangeSet] = []
         for one in self._changes:
             match one.origin.kind:
@@ -118,7 +118,7 @@ class ChangeHistory:
         return found
 
     def _call_names(self, one: "snapshots_api.ChangeSet") -> tuple[str, ...]:
-        """Return the ids of the call of this session that a change belongs to."""
+        """Returns the ids of the call of this session that a change belongs to."""
         origin = one.origin
         if origin.session_id == self._session_id:
             return origin.part_id, origin.call_id
@@ -135,7 +135,7 @@ class ChangeHistory:
 
 
 def _begins_turn(message: Message) -> bool:
-    """Return whether a message is real user input, not synthetic text."""
+    """Returns whether a message is real user input, not synthetic text."""
     has_text = any(not part.synthetic for part in message.get_parts_by_type(TextPart))
     return message.role == "user" and not is_note(message) and (has_text or bool(message.get_parts_by_type(FilePart)))
 
@@ -192,7 +192,7 @@ class FileChanges:
     async def preview(
         self, direction: "snapshots_api.Direction" = "undo", *, to: str | None = None, doubtful: bool = False
     ) -> RestoreResult:
-        """Return what `undo` or `redo` would do, with diffs; nothing is changed."""
+        """Returns what `undo` or `redo` would do, with diffs; nothing is changed."""
         found = await self._open_snapshots()
         if isinstance(found, str) or self._undo is None:
             return RestoreResult(direction=direction, off=str(found))

@@ -64,19 +64,19 @@ class FolderChoice(msgspec.Struct, frozen=True):
 
 
 async def list_workspace_folder(engine: Engine, session_id: str, folder: str = "") -> FolderListing:
-    """Return the entries of a folder of the session's workspace. Raises ToolFailure outside of it."""
+    """Returns the entries of a folder of the session's workspace. Raises ToolFailure outside of it."""
     files = await _open_files(engine, session_id)
     return await asyncio.to_thread(_list_folder, files, folder or ".")
 
 
 async def read_workspace_file(engine: Engine, session_id: str, path: str, first: int = 1) -> FileView:
-    """Return the lines of a file from `first` on. Raises ToolFailure for a file that may not be read."""
+    """Returns the lines of a file from `first` on. Raises ToolFailure for a file that may not be read."""
     files = await _open_files(engine, session_id)
     return engine.redact(await asyncio.to_thread(_read_file, files, path, first))
 
 
 async def list_folder_choices(path: str) -> FolderChoice:
-    """Return the folders in a folder, without hidden ones. Raises LookupError if it is no folder."""
+    """Returns the folders in a folder, without hidden ones. Raises LookupError if it is no folder."""
     return await asyncio.to_thread(_list_choices, path or "~")
 
 

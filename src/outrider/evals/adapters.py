@@ -54,7 +54,7 @@ class SweBenchInstance(msgspec.Struct, frozen=True, kw_only=True):
     PASS_TO_PASS: Any = ()
 
     def tests(self) -> list[str]:
-        """Return the names of the tests that must pass."""
+        """Returns the names of the tests that must pass."""
         found: list[str] = []
         for given in (self.FAIL_TO_PASS, self.PASS_TO_PASS):
             names = msgspec.json.decode(given) if isinstance(given, str) and given.strip() else given
@@ -86,7 +86,7 @@ def load_swe_bench(
 
 
 def _read_instances(file: Path) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
-    """Yield the instances with their place: the lines of a file, or the members of a JSON array."""
+    """Yields the instances with their place: the lines of a file, or the members of a JSON array."""
     try:
         data = file.read_bytes()
         if data.lstrip().startswith(b"["):
@@ -137,7 +137,7 @@ def _instance_case(instance: SweBenchInstance, clone: str, test_command: str) ->
 
 
 def make_patch(baseline: Path, workspace: Path) -> str:
-    """Return the difference between two folders in the format of git, without new files that git would ignore. Files
+    """Returns the difference between two folders in the format of git, without new files that git would ignore. Files
     that are not text are named only."""
     before, after = _list_files(baseline), _list_files(workspace)
     new = {path for path, _ in walk_files(str(workspace))} if after.keys() - before.keys() else set[str]()
@@ -176,7 +176,7 @@ def _list_files(folder: Path) -> dict[str, os.stat_result]:
 
 
 def _read_lines(path: Path) -> list[str] | None:
-    """Return the lines of a text file, None for another file and one that may not be read."""
+    """Returns the lines of a text file, None for another file and one that may not be read."""
     try:
         if path.stat().st_size > MAX_PATCH_FILE:
             return None
@@ -190,7 +190,7 @@ def _end_line(line: str) -> str:
 
 
 def _only_texts(patch: str) -> str:
-    """Return a patch without the files that are not text: `git apply` would reject all of it."""
+    """Returns a patch without the files that are not text: `git apply` would reject all of it."""
     files = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
     return "".join(one for one in files if _BINARY not in one.splitlines())
 
@@ -219,7 +219,7 @@ def write_predictions(run: EvalRun, path: str | Path, *, variant: str = "") -> i
 
 
 def is_terminal_bench(path: Path) -> bool:
-    """Return whether a folder is a task of terminal-bench, or has tasks."""
+    """Returns whether a folder is a task of terminal-bench, or has tasks."""
     return path.is_dir() and any(True for _ in _find_tasks(path))
 
 
@@ -283,7 +283,7 @@ def _task_case(task: Path) -> EvalCase:
 
 
 def _read(file: Path) -> str | None:
-    """Return a text file, None for another one: cases have texts only."""
+    """Returns a text file, None for another one: cases have texts only."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -297,7 +297,7 @@ def _as_workspace(text: str) -> str:
 
 
 def _read_build_files(build: Path) -> tuple[dict[str, str | None], bool]:
-    """Return the files that the image copies to its working folder, and whether it installs anything."""
+    """Returns the files that the image copies to its working folder, and whether it installs anything."""
     file = build / "Dockerfile"
     if not file.is_file():
         return {}, False
@@ -486,7 +486,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 
 def _script_items(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the answers of the model as items of a script."""
+    """Yields the answers of the model as items of a script."""
     for step in assistant_steps(messages):
         items: list[dict[str, Any]] = []
         for part in step.parts:
@@ -499,7 +499,7 @@ def _script_items(messages: Sequence[Message]) -> Iterator[list[dict[str, Any]]]
 
 
 def _suggest_checks(messages: Sequence[Message], changes: _FileChanges) -> list[dict[str, Any]]:
-    """Return checks for what the session achieved: its last successful test command, else the contents of files."""
+    """Returns checks for what the session achieved: its last successful test command, else the contents of files."""
     if not changes.after:
         return []
     commands = [
@@ -533,7 +533,7 @@ def _case_toml(table: Mapping[str, Any], checks: Iterable[Mapping[str, Any]], re
 
 
 def _toml_value(value: Any) -> str:
-    """Return a value in TOML. JSON texts are TOML texts, except for the delete character."""
+    """Returns a value in TOML. JSON texts are TOML texts, except for the delete character."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -96,7 +96,7 @@ class FileCheck(_Check, frozen=True, tag="file"):
         return f"file {self.path}"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         if not (outcome.workspace / self.path).is_file():
             return "it does not exist" if self.exists else ""
         if not self.exists:
@@ -121,7 +121,7 @@ class AnswerCheck(_Check, frozen=True, tag="answer"):
         return "answer"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         found = _text_problem(
             outcome.answer, self.contains, self.lacks, self.matches, self.equals, ignore_case=self.ignore_case
         )
@@ -147,7 +147,7 @@ class CommandCheck(_Check, frozen=True, tag="command"):
         return f"command {self.command.strip().splitlines()[0][:60]}"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         restore_files(outcome.baseline, outcome.workspace, _as_tuple(self.restore))
         write_files(outcome.workspace, self.files, replace=True)
         command = self.command.replace("{python}", f"'{sys.executable}'")
@@ -174,7 +174,7 @@ class PythonCheck(_Check, frozen=True, tag="python"):
         return "python"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         file = ".outrider_check.py"
         head = "import sys\nsys.path.insert(0, '')\nsys.dont_write_bytecode = True\n"
         inner = CommandCheck(
@@ -201,7 +201,7 @@ class SchemaCheck(_Check, frozen=True, tag="schema"):
         return f"schema of {self.path or 'the answer'}"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         text, problem = _read_checked(outcome.workspace, self.path) if self.path else (outcome.answer, "")
         if problem:
             return problem
@@ -229,7 +229,7 @@ class CallsCheck(_Check, frozen=True, tag="calls"):
         return f"calls of {self.tool}"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         found = [call for call in outcome.calls if self._includes(call)]
         lowest = self.at_least if self.at_least is not None else int(self.at_most is None)
         if len(found) < lowest:
@@ -261,7 +261,7 @@ class LimitsCheck(_Check, frozen=True, tag="limits"):
         return "limits"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         used: dict[str, Any] = {
             "steps": outcome.steps,
             "calls": len(outcome.calls),
@@ -290,7 +290,7 @@ class JudgeCheck(_Check, frozen=True, tag="judge"):
         return f"judge: {self.criterion.strip().splitlines()[0][:60]}"
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
-        """Return why the outcome does not pass, "" if it does."""
+        """Returns why the outcome does not pass, "" if it does."""
         verdicts = [await outcome.ask_judge(self.model, self.criterion) for _ in range(self.votes)]
         against = [reason for passed, reason in verdicts if not passed]
         return (against[0] or "rejected") if 2 * len(against) >= len(verdicts) else ""
@@ -302,7 +302,7 @@ CheckFunction = Callable[[EvalOutcome], "bool | str | Awaitable[bool | str | Non
 
 
 def _find_mistake(check: Check) -> str:
-    """Return what is wrong with a check, "" if it can run. A suite is examined before it costs anything."""
+    """Returns what is wrong with a check, "" if it can run. A suite is examined before it costs anything."""
     names = [getattr(check, "path", ""), *getattr(check, "files", ())]
     patterns = [getattr(check, "matches", ""), *getattr(check, "arguments", {}).values()]
     for name in filter(_is_outside, names):
@@ -365,7 +365,7 @@ def _text_problem(
 
 
 def _read_checked(workspace: Path, name: str) -> tuple[str, str]:
-    """Return the text of a file, or a problem. Links that lead out of the workspace are not followed: an agent could
+    """Returns the text of a file, or a problem. Links that lead out of the workspace are not followed: an agent could
     link to the solution."""
     path = workspace / name
     if not path.resolve().is_relative_to(workspace.resolve()):
@@ -487,7 +487,7 @@ class EvalMatrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     policies: dict[str, EvalPolicy] = {}
 
     def variants(self) -> "list[EvalVariant]":
-        """Return every combination. A variant is named by what varies."""
+        """Returns every combination. A variant is named by what varies."""
         return [
             EvalVariant(agent=agent, model=model, prompt=prompt, policy=policy)
             for agent in self.agents or ("",)
@@ -554,7 +554,7 @@ class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                     raise ConfigurationError(f"suite {self.name!r}, case {case.name!r}, {check.title}: {mistake}")
 
     def select(self, patterns: Iterable[str] = (), tags: Iterable[str] = ()) -> "EvalSuite":
-        """Return the suite with the cases whose name matches a pattern and that have one of the tags. Raises
+        """Returns the suite with the cases whose name matches a pattern and that have one of the tags. Raises
         ConfigurationError if there are none."""
         names, wanted = tuple(patterns), set(tags)
         cases = tuple(
@@ -569,7 +569,7 @@ class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return msgspec.structs.replace(self, cases=cases)
 
     def resolve(self, path: str) -> Path:
-        """Return a path of the suite as an absolute one."""
+        """Returns a path of the suite as an absolute one."""
         return (Path(self.folder) / path).absolute()
 
 
@@ -616,7 +616,7 @@ def load_suite(path: str | Path) -> EvalSuite:
 
 
 def built_in_suites() -> list[str]:
-    """Return the names of the suites that are part of the package."""
+    """Returns the names of the suites that are part of the package."""
     return sorted(path.stem for path in BUILT_IN_FOLDER.glob("*.toml"))
 
 
@@ -693,7 +693,7 @@ def _build_limits(given: dict[str, Any] | None, where: str) -> Limits | None:
 
 
 def _read_text(text: str, folder: Path) -> str:
-    """Return a text, or for `@FILE` the content of the file."""
+    """Returns a text, or for `@FILE` the content of the file."""
     if not text.startswith("@"):
         return text
     try:
@@ -747,7 +747,7 @@ async def evaluate_check(check: Check | CheckFunction, outcome: EvalOutcome) -> 
 
 
 def list_calls(messages: Iterable[Message]) -> Iterator[ToolPart]:
-    """Yield the tool calls of a transcript that were executed or refused."""
+    """Yields the tool calls of a transcript that were executed or refused."""
     for message in messages:
         yield from (call for call in message.get_calls() if not isinstance(call.state, ToolPending))
 

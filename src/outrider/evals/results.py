@@ -78,7 +78,7 @@ class PassRate(msgspec.Struct, frozen=True):
 
 
 def wilson_interval(passed: int, total: int, z: float = Z_95) -> tuple[float, float]:
-    """Return the confidence interval of a share after Wilson, which is usable for few attempts and near 0 and 1."""
+    """Returns the confidence interval of a share after Wilson, which is usable for few attempts and near 0 and 1."""
     if total == 0:
         return 0.0, 1.0
     share, square = passed / total, z * z
@@ -100,7 +100,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def select(self, *, case: str | None = None, variant: str | None = None) -> list[EvalAttempt]:
-        """Return the attempts at a case, of a variant, or both."""
+        """Returns the attempts at a case, of a variant, or both."""
         return [
             one
             for one in self.attempts
@@ -108,7 +108,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def pass_rate(self, *, case: str | None = None, variant: str | None = None) -> PassRate:
-        """Return the share of passed attempts, of all that count."""
+        """Returns the share of passed attempts, of all that count."""
         counted = [one for one in self.select(case=case, variant=variant) if one.counts]
         return PassRate(sum(one.status == "passed" for one in counted), len(counted))
 
@@ -143,7 +143,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_cost(attempts: Iterable[EvalAttempt]) -> Decimal | None:
-    """Return the sum of known costs; None if a price is unknown."""
+    """Returns the sum of known costs; None if a price is unknown."""
     costs = [one.cost for one in attempts if one.status != "skipped"]
     return None if any(cost is None for cost in costs) else sum((cost for cost in costs if cost), Decimal(0))
 
@@ -158,7 +158,7 @@ Stratum = tuple[Counts, Counts]
 
 
 def _passed_in_second(stratum: Stratum) -> list[tuple[int, float]]:
-    """Return how likely each number of passed attempts of the second run is, given the total of the case."""
+    """Returns how likely each number of passed attempts of the second run is, given the total of the case."""
     (passed_a, total_a), (passed_b, total_b) = stratum
     passed, total = passed_a + passed_b, total_a + total_b
     lowest, highest = max(0, passed - total_a), min(passed, total_b)
@@ -170,7 +170,7 @@ def _passed_in_second(stratum: Stratum) -> list[tuple[int, float]]:
 
 
 def exact_test(strata: Iterable[Stratum], *, mid_p: bool = False) -> float:
-    """Return the two-sided p-value of the hypothesis that the pass rate did not change in any case. With `mid_p`,
+    """Returns the two-sided p-value of the hypothesis that the pass rate did not change in any case. With `mid_p`,
     results that are as likely as the observed one count half."""
     distribution: dict[int, float] = {0: 1.0}
     observed = 0
@@ -188,7 +188,7 @@ def exact_test(strata: Iterable[Stratum], *, mid_p: bool = False) -> float:
 
 
 def permutation_test(strata: Sequence[tuple[Sequence[float], Sequence[float]]], *, seed: int = 0) -> float:
-    """Return the two-sided p-value of the hypothesis that a figure did not change, by exchanging the attempts of each
+    """Returns the two-sided p-value of the hypothesis that a figure did not change, by exchanging the attempts of each
     case between the runs at random. It ends early if the difference is clearly not unusual (Besag and Clifford)."""
     usable = [(list(a), list(b)) for a, b in strata if a and b]
 
@@ -436,7 +436,7 @@ summary { cursor: pointer; } small { opacity: .75; }
 
 
 def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
-    """Return the report of a run as one HTML page, which links to the trace of each attempt."""
+    """Returns the report of a run as one HTML page, which links to the trace of each attempt."""
     from html import escape
 
     started = format_utc_time(run.started)
@@ -514,7 +514,7 @@ def _attempt_html(one: EvalAttempt) -> str:
 
 
 def to_junit(run: EvalRun) -> str:
-    """Return the run as JUnit XML: a test suite for each variant, a test case for each attempt."""
+    """Returns the run as JUnit XML: a test suite for each variant, a test case for each attempt."""
     from xml.sax.saxutils import escape, quoteattr
 
     parts = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites name={quoteattr(run.suite)}>"]
@@ -537,12 +537,12 @@ def to_junit(run: EvalRun) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Return the text without the control characters that XML does not allow."""
+    """Returns the text without the control characters that XML does not allow."""
     return "".join(char if char >= " " or char in "\n\t" else "�" for char in text)
 
 
 def comparison_text(comparison: EvalComparison) -> str:
-    """Return a comparison as text: the verdict, and for each variant what changed and whether it is noise."""
+    """Returns a comparison as text: the verdict, and for each variant what changed and whether it is noise."""
     lines = [comparison.verdict]
     for one in comparison.variants:
         name = one.after if one.before == one.after else f"{one.before} -> {one.after}"

@@ -99,7 +99,7 @@ class CaseValidation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _slug(text: str) -> str:
-    """Return a file name for a text; a digest distinguishes texts with the same letters."""
+    """Returns a file name for a text; a digest distinguishes texts with the same letters."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80]
     return name if name == text else f"{name}-{sha256(text.encode()).hexdigest()[:6]}"
 
@@ -115,7 +115,7 @@ class EvalBudget:
         self.unknown = False  # a price is not known
 
     def reserve(self) -> Decimal | None:
-        """Return how much an attempt may cost, None without a limit. 0 means that nothing is left."""
+        """Returns how much an attempt may cost, None without a limit. 0 means that nothing is left."""
         if self._left is None:
             return None
         free = max(1, self._slots - len(self._reserved))
@@ -142,7 +142,8 @@ class _SuiteEnvironment:
         self._prepared: dict[str, asyncio.Task[Path]] = {}
 
     def environment(self, bus: EventBus) -> ToolEnvironment:
-        """Return the surroundings of the tools. The suite is hidden from the agent: it has the checks and solutions."""
+        """Returns the surroundings of the tools. The suite is hidden from the agent: it has the checks and
+        solutions."""
         folder = Path(self.suite.folder).resolve()
         hides = self.suite.folder != "." and not Path(os.path.realpath(sys.prefix)).is_relative_to(folder)
         data = self.data / new_id()
@@ -152,7 +153,7 @@ class _SuiteEnvironment:
         )
 
     async def copy_fixture(self, case: EvalCase) -> tuple[Path, Path]:
-        """Return the prepared fixture of a case, and a new copy of it."""
+        """Returns the prepared fixture of a case, and a new copy of it."""
         if case.name not in self._prepared:
             self._prepared[case.name] = asyncio.create_task(self._prepare(case), name=f"prepare {case.name}")
         baseline = await asyncio.shield(self._prepared[case.name])
@@ -401,7 +402,7 @@ class SuiteRunner:
         return self._suite.matrix.policies.get(variant.policy, EvalPolicy())
 
     def _agents_of(self, variant: EvalVariant) -> list[Agent]:
-        """Return the agents with the entry agent of the variant first."""
+        """Returns the agents with the entry agent of the variant first."""
         named = {agent.name: agent for agent in self._agents}
         if variant.agent and variant.agent not in named:
             raise ConfigurationError(f"there is no agent {variant.agent!r}; there are {', '.join(named)}")
@@ -540,7 +541,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _judge_end(end: AttemptEnd, money: Decimal | None, limits: Limits) -> AttemptStatus | None:
-    """Return the status of an attempt that cannot be judged by its checks: the model was not reached, or the run's
+    """Returns the status of an attempt that cannot be judged by its checks: the model was not reached, or the run's
     money was spent. None for all others, also for those that reached a limit of the case."""
     own = (ContextOverflowError, ContentFilterError)
     if isinstance(end.error, ProviderError) and not isinstance(end.error, own):
@@ -553,7 +554,7 @@ def _judge_end(end: AttemptEnd, money: Decimal | None, limits: Limits) -> Attemp
 def replay_providers(
     providers: Mapping[str, Provider], cassette: Path, workspace: Path, data: Path
 ) -> list[Provider | CustomProvider]:
-    """Return providers that answer from a recording: a cassette, or a script in JSON. Raises ConfigurationError if it
+    """Returns providers that answer from a recording: a cassette, or a script in JSON. Raises ConfigurationError if it
     does not exist."""
     if not cassette.is_file():
         raise ConfigurationError(f"there is no recording {cassette}; make it with --cassettes record")
@@ -643,7 +644,7 @@ class _SuiteProgress:
                 self._on_attempt(done, len(self._ended), len(self.waiting))
 
     def collect(self) -> EvalRun:
-        """Return the attempts that have ended so far, in the order of the suite."""
+        """Returns the attempts that have ended so far, in the order of the suite."""
         keys = [(case.name, variant.name, number) for case, variant, number in self.waiting]
         unlimited = self.budget.unknown and self._money is not None
         return EvalRun(

@@ -209,7 +209,7 @@ def format_age(seconds: float) -> str:
 
 
 def text_for_pipe(text: str) -> str:
-    """Return text as a program reads it: without escape sequences, which start with ESC or a control of Latin-1."""
+    """Returns text as a program reads it: without escape sequences, which start with ESC or a control of Latin-1."""
     return text if text.isascii() and "\x1b" not in text else remove_escape_sequences(text)
 
 
@@ -217,12 +217,12 @@ _SHORT_ID_LENGTH = 8
 
 
 def short_id(session_id: str) -> str:
-    """Return the end of an id. Its start is a timestamp, which is equal for sessions of the same minute."""
+    """Returns the end of an id. Its start is a timestamp, which is equal for sessions of the same minute."""
     return session_id[-_SHORT_ID_LENGTH:]
 
 
 def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
-    """Return the paths that contain the typed letters in order; matches in the file name rank before the folders."""
+    """Returns the paths that contain the typed letters in order; matches in the file name rank before the folders."""
     typed = typed.strip('"').lower()
     if not typed:
         return list(names[:limit])
@@ -231,7 +231,7 @@ def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
 
 
 def _match_score(typed: str, name: str) -> tuple[int, int] | None:
-    """Return the sort key of a match (lower is better), or None if the name does not match."""
+    """Returns the sort key of a match (lower is better), or None if the name does not match."""
     own = name.rpartition("/")[2]
     if own.startswith(typed):
         return 0, len(name)

@@ -199,7 +199,7 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
 
 
 def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notice:
-    """Return which MCP servers cannot be used now and why, or that all can. With `wait_seconds` the turn waits for
+    """Returns which MCP servers cannot be used now and why, or that all can. With `wait_seconds` the turn waits for
     those that are connecting."""
     problems: list[str] = []
     waiting: list[str] = []

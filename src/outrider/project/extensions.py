@@ -86,7 +86,7 @@ def _parse_skill(path: Path, content: bytes, root: Path | None = None) -> "Itera
 
 
 def parse_front_matter(text: str) -> dict[str, str]:
-    """Return the known keys of the YAML front matter; values over several lines are joined. This needs no YAML
+    """Returns the known keys of the YAML front matter; values over several lines are joined. This needs no YAML
     parser."""
     lines = text.removeprefix("\ufeff").splitlines()
     fields: dict[str, str] = {}
@@ -150,7 +150,7 @@ class CustomCommand(msgspec.Struct, frozen=True):
     allowed_commands: tuple[str, ...] | None = None
 
     async def expand_with(self, argument: str, run: Callable[[str], Awaitable[ToolPart]]) -> TextPart:
-        """Return the prompt with the outputs of its shell commands, which `run` executes, and their origins. Raises
+        """Returns the prompt with the outputs of its shell commands, which `run` executes, and their origins. Raises
         ToolFailure if one of them does not succeed."""
         origins: Origins = ()
         pieces: list[str] = []
@@ -171,7 +171,7 @@ class CustomCommand(msgspec.Struct, frozen=True):
         return TextPart(text, origins=origins) if origins else TextPart(text)
 
     def expand(self, argument: str) -> str:
-        """Return the prompt. Raises ToolFailure if it needs the output of shell commands."""
+        """Returns the prompt. Raises ToolFailure if it needs the output of shell commands."""
         pieces = self.expand_pieces(argument)
         if found := next((piece for piece in pieces if isinstance(piece, EmbeddedCommand)), None):
             raise ToolFailure(
@@ -181,9 +181,9 @@ class CustomCommand(msgspec.Struct, frozen=True):
         return "".join(piece for piece in pieces if isinstance(piece, str))
 
     def expand_pieces(self, argument: str) -> list[str | EmbeddedCommand]:
-        """Return the pieces of the prompt. `$ARGUMENTS` is the whole argument and `$1` its first word; an argument that
-        the text does not mention is appended. Shell commands are searched in the text of the file only, so an argument
-        adds none."""
+        """Returns the pieces of the prompt. `$ARGUMENTS` is the whole argument and `$1` its first word; an argument
+        that the text does not mention is appended. Shell commands are searched in the text of the file only, so an
+        argument adds none."""
         try:
             words = shlex.split(argument)
         except ValueError:
@@ -247,7 +247,7 @@ _GIT_HEAD = lazy_pattern(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
 
 
 def workspace_notes(project: ProjectFolder, own: Path, *, trusted: bool) -> str:
-    """Return the notes for the system prompt: the instruction files of the user (`own`) and of a trusted workspace."""
+    """Returns the notes for the system prompt: the instruction files of the user (`own`) and of a trusted workspace."""
     return "\n\n".join(_instruction_sections(project, own, trusted=trusted))
 
 
@@ -297,7 +297,7 @@ DIFF_SECONDS = 10.0
 
 
 def read_git_diff(project: ProjectFolder) -> str | None:
-    """Return the uncommitted changes of a repository: the diff to the last commit, and the names of untracked files.
+    """Returns the uncommitted changes of a repository: the diff to the last commit, and the names of untracked files.
     None if it is no repository. It blocks."""
     if not os.path.lexists(project.root / ".git"):
         return None
@@ -318,7 +318,7 @@ def read_git_diff(project: ProjectFolder) -> str | None:
 def describe_workspace(
     project: ProjectFolder, *, trusted: bool, now: datetime.date, shell: str, model: str, git: GitState | None = None
 ) -> str:
-    """Return the state of the workspace for the first user message: date, system, folder, branch, entries, changed
+    """Returns the state of the workspace for the first user message: date, system, folder, branch, entries, changed
     files and commits.
 
     An untrusted workspace contributes only names without unusual characters: other texts could contain instructions
@@ -349,7 +349,7 @@ def _top_entries(folder: Path, *, trusted: bool) -> Iterator[str]:
 
 
 def _commits_in_log(project: ProjectFolder) -> Iterator[str]:
-    """Yield the last commits that were made here, newest first, from git's log of HEAD."""
+    """Yields the last commits that were made here, newest first, from git's log of HEAD."""
     content = project.read_file(project.root / ".git" / "logs" / "HEAD", MAX_REFLOG_BYTES) or b""
     for commit in reversed([*_COMMIT.finditer(content[-_REFLOG_BYTES:])][-MAX_COMMITS:]):
         yield f"{commit['id'].decode()} {commit['subject'].decode('utf-8', 'replace')}"
@@ -389,7 +389,7 @@ def _instruction_sections(project: ProjectFolder, own: Path, *, trusted: bool) -
 
 
 def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the user's file, then those from the project root down to the working folder, so that the closest file
+    """Yields the user's file, then those from the project root down to the working folder, so that the closest file
     comes last."""
     if own.is_file():
         yield "the user", _read_user_file(own, MAX_INSTRUCTION_BYTES + 1)
@@ -437,28 +437,28 @@ class WorkspaceExtensions:
         return self.workspace_trust(workspace).trusted
 
     def system_notes(self, workspace: Path) -> str:
-        """Return the workspace notes for the system prompt."""
+        """Returns the workspace notes for the system prompt."""
         trust = self.workspace_trust(workspace)
         return workspace_notes(trust.project, self._own.instructions, trusted=trust.trusted)
 
     def read_git_state(self, workspace: Path) -> GitState | None:
-        """Return what git reports about a trusted workspace; it blocks for a second at most."""
+        """Returns what git reports about a trusted workspace; it blocks for a second at most."""
         trust = self.workspace_trust(workspace)
         return read_git_state(trust.project) if trust.trusted else None
 
     def describe_state(self, workspace: Path, model: str, git: GitState | None = None) -> str:
-        """Return the state of the workspace for the first user message."""
+        """Returns the state of the workspace for the first user message."""
         trust, now = self.workspace_trust(workspace), datetime.datetime.now().date()
         return describe_workspace(trust.project, trusted=trust.trusted, now=now, shell="bash", model=model, git=git)
 
     def command_environment(self, workspace: Path) -> dict[str, str]:
-        """Return the environment variables of commands. For an untrusted workspace PATH entries inside it are removed,
+        """Returns the environment variables of commands. For an untrusted workspace PATH entries inside it are removed,
         so that it cannot replace system programs."""
         trust = self.workspace_trust(workspace)
         return child_environment(self._environ, exclude=None if trust.trusted else trust.project.root)
 
     def skill_tools(self, workspace: Path) -> list[Tool]:
-        """Return the `skill` tool if the workspace or the user has skills."""
+        """Returns the `skill` tool if the workspace or the user has skills."""
         trust = self.workspace_trust(workspace)
         skills = find_skills(trust.project, self._own.skills, self._own.home, trusted=trust.trusted)
         if not skills:
@@ -475,11 +475,11 @@ class WorkspaceExtensions:
                 tool.description = self.prompts[tool.name].replace(DEFAULT_DESCRIPTION, tool.description)
 
     def workspace_trust(self, workspace: Path) -> WorkspaceTrust:
-        """Return the user's decisions about the project of a workspace."""
+        """Returns the user's decisions about the project of a workspace."""
         return WorkspaceTrust(find_project(workspace, self._own.home), self._own.trust)
 
 
 def recorded_notes(messages: Iterable[Message]) -> str | None:
-    """Return the notes that the session started with, or None. They stay the same, so that the cached prompt prefix
+    """Returns the notes that the session started with, or None. They stay the same, so that the cached prompt prefix
     stays valid."""
     return next((message.system for message in messages if message.system is not None), None)

@@ -237,7 +237,7 @@ async def _run_command(command: HookCommand, payload: bytes, folder: Path, envir
 
 
 async def _wait_for_end(process: asyncio.subprocess.Process, seconds: float, mark: str) -> int | None:
-    """Return the exit code, or None after the limit. The processes of a command that has not ended are killed, also
+    """Returns the exit code, or None after the limit. The processes of a command that has not ended are killed, also
     those that have left its process group."""
     try:
         async with asyncio.timeout(seconds):
@@ -281,7 +281,7 @@ def _read_output(file: Any) -> str:
 
 
 def parse_outcome(code: int, text: str, error: str) -> HookOutcome:
-    """Return the outcome of a command from its exit code and output, by the rules of Claude Code."""
+    """Returns the outcome of a command from its exit code and output, by the rules of Claude Code."""
     if code not in (0, BLOCK_EXIT_CODE):
         return HookOutcome(code, text, error, failure=f"ended with exit code {code}: {(error or text)[:500]}")
     if code != 0 or not text.startswith("{"):
@@ -309,7 +309,7 @@ class CommandHooks:
         self._stops: dict[str, int] = {}
 
     def build_hooks(self) -> Hooks:
-        """Return the hooks for the events that commands are configured for."""
+        """Returns the hooks for the events that commands are configured for."""
         has = self._table.keys()
         return Hooks(
             before_call=self.before_call if "PreToolUse" in has else None,
@@ -326,7 +326,7 @@ class CommandHooks:
         return self._bus.subscribe(ToolApprovalRequestedEvent, self._notify)
 
     async def before_call(self, call: HookedCall) -> dict[str, Any] | HookDecision | None:
-        """Return another input, a decision that denies or asks, or None. "allow" changes nothing: rules are the
+        """Returns another input, a decision that denies or asks, or None. "allow" changes nothing: rules are the
         user's way to allow calls."""
         outcomes = await self._run_event("PreToolUse", call.session_id, _call_names(call.tool), self._describe(call))
         asks: HookDecision | None = None
@@ -345,7 +345,7 @@ class CommandHooks:
         return asks or changed
 
     async def after_call(self, call: HookedCall) -> str | None:
-        """Return the output with what hooks add for the model, or None."""
+        """Returns the output with what hooks add for the model, or None."""
         payload = {**self._describe(call), "tool_response": {"output": call.output, "is_error": call.is_error}}
         outcomes = await self._run_event("PostToolUse", call.session_id, _call_names(call.tool), payload)
         added = [outcome.reason if outcome.blocks else str(outcome.specific.get("additionalContext") or "")
@@ -354,7 +354,7 @@ class CommandHooks:
         return f"{call.output}\n\n{notes}" if notes else None
 
     async def on_stop(self, stop: HookedStop) -> str | None:
-        """Return the text with which a hook makes the agent continue, or None."""
+        """Returns the text with which a hook makes the agent continue, or None."""
         event = "SubagentStop" if stop.parent_session_id else "Stop"
         count = self._stops.get(stop.session_id, 0)
         payload = {"stop_hook_active": count > 0, "reason": stop.reason, "agent": stop.agent}
@@ -369,7 +369,7 @@ class CommandHooks:
         return blocked.reason
 
     async def on_prompt(self, prompt: HookedPrompt) -> str | HookDecision | None:
-        """Return text for the model or the decision to refuse the input. The first input of a session in this process
+        """Returns text for the model or the decision to refuse the input. The first input of a session in this process
         runs the hooks of its start."""
         self._stops.pop(prompt.session_id, None)
         outcomes: list[HookOutcome] = []
@@ -443,5 +443,5 @@ class CommandHooks:
 
 
 def _call_names(tool: str) -> tuple[str, ...]:
-    """Return the names by which a matcher may select a tool: ours and Claude Code's."""
+    """Returns the names by which a matcher may select a tool: ours and Claude Code's."""
     return tuple(dict.fromkeys((tool, _CLAUDE_NAMES.get(canonical_tool(tool), tool))))

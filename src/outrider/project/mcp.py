@@ -84,7 +84,7 @@ def user_servers(own: Mapping[str, dict[str, Any]], source: str, environ: Mappin
 
 
 def _workspace_entries(trust: WorkspaceTrust, taken: set[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration entries of approved workspace servers, and notices about the other ones."""
+    """Returns the configuration entries of approved workspace servers, and notices about the other ones."""
     entries: dict[str, Any] = {}
     notices: list[str] = []
     trusted = trust.trusted
@@ -143,8 +143,8 @@ class FileToolLedger(MutableMapping[str, str]):
 
 
 def _load_file(file: Path) -> dict[str, str]:
-    """Return the entries; a missing or damaged file is empty. Then all tools are new, and the mode's rules decide about
-    them."""
+    """Returns the entries; a missing or damaged file is empty. Then all tools are new, and the mode's rules decide
+    about them."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except (OSError, msgspec.MsgspecError):
@@ -166,8 +166,8 @@ class ServerOffers(msgspec.Struct, frozen=True):
 
 
 def parse_prompt_arguments(prompt: McpPrompt, rest: str) -> dict[str, str]:
-    """Return the arguments of a prompt: `NAME=VALUE` words, and other words in order; the last argument takes the rest.
-    Raises OutriderError if a required one is missing or there are too many."""
+    """Returns the arguments of a prompt: `NAME=VALUE` words, and other words in order; the last argument takes the
+    rest. Raises OutriderError if a required one is missing or there are too many."""
     try:
         words = shlex.split(rest)
     except ValueError:
@@ -196,7 +196,7 @@ def parse_prompt_arguments(prompt: McpPrompt, rest: str) -> dict[str, str]:
 
 
 def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) -> Iterator[TextPart | FilePart]:
-    """Yield what a server gives as parts of an input, marked with their origin."""
+    """Yields what a server gives as parts of an input, marked with their origin."""
     origins = (make_origin("mcp", server),)
     several = len({message.role for message in messages}) > 1
     texts = [
@@ -305,7 +305,7 @@ class McpServerManager:
         return McpToolCatalog(messages)
 
     def describe_servers(self, workspace: Path | None = None) -> list[ServerOverview]:
-        """Return the state of each server, of all or of those for sessions in a workspace."""
+        """Returns the state of each server, of all or of those for sessions in a workspace."""
         if self._servers is None:
             return []
         status = self.connection_status()
@@ -328,7 +328,7 @@ class McpServerManager:
             self._servers.accept(tool)
 
     def connection_status(self) -> dict[str, ServerStatus]:
-        """Return the connection status of each server by name."""
+        """Returns the connection status of each server by name."""
         if self._failure and self._servers:
             return dict.fromkeys(self._servers.servers, ServerStatus("failed", self._failure))
         return {name: server.status for name, server in self._servers.servers.items()} if self._servers else {}
@@ -350,7 +350,7 @@ class McpServerManager:
             self.switched_off.add(server)
 
     async def list_offers(self, workspace: Path | None = None) -> ServerOffers:
-        """Return the prompts and resources of all servers that are ready; a server that fails has none."""
+        """Returns the prompts and resources of all servers that are ready; a server that fails has none."""
         prompts: list[McpPrompt] = []
         resources: list[McpResource] = []
         for server in self._offered_servers(workspace):
@@ -363,7 +363,7 @@ class McpServerManager:
         return ServerOffers(tuple(prompts), tuple(resources))
 
     def _offered_servers(self, workspace: Path | None) -> list[McpServer]:
-        """Return the servers that are switched on, of all or of those for sessions in a workspace."""
+        """Returns the servers that are switched on, of all or of those for sessions in a workspace."""
         return [
             server
             for name, server in (self._servers.servers if self._servers else {}).items()

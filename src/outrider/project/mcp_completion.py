@@ -60,7 +60,7 @@ async def complete_argument(prompt: McpPrompt, rest: str, request: RequestValues
 
 
 def _read_arguments(prompt: McpPrompt, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the arguments that are complete, and the names of the others in their order."""
+    """Returns the arguments that are complete, and the names of the others in their order."""
     names = [argument.name for argument in prompt.arguments]
     pairs = [word.partition("=") for word in words]
     given = {name: value.strip("\"'") for name, found, value in pairs if found and name in names}
@@ -94,8 +94,9 @@ class _TemplateVariable(msgspec.Struct, frozen=True):
 
 
 def _find_variable(template: str, uri: str) -> tuple[str, _TemplateVariable, str, str, dict[str, str]] | None:
-    """Return what the typed address has before the last variable of a template that it reaches, the variable, its value
-    so far, the text that follows it, and the values of earlier variables. None if the address has another form."""
+    """Returns what the typed address has before the last variable of a template that it reaches, the variable, its
+    value so far, the text that follows it, and the values of earlier variables. None if the address has another
+    form."""
     pieces = _VARIABLE.split(template)
     position, given = 0, dict[str, str]()
     for index in range(0, len(pieces) - 1, 2):

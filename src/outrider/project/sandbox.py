@@ -77,12 +77,12 @@ class RunWorktree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worktree_record(path: Path) -> Path:
-    """Return the path of the worktree's metadata: next to the worktree, where no command inside it can write."""
+    """Returns the path of the worktree's metadata: next to the worktree, where no command inside it can write."""
     return path.with_name(f"{path.name}.json")
 
 
 def find_worktree(workspace: Path, data: Path) -> RunWorktree | None:
-    """Return the worktree that contains a workspace, if Outrider created it. Git's own files in it are not trusted."""
+    """Returns the worktree that contains a workspace, if Outrider created it. Git's own files in it are not trusted."""
     worktrees = (data / WORKTREES_FOLDER).resolve()
     if not workspace.is_relative_to(worktrees) or workspace == worktrees:
         return None

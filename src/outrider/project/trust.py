@@ -127,13 +127,13 @@ class ProjectFolder(msgspec.Struct, frozen=True):
     folder: Path
 
     def folder_chain(self) -> Iterator[Path]:
-        """Yield the folders from the root down to the working folder."""
+        """Yields the folders from the root down to the working folder."""
         yield self.root
         for depth in range(len(self.folder.relative_to(self.root).parts)):
             yield self.root.joinpath(*self.folder.relative_to(self.root).parts[: depth + 1])
 
     def read_file(self, path: Path, limit: int) -> bytes | None:
-        """Return up to `limit` bytes of a project file, or None if it may not be read.
+        """Returns up to `limit` bytes of a project file, or None if it may not be read.
 
         Links to files outside, files with secrets, pipes and devices are not read.
         """
@@ -149,7 +149,7 @@ class ProjectFolder(msgspec.Struct, frozen=True):
             return file.read(limit)
 
     def list_folder(self, folder: Path) -> list[Path]:
-        """Return the sorted entries of a project folder; an empty list if it resolves to a path outside."""
+        """Returns the sorted entries of a project folder; an empty list if it resolves to a path outside."""
         try:
             if not folder.resolve(strict=True).is_relative_to(self.root):
                 return []
@@ -227,12 +227,12 @@ class WorkspaceTrust:
         return "untrusted" if self.list_names() else "nothing to trust"
 
     def list_items(self) -> tuple[TrustItem, ...]:
-        """Return everything that trust would enable, to be shown before the user decides."""
+        """Returns everything that trust would enable, to be shown before the user decides."""
         found = [item for kind, path in self._item_paths() for item in self._file_items(kind, path)]
         return tuple([*found, *executable_items(self.project)][:MAX_ITEMS])
 
     def list_names(self) -> list[str]:
-        """Return the names of `list_items` without reading the files."""
+        """Returns the names of `list_items` without reading the files."""
         found = [
             _display_path(path, self.project)
             for _, path in self._item_paths()
@@ -241,11 +241,11 @@ class WorkspaceTrust:
         return [*found, *(item.name for item in executable_items(self.project))][:MAX_ITEMS]
 
     def unapproved_items(self) -> tuple[TrustItem, ...]:
-        """Return the executable items that are new or changed since their approval."""
+        """Returns the executable items that are new or changed since their approval."""
         return tuple(item for item in executable_items(self.project) if not self.is_approved(item))
 
     def changed_files(self) -> tuple[str, ...]:
-        """Return the names of the files that take effect and are new or changed since the user saw them."""
+        """Returns the names of the files that take effect and are new or changed since the user saw them."""
         seen = self._list.find_seen(self.project.root)
         if seen is None:
             return ()
@@ -278,7 +278,7 @@ class WorkspaceTrust:
         self._list.revoke(self.project.root)
 
     def is_approved(self, item: TrustItem) -> bool:
-        """Return whether exactly this content of an executable item was approved."""
+        """Returns whether exactly this content of an executable item was approved."""
         return self._list.is_approved(self.project.root, item.name, item.approved_as)
 
     def _item_paths(self) -> Iterator[tuple[ItemKind, Path]]:
@@ -299,13 +299,13 @@ class WorkspaceTrust:
 
 
 def skill_files(project: ProjectFolder) -> list[Path]:
-    """Return the paths of all skill files of the project."""
+    """Returns the paths of all skill files of the project."""
     folders = [project.root / folder for folder in SKILL_FOLDERS]
     return [entry / SKILL_FILE for folder in folders for entry in project.list_folder(folder)]
 
 
 def command_files(project: ProjectFolder) -> dict[str, Path]:
-    """Return the files of the project's commands by name. A file in a subfolder has the name FOLDER:FILE."""
+    """Returns the files of the project's commands by name. A file in a subfolder has the name FOLDER:FILE."""
     entries = [path for folder in COMMAND_FOLDERS for path in project.list_folder(project.root / folder)]
     files = [(path.stem, path) for path in entries if path.suffix == ".md"]
     for folder in entries:
@@ -317,12 +317,12 @@ def command_files(project: ProjectFolder) -> dict[str, Path]:
 
 
 def executable_items(project: ProjectFolder) -> list[TrustItem]:
-    """Return the items of a project that start programs: MCP servers and hooks."""
+    """Returns the items of a project that start programs: MCP servers and hooks."""
     return [*server_items(project), *hook_items(project)]
 
 
 def hook_items(project: ProjectFolder) -> list[TrustItem]:
-    """Return one item for each file of the project that defines hooks."""
+    """Returns one item for each file of the project that defines hooks."""
     found = ((name, _read_json(project, project.root / name)) for name in HOOK_FILES)
     return [_hook_item(project, name, document["hooks"]) for name, document in found if document.get("hooks")]
 
@@ -364,7 +364,7 @@ _COMMAND_WORD = lazy_pattern(r"[^\s\"'`$;|&<>(){}=]+")
 
 
 def _commands_in(value: Any, depth: int = 0) -> Iterator[str]:
-    """Yield the commands of hooks, however they are nested."""
+    """Yields the commands of hooks, however they are nested."""
     if depth > _MAX_HOOK_NESTING:
         return
     if is_object(value):
@@ -377,7 +377,7 @@ def _commands_in(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _scripts_of(project: ProjectFolder, command: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the project that a command names, with their content."""
+    """Yields the files of the project that a command names, with their content."""
     for word in dict.fromkeys(_COMMAND_WORD.findall(_PROJECT_VARIABLE.sub("", command))):
         path = Path(os.path.normpath(project.root / word))
         if path.is_relative_to(project.root) and path.is_file():
@@ -393,7 +393,7 @@ def _read_json(project: ProjectFolder, path: Path) -> dict[str, Any]:
 
 
 def server_items(project: ProjectFolder) -> list[TrustItem]:
-    """Return one item for each server in `.mcp.json`. Each has a separate approval, so a change of one does not affect
+    """Returns one item for each server in `.mcp.json`. Each has a separate approval, so a change of one does not affect
     the others."""
     servers: Any = _read_json(project, project.root / SERVERS_FILE).get("mcpServers")
     if not is_object(servers):

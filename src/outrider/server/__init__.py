@@ -67,7 +67,7 @@ class ServerApp:
         await self._stack.aclose()
 
     def sign_in_link(self) -> str:
-        """Return an address that signs one browser in, once, within a day."""
+        """Returns an address that signs one browser in, once, within a day."""
         from outrider.server.auth import CODE_PARAMETER
 
         return f"{self.address.browser_url}/?{CODE_PARAMETER}={self._logins.create_code()}"
@@ -102,7 +102,7 @@ def _without_prefix(scope: "Scope") -> MutableMapping[str, Any]:
 def server_app(
     engine: "Engine", *, token: str | None = None, url: str = "http://127.0.0.1:8000", folder: Path | str | None = None
 ) -> ServerApp:
-    """Return an ASGI application with the API and the page for the engine's agents.
+    """Returns an ASGI application with the API and the page for the engine's agents.
 
     `url` is the address under which clients reach it, with the prefix if it is mounted under one: requests for other
     host names and of other origins are rejected. `token` is the secret that clients send as a bearer token; without it

@@ -591,13 +591,13 @@ def _find_owner(ctx: "Context[Any, Any]") -> str:
 
 
 def _can_repeat(ctx: "Context[Any, Any]") -> bool:
-    """Return whether the client answers questions by repeating its request, as in the protocol of 2026-07-28."""
+    """Returns whether the client answers questions by repeating its request, as in the protocol of 2026-07-28."""
     offered = ctx.client_capabilities
     return offered is not None and offered.elicitation is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def _client_form(ctx: "Context[Any, Any]") -> AskClient | None:
-    """Return a function that asks the user of the calling agent, or None if the client cannot be asked."""
+    """Returns a function that asks the user of the calling agent, or None if the client cannot be asked."""
     offered = ctx.client_capabilities
     if offered is None or offered.elicitation is None or not ctx.session.can_send_request:
         return None

@@ -29,7 +29,7 @@ class RequestDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="request
     where: str
 
     def words(self) -> str:
-        """Return the difference as one line of text."""
+        """Returns the difference as one line of text."""
         return f"request: {self.where}"
 
 
@@ -41,7 +41,7 @@ class AnswerDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="answer")
     now: str
 
     def words(self) -> str:
-        """Return the difference as one line of text."""
+        """Returns the difference as one line of text."""
         return f"answer: {self.of}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
 
 
@@ -52,7 +52,7 @@ class CallsDiffer(msgspec.Struct, frozen=True, tag_field="kind", tag="calls"):
     now: tuple[str, ...]
 
     def words(self) -> str:
-        """Return the difference as one line of text."""
+        """Returns the difference as one line of text."""
         return f"calls: recorded {quote_short(', '.join(self.recorded))}, now {quote_short(', '.join(self.now))}"
 
 
@@ -65,7 +65,7 @@ class ResultDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="result")
     now: str
 
     def words(self) -> str:
-        """Return the difference as one line of text."""
+        """Returns the difference as one line of text."""
         return f"result of {self.tool}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
 
 
@@ -75,7 +75,7 @@ class StepDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="step"):
     only: Literal["recorded", "now"]
 
     def words(self) -> str:
-        """Return the difference as one line of text."""
+        """Returns the difference as one line of text."""
         return "the recorded step was not repeated" if self.only == "recorded" else "the step is new"
 
 

@@ -75,7 +75,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return (self.a.answer, self.a.calls) == (self.b.answer, self.b.calls)
 
     def rows(self) -> list[ComparisonRow]:
-        """Return one row for each compared value: model, answer, steps, calls, tokens, cost and time."""
+        """Returns one row for each compared value: model, answer, steps, calls, tokens, cost and time."""
         a, b = self.a, self.b
         return [
             ComparisonRow("model", ", ".join(a.models), ", ".join(b.models), _difference_label(a.models, b.models)),
@@ -214,7 +214,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     comparison: Comparison
 
     def text(self) -> str:
-        """Return the comparison as a table in plain text."""
+        """Returns the comparison as a table in plain text."""
         return self.comparison.text()
 
 

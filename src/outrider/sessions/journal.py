@@ -109,7 +109,7 @@ class DraftBuffer:
 
 
 def _last_change(message: Message) -> str | None:
-    """Return the id of the last change of files that a message records."""
+    """Returns the id of the last change of files that a message records."""
     changes = message.get_parts_by_type(PatchPart)
     return changes[-1].hash if changes else None
 

@@ -235,7 +235,7 @@ class Session:
             self.add_message(message)
 
     def to_api_format(self) -> list[dict[str, Any]]:
-        """Return the transcript in the Anthropic message format."""
+        """Returns the transcript in the Anthropic message format."""
         from outrider.sessions.anthropic_format import write_api_messages
 
         return write_api_messages(self.messages)
@@ -247,7 +247,7 @@ class Session:
         self.id = new_id()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the session with all messages as plain values; `from_dict` reads them."""
+        """Returns the session with all messages as plain values; `from_dict` reads them."""
         return {
             "format": FORMAT_VERSION,
             "id": self.id,

@@ -50,7 +50,7 @@ CHECK_SECONDS = 60.0
 
 
 def scripted_model(*answers: Any, name: str = "demo", **options: Any) -> Provider:
-    """Return a provider that gives these answers in order: texts, calls of tools (`call(…)`, or lists with several
+    """Returns a provider that gives these answers in order: texts, calls of tools (`call(…)`, or lists with several
     pieces), or one function that takes the request and returns an answer."""
     script = answers[0] if len(answers) == 1 and callable(answers[0]) else list(answers)
     return Provider(name, "scripted", options={"script": script, **options})

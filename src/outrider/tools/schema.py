@@ -402,7 +402,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def find_schema_problem(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Return where and why a value does not match a schema, or None if it matches."""
+    """Returns where and why a value does not match a schema, or None if it matches."""
     return next(_SchemaCheck(schema).find_problems(value, schema, "", 0), None)
 
 
@@ -465,7 +465,7 @@ class _SchemaCheck:
             yield f"{_quote_path(where)} has a form that is excluded"
 
     def _resolve(self, reference: str) -> Any:
-        """Return the schema of a local reference; one that does not exist allows everything."""
+        """Returns the schema of a local reference; one that does not exist allows everything."""
         found: Any = self._root
         for name in reference.lstrip("#").split("/")[1:]:
             key = name.replace("~1", "/").replace("~0", "~")

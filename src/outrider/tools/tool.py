@@ -411,7 +411,7 @@ class Tool(Generic[Parameters, Returned_co]):
         return self.options.timeout
 
     def to_schema(self) -> dict[str, Any]:
-        """Return name, description and JSON schema of the parameters, as a model receives them."""
+        """Returns name, description and JSON schema of the parameters, as a model receives them."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def spec(self) -> ToolSpec:
@@ -504,7 +504,7 @@ class Tool(Generic[Parameters, Returned_co]):
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how a copy is made, for `pickle` and `copy`. A tool that decorates a function is found by the name of
+        """Returns how a copy is made, for `pickle` and `copy`. A tool that decorates a function is found by the name of
         that function, which is now the name of the tool."""
         place = getattr(self.function, "__module__", None) or "", getattr(self.function, "__qualname__", "")
         return (find_object, place) if find_object(*place) is self else (_create_tool, (type(self),), self.__dict__)

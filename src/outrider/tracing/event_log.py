@@ -267,7 +267,7 @@ class EventLog:
             return list(self._events), list(self._recorder.open.values())
 
     def filter(self, agent_name: str | None = None, event_type: EventKind | None = None) -> list[AgentEvent]:
-        """Return the events of one agent, of one type, or both."""
+        """Returns the events of one agent, of one type, or both."""
         return [
             event
             for event in self.events
@@ -291,7 +291,7 @@ class EventLog:
             self.dropped = DroppedRecords()
 
     def to_json(self) -> bytes:
-        """Return the log as JSON, including events that have started and not ended."""
+        """Returns the log as JSON, including events that have started and not ended."""
         with self._lock:
             unfinished = list(self._recorder.open.values())
             return msgspec.json.encode(_StoredEventLog(list(self._events), unfinished, self.dropped, self.maximum))

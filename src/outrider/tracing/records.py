@@ -40,7 +40,7 @@ class AgentEvent(msgspec.Struct, frozen=True):
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as plain values."""
+        """Returns the event as plain values."""
         return msgspec.to_builtins(self)
 
     @classmethod
@@ -208,7 +208,7 @@ class Span:
             waiting.extend((depth + 1, child) for child in reversed(span.children))
 
     def find(self, name: str) -> list["Span"]:
-        """Return all spans with this name, this one and those below it."""
+        """Returns all spans with this name, this one and those below it."""
         return [span for _, span in self.walk() if span.name == name]
 
     def time_outside(self, spans: list["Span"]) -> int:

@@ -28,7 +28,7 @@ class Trace:
             self.root = build_tree(list(event_log))
 
     def format_tree(self, width: int = 100) -> str:
-        """Return the spans as a text tree with times, tokens, cost and outcome."""
+        """Returns the spans as a text tree with times, tokens, cost and outcome."""
         return render_tree(self.root, width=width, dropped=self.dropped)
 
     def print_tree(self, file: TextIO | None = None, width: int | None = None) -> None:

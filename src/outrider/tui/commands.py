@@ -140,7 +140,7 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
 
 
 def _git_records(preview: RestoreResult) -> list[str]:
-    """Return what an undo takes back from git's logs of HEAD, or a redo adds, such as `commit: Rename a function`."""
+    """Returns what an undo takes back from git's logs of HEAD, or a redo adds, such as `commit: Rename a function`."""
     sign = "-" if preview.direction == "undo" else "+"
     logs = (action.diff for action in preview.actions if action.path.endswith(".git/logs/HEAD"))
     lines = [line for diff in logs for line in diff.splitlines() if line.startswith(sign) and "\t" in line]
@@ -162,7 +162,7 @@ async def choose_mode(ui: ScreenApi, name: str) -> None:
 
 
 def next_mode(current: Mode) -> Mode:
-    """Return the mode after `current` for Shift+Tab. Background mode must be selected by name, since one key press too
+    """Returns the mode after `current` for Shift+Tab. Background mode must be selected by name, since one key press too
     many must not turn off approvals."""
     cycle: list[Mode] = [mode for mode in reversed(MODES) if mode not in UNATTENDED_MODES]
     return cycle[(cycle.index(current) + 1) % len(cycle)] if current in cycle else cycle[0]
@@ -182,7 +182,7 @@ async def choose_approval(ui: ScreenApi, name: str) -> None:
 
 
 def next_approval(current: ApprovalLevel) -> ApprovalLevel:
-    """Return the approval level after `current` for Ctrl+T."""
+    """Returns the approval level after `current` for Ctrl+T."""
     return APPROVAL_LEVELS[(APPROVAL_LEVELS.index(current) + 1) % len(APPROVAL_LEVELS)]
 
 
@@ -262,7 +262,7 @@ async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
 
 
 def _model_note(settings: Settings, name: str) -> str:
-    """Return context size and prices of a model of this machine's configuration."""
+    """Returns context size and prices of a model of this machine's configuration."""
     provider, _, model = name.partition("/")
     return describe_model(settings.providers, ModelRef(provider, model))
 
@@ -294,7 +294,7 @@ def _table_row(cells: tuple[str, str]) -> str:
 
 
 def help_text(commands: list[SlashCommand], custom: tuple[CompletionChoice, ...] = ()) -> str:
-    """Return the help page as Markdown: keys, commands, those from files, and the special prefixes."""
+    """Returns the help page as Markdown: keys, commands, those from files, and the special prefixes."""
     rows = [(f"`/{command.name}` {command.argument}", command.note) for command in commands]
     rows += [(f"`{choice.text}`", choice.note) for choice in custom]
     keys, names = ("\n".join(map(_table_row, table)) for table in (KEYS, rows))
@@ -395,7 +395,7 @@ async def show_subagents(ui: ScreenApi, _: str) -> None:
 
 
 def _message_text(message: Message) -> str:
-    """Return a message as Markdown: its text, and one line for each call, file and notice."""
+    """Returns a message as Markdown: its text, and one line for each call, file and notice."""
     rows: list[str] = []
     for item in message_items(message):
         match item:
@@ -472,7 +472,7 @@ async def switch_print(ui: ScreenApi, argument: str) -> None:
 
 
 def _read_switch(ui: ScreenApi, argument: str, *, now: bool) -> bool | None:
-    """Return the state that the user wants: without an argument, the other one. Shows a notice and returns None for a
+    """Returns the state that the user wants: without an argument, the other one. Shows a notice and returns None for a
     word that is neither on nor off."""
     if argument not in ("", "on", "off"):
         ui.show_notice(f"write on or off, not {clean_line(argument, 60)}", "warning")
@@ -649,7 +649,7 @@ async def fork_session(ui: ScreenApi, title: str) -> None:
 
 
 def fork_points(messages: Sequence[Message]) -> list[ForkChoice]:
-    """Return the fork points, newest first. The first message is excluded: a copy before it would be empty."""
+    """Returns the fork points, newest first. The first message is excluded: a copy before it would be empty."""
     found: list[ForkChoice] = []
     for before, message in pairwise(messages):
         item = next((item for item in message_items(message) if isinstance(item, UserItem)), None)
@@ -730,13 +730,13 @@ COMMANDS: list[SlashCommand] = [
 
 
 def command_choices(custom: tuple[CustomCommand, ...] = ()) -> tuple[CompletionChoice, ...]:
-    """Return the completions of all commands."""
+    """Returns the completions of all commands."""
     own = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)
     return (*own, *custom_choices(custom))
 
 
 def find_command(text: str, custom: tuple[CustomCommand, ...] = ()) -> tuple[SlashCommand, str] | None:
-    """Return the command of a line and its argument; an unambiguous prefix of a built-in name is accepted."""
+    """Returns the command of a line and its argument; an unambiguous prefix of a built-in name is accepted."""
     name, _, rest = text.removeprefix("/").partition(" ")
     exact = [command for command in COMMANDS if command.name == name]
     if not exact and (defined := find_custom_command(text, custom)):

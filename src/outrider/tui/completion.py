@@ -38,7 +38,7 @@ class CompletionResult(msgspec.Struct, frozen=True):
 
 
 def word_before(line: str, column: int) -> tuple[int, str]:
-    """Return the start column and text of the word that ends at the cursor."""
+    """Returns the start column and text of the word that ends at the cursor."""
     head = line[:column]
     start = max(head.rfind(" "), head.rfind("\t")) + 1
     return start, head[start:]
@@ -139,7 +139,7 @@ class WorkspaceFileNames:
         self._refreshed_at = float("-inf")
 
     def known_names(self) -> Sequence[str]:
-        """Return the cached names, and start a refresh if they are stale; never blocks typing."""
+        """Returns the cached names, and starts a refresh if they are stale; never blocks typing."""
         if monotonic() - self._refreshed_at > REFRESH_SECONDS:
             self._refreshed_at = monotonic()
             self._start(self._refresh_names())
@@ -159,7 +159,7 @@ _TRAILING = ".,;:!?)]}'\""
 
 
 def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tuple[list[FilePart], list[str]]:
-    """Return the mentioned images and documents as parts, and an error text for each one that cannot be read or that
+    """Returns the mentioned images and documents as parts, and an error text for each one that cannot be read or that
     a deny rule hides."""
     from outrider.engine.frontend import attach_file
 
@@ -174,7 +174,7 @@ def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tu
 
 
 def dropped_paths(text: str) -> list[Path]:
-    """Return the paths if a paste consists of paths of attachable files; terminals paste them on drag and drop."""
+    """Returns the paths if a paste consists of paths of attachable files; terminals paste them on drag and drop."""
     from outrider.engine.frontend import is_attachable
 
     text = text.strip()
@@ -189,7 +189,7 @@ def dropped_paths(text: str) -> list[Path]:
 
 
 def _mentioned_paths(text: str, workspace: Path) -> dict[Path, TextRange]:
-    """Return the attachable files that the text mentions as `@path`, with the first mention; a trailing punctuation
+    """Returns the attachable files that the text mentions as `@path`, with the first mention; a trailing punctuation
     mark is not part of the name."""
     from outrider.engine.frontend import is_attachable
 

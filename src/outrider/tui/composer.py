@@ -41,7 +41,7 @@ _PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
 
 
 def normalize_newlines(text: str) -> str:
-    """Return the text with LF line ends. Terminals send CR for each line end of a bracketed paste."""
+    """Returns the text with LF line ends. Terminals send CR for each line end of a bracketed paste."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -52,8 +52,8 @@ class PasteBuffer:
         self._texts: dict[int, str] = {}
 
     def shorten_paste(self, text: str) -> str:
-        """Return a short text unchanged; store a long one and return a marker that represents it. A text with control
-        characters is stored too: it is sent unchanged, but a terminal cannot show it."""
+        """Returns a short text unchanged; stores a long one and returns a marker that represents it. A text with
+        control characters is stored too: it is sent unchanged, but a terminal cannot show it."""
         text = normalize_newlines(text)
         lines = text.count("\n") + 1
         short = lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS
@@ -109,7 +109,7 @@ class InputHistory:
         return list(dict.fromkeys(reversed(self._inputs)))
 
     def step_back(self, current: str) -> str | None:
-        """Return the previous input; stores `current` as the draft, so that `step_forward` can return to it."""
+        """Returns the previous input; stores `current` as the draft, so that `step_forward` can return to it."""
         if self._index == 0:
             return None
         if self._index == len(self._inputs):
@@ -190,7 +190,7 @@ _EMOJI_MARKS = frozenset("\u200d\ufe0e\ufe0f\u20e3\U0001f3fb\U0001f3fc\U0001f3fd
 
 
 def _character_start(line: str, end: int) -> int:
-    """Return where the character that ends at `end` starts, as people see it: a letter with its accents, an emoji of
+    """Returns where the character that ends at `end` starts, as people see it: a letter with its accents, an emoji of
     several parts, or a flag."""
     start = end - 1
     while start and (_changes_previous(line[start]) or line[start - 1] == "\u200d"):
@@ -334,8 +334,8 @@ class Composer(TextArea):
         self._has_styles = False
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines of a region. Textual reads the colors from the style sheet for every key, which takes longer
-        than the rest of the drawing; here it does so only after the styles have changed."""
+        """Returns the lines of a region. Textual reads the colors from the style sheet for every key, which takes
+        longer than the rest of the drawing; here it does so only after the styles have changed."""
         if self._has_styles:
             return Widget.render_lines(self, crop)
         self._has_styles = True
@@ -429,7 +429,7 @@ class Composer(TextArea):
         self._set_completion(found)
 
     def _takes_values(self, head: str, *, is_first_line: bool) -> bool:
-        """Return whether MCP servers can complete the text before the cursor: an argument of a prompt, or a value in
+        """Returns whether MCP servers can complete the text before the cursor: an argument of a prompt, or a value in
         the address of a resource."""
         if is_first_line and head.startswith("/"):
             command, found, _ = head.partition(" ")
@@ -445,7 +445,7 @@ class Composer(TextArea):
             self._values_timer = asyncio.get_running_loop().call_later(_VALUES_SECONDS, request)
 
     def _known_values(self, head: str) -> CompletionResult | None:
-        """Return the choices of the last response that still begin with what is typed."""
+        """Returns the choices of the last response that still begin with what is typed."""
         before, (start, choices) = self._values[0], (self._values[1].start, self._values[1].choices)
         if not head.startswith(before) or len(head) < start:
             return None

@@ -100,7 +100,7 @@ class UserCommandRunner:
             await asyncio.wait([self._running])
 
     def take_parts(self) -> list[TextPart]:
-        """Return and clear the notes about user commands that are sent with the next message."""
+        """Returns and clears the notes about user commands that are sent with the next message."""
         parts, self._parts = self._parts, []
         return parts
 
@@ -352,7 +352,7 @@ class SessionController:
         return [item.text for item in items]
 
     def _count_inputs(self) -> int:
-        """Return how many inputs of the user the conversation shows."""
+        """Returns how many inputs of the user the conversation shows."""
         return sum(isinstance(item, UserItem) for item in self.conversation.items)
 
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
@@ -424,7 +424,7 @@ class SessionController:
         return None
 
     async def count_earlier_sessions(self) -> int:
-        """Return the number of this folder's sessions, up to MAX_COUNTED_SESSIONS."""
+        """Returns the number of this folder's sessions, up to MAX_COUNTED_SESSIONS."""
         return len(await self.archive.list_sessions(MAX_COUNTED_SESSIONS, workspace=self.client.folder))
 
     async def set_mode(self, mode: Mode) -> None:
@@ -453,7 +453,7 @@ class SessionController:
             await self.engine.live[self.session_id].use_model(None)
 
     def expand_model_name(self, text: str) -> str:
-        """Return PROVIDER/MODEL for an alias or a model name alone."""
+        """Returns PROVIDER/MODEL for an alias or a model name alone."""
         return expand_model_name(text, {provider.name: provider.kind for provider in self.settings.providers})
 
     async def set_model(self, model: ModelRef) -> None:
@@ -463,7 +463,7 @@ class SessionController:
             await self.engine.live[self.session_id].use_model(model)
 
     async def load_transcript(self) -> Sequence[Message]:
-        """Return all messages of the session; the open session may hold only the last ones."""
+        """Returns all messages of the session; the open session may hold only the last ones."""
         live = self.engine.live[self.session_id]
         return live.session.messages if live.has_all_messages else (await self.archive.load(self.session_id)).messages
 
@@ -471,7 +471,7 @@ class SessionController:
         return [agent.name for agent in self.settings.agents]
 
     async def ensure_session(self) -> str:
-        """Return the id of the session; create it first if there is none. The lock prevents a second creation."""
+        """Returns the id of the session; create it first if there is none. The lock prevents a second creation."""
         async with self._opening:
             if not self.session_id:
                 session_id = await self.engine.create(

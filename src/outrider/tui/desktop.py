@@ -20,7 +20,7 @@ MAX_IMAGE_BYTES = 20 * 1024 * 1024
 
 
 def osc52_sequence(text: str) -> str:
-    """Return the sequence that sets the terminal's clipboard, also over SSH; "" if the text is too long for it."""
+    """Returns the sequence that sets the terminal's clipboard, also over SSH; "" if the text is too long for it."""
     encoded = base64.b64encode(text.encode("utf-8", "replace")).decode()
     return f"\x1b]52;c;{encoded}\x07" if len(encoded) <= MAX_OSC52_BYTES else ""
 
@@ -71,7 +71,7 @@ def _image_commands(environ: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 async def paste_text(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the text of the desktop's clipboard, or None."""
+    """Returns the text of the desktop's clipboard, or None."""
     for command in _text_commands(environ):
         data = await asyncio.to_thread(_run, command, b"")
         if data is not None:
@@ -108,7 +108,7 @@ def _run(command: list[str], data: bytes) -> bytes | None:
 
 
 def editor_command(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the user's editor: `$VISUAL`, `$EDITOR`, or the first of nano and vi that is installed."""
+    """Returns the user's editor: `$VISUAL`, `$EDITOR`, or the first of nano and vi that is installed."""
     chosen = environ.get("VISUAL") or environ.get("EDITOR") or ""
     try:
         words = shlex.split(chosen)
@@ -136,11 +136,11 @@ async def edit_in_editor(text: str, environ: Mapping[str, str] = os.environ) -> 
 
 
 def title_sequence(title: str) -> str:
-    """Return the sequence that sets the title of the terminal's window."""
+    """Returns the sequence that sets the title of the terminal's window."""
     return f"\x1b]0;{clean_line(title, 120)}\x07"
 
 
 def notification_sequence(text: str) -> str:
-    """Return a bell and desktop notifications: OSC 9 (iTerm2, WezTerm, Windows Terminal) and OSC 777 (VTE, foot)."""
+    """Returns a bell and desktop notifications: OSC 9 (iTerm2, WezTerm, Windows Terminal) and OSC 777 (VTE, foot)."""
     line = clean_line(text, 200).replace(";", ",")
     return f"\x07\x1b]9;{line}\x07\x1b]777;notify;outrider;{line}\x07"

@@ -397,7 +397,7 @@ def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> l
 
 
 def _request_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
-    """Return what one question is about: effects, then what runs or is written, then what a command changed."""
+    """Returns what one question is about: effects, then what runs or is written, then what a command changed."""
     arguments = dict(request.arguments)
     path = arguments.pop("file_path", None)
     head = (
@@ -415,14 +415,14 @@ def _request_lines(request: "ApprovalView", width: int, palette: Palette) -> lis
 
 
 def _call_lines(request: "ApprovalView", arguments: dict[str, Any], width: int, palette: Palette) -> list[Text]:
-    """Return what runs or is written: the true diff with its context if it is known, else the arguments."""
+    """Returns what runs or is written: the true diff with its context if it is known, else the arguments."""
     if not request.preview or not request.changes:
         return effect_lines(request.tool, arguments, width, palette)
     return diff_lines(request.changes, width, palette)
 
 
 def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
-    """Return what the commands do, above the command text: a long text may hide the one that matters."""
+    """Returns what the commands do, above the command text: a long text may hide the one that matters."""
     lines: list[Text] = []
     for effect in request.effects:
         text = text_line(escape_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
@@ -432,7 +432,7 @@ def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list
 
 
 def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
-    """Return what the call would send and what the session has read, and what a command changed: one line per file,
+    """Returns what the call would send and what the session has read, and what a command changed: one line per file,
     then the diffs."""
     if not request.facts and request.outcome is None:
         return []
@@ -519,7 +519,7 @@ class QuestionPanel(DialogPanel):
         super().choose_key(key)
 
     def collect_answers(self, answer: str, comment: str) -> tuple[str, ...]:
-        """Return the selected options and the free text."""
+        """Returns the selected options and the free text."""
         return tuple(found for found in (*self.chosen, answer, comment) if found)
 
 

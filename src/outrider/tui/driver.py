@@ -100,7 +100,7 @@ class TerminalDriver(LinuxDriver):
         super().disable_input()
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Return the size of the terminal. Textual would prefer COLUMNS and LINES, which a shell may have exported for
+        """Returns the size of the terminal. Textual would prefer COLUMNS and LINES, which a shell may have exported for
         another size."""
         try:
             columns, rows = os.get_terminal_size(self.fileno)
@@ -109,7 +109,7 @@ class TerminalDriver(LinuxDriver):
         return (columns, rows) if columns and rows else super()._get_terminal_size()
 
     def _sigcont_application(self, *_: object) -> None:
-        """Return to the application after a suspension (SIGTSTP) only; other SIGCONT signals change nothing."""
+        """Returns to the application after a suspension (SIGTSTP) only; other SIGCONT signals change nothing."""
         if self._must_signal_resume:
             super()._sigcont_application()  # pyright: ignore[reportUnknownMemberType]
 
@@ -197,8 +197,8 @@ class InputParser:
 
 
 def _typed_text(message: Message) -> Message:
-    """Return an invisible character, such as the joiners of emoji, Persian and Hindi, as a paste: Textual's text fields
-    ignore keys without a visible character."""
+    """Returns an invisible character, such as the joiners of emoji, Persian and Hindi, as a paste: Textual's text
+    fields ignore keys without a visible character."""
     if isinstance(message, events.Key) and message.character and unicodedata.category(message.character) == "Cf":
         return events.Paste(message.character)
     return message
@@ -219,12 +219,12 @@ class PasteSplitter:
         return self._pasted is None and bool(self._cut)
 
     def take_start(self) -> str:
-        """Return what the input ended with, since no paste follows."""
+        """Returns what the input ended with, since no paste follows."""
         start, self._cut = self._cut, ""
         return start
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the pieces of the input in order; True marks a complete paste. Ctrl+C ends a paste whose end was lost,
+        """Yields the pieces of the input in order; True marks a complete paste. Ctrl+C ends a paste whose end was lost,
         e.g. with a connection: without it, no key would ever be handled again."""
         if self._pasted is not None and text == "\x03":
             text = self._END
@@ -249,7 +249,7 @@ class PasteSplitter:
                     self._cut = content[length:]
 
     def _cut_start(self, keys: str) -> str:
-        """Return the keys without the beginning of a mark at their end, which waits for the next input."""
+        """Returns the keys without the beginning of a mark at their end, which waits for the next input."""
         lengths = range(len(self._START) - 1, 0, -1)
         self._cut = next((self._START[:length] for length in lengths if keys.endswith(self._START[:length])), "")
         return keys.removesuffix(self._cut)

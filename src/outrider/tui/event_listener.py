@@ -166,7 +166,7 @@ class ScreenEventListener:
             await self._dialogs.add_panel(panel, self._answer_in_background(send_answer))
 
     def _answer_in_background(self, send_answer: Callable[[str, str], Coroutine[Any, Any, None]]) -> AnswerHandler:
-        """Return a handler that sends the answer in a background task, so that an error is shown as a notice and does
+        """Returns a handler that sends the answer in a background task, so that an error is shown as a notice and does
         not block the dialog queue."""
 
         async def start_sending(answer: str, comment: str) -> None:

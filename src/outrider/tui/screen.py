@@ -196,7 +196,7 @@ class ScreenRenderer:
 
 
 def build_status(controller: "SessionController") -> StatusInfo:
-    """Return the values of the status line."""
+    """Returns the values of the status line."""
     activity = controller.conversation.activity
     return StatusInfo(
         mode=controller.mode,
@@ -214,7 +214,7 @@ def build_status(controller: "SessionController") -> StatusInfo:
 
 
 def first_status(settings: Settings, choices: FolderChoices) -> StatusInfo:
-    """Return the status line before the engine is open."""
+    """Returns the status line before the engine is open."""
     agent = settings.agents[0]
     mode = choices.mode or settings.mode
     return StatusInfo(
@@ -249,7 +249,7 @@ class TuiScreen:
         return self.open_controller
 
     def find_widget(self, kind: type[W]) -> W:
-        """Return a widget of the base screen, even if a modal screen is open."""
+        """Returns a widget of the base screen, even if a modal screen is open."""
         return self._app.screen_stack[0].query_one(kind)
 
     async def pick_item(self, title: str, items: Sequence[PickerItem], current: str = "") -> str | None:
@@ -411,7 +411,7 @@ class ScreenApi(Protocol):
         ...
 
     def transcript_lines(self) -> list[str]:
-        """Return the lines of the conversation as they are shown."""
+        """Returns the lines of the conversation as they are shown."""
         ...
 
     def find_in_transcript(self, line: int) -> None:

@@ -61,7 +61,7 @@ class StartOptions(msgspec.Struct, frozen=True):
 
 
 def engine_opener(stack: AsyncExitStack, attach: AttachClient | None = None) -> OpenClient:
-    """Return a function that opens the standard engine or connects to a server; the stack closes it."""
+    """Returns a function that opens the standard engine or connects to a server; the stack closes it."""
 
     async def open_client(settings: Settings) -> "SessionClient":
         if attach is not None:
@@ -111,7 +111,7 @@ def _describe_item(item: TrustItem) -> str:
 
 
 def _longest_run(text: str) -> int:
-    """Return the length of the longest run of backticks; a Markdown fence must be longer."""
+    """Returns the length of the longest run of backticks; a Markdown fence must be longer."""
     longest = run = 0
     for character in text:
         run = run + 1 if character == "`" else 0
@@ -215,12 +215,12 @@ def load_engine_modules() -> None:
 
 
 def startup_notices(settings: Settings) -> tuple[str, ...]:
-    """Return the notices for the welcome screen, including one about the embedded model if it is in use."""
+    """Returns the notices for the welcome screen, including one about the embedded model if it is in use."""
     return (*settings.notices, EMBEDDED_MODEL_NOTICE) if uses_embedded_model(settings) else settings.notices
 
 
 def hook_notices(settings: Settings) -> tuple[str, ...]:
-    """Return the notices about hooks that are ignored, e.g. because of a misspelled event."""
+    """Returns the notices about hooks that are ignored, e.g. because of a misspelled event."""
     from outrider.engine.factory import find_hooks
 
     found = find_hooks(settings, settings.workspace)
@@ -233,7 +233,7 @@ def uses_embedded_model(settings: Settings) -> bool:
 
 
 async def find_first_session(controller: "SessionController", options: StartOptions) -> str:
-    """Return the id of the session to open first, or "" for a new one."""
+    """Returns the id of the session to open first, or "" for a new one."""
     if options.session:
         return (await controller.archive.find_session(options.session)).id
     if not options.resume:

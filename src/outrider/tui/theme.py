@@ -122,12 +122,12 @@ def build_theme(palette: Palette) -> Theme:
 
 
 def theme_name(palette: Palette) -> str:
-    """Return the name of the palette's Textual theme."""
+    """Returns the name of the palette's Textual theme."""
     return "outrider-dark" if palette.dark else "outrider-light"
 
 
 def find_palette(name: str) -> Palette:
-    """Return the palette of a Textual theme name; DARK is the default."""
+    """Returns the palette of a Textual theme name; DARK is the default."""
     return LIGHT if name == theme_name(LIGHT) else DARK
 
 

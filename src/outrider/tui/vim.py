@@ -114,7 +114,7 @@ class VimKeys:
             self._move(self._find_motion(command, count or (0 if command == "G" else 1), (row, column)))
 
     def _find_motion(self, motion: str, count: int, start: _Position) -> _Position | None:
-        """Return where a motion leads, or None if the key is no motion."""
+        """Returns where a motion leads, or None if the key is no motion."""
         row, column = start
         last = self._area.document.line_count - 1
         match motion[0]:
@@ -269,7 +269,7 @@ class VimKeys:
 
 
 def _split_count(keys: str) -> tuple[int, str]:
-    """Return the count before a command and the rest; a leading 0 is the motion to the start of the line."""
+    """Returns the count before a command and the rest; a leading 0 is the motion to the start of the line."""
     length = 0
     while length < len(keys) and keys[length].isdigit() and (length or keys[length] != "0"):
         length += 1

@@ -196,7 +196,7 @@ async def compare_session(ui: ScreenApi, name: str) -> None:
 
 
 def _local_engine(ui: ScreenApi) -> "Engine | None":
-    """Return the engine of this process, if a session is open in it; otherwise show a notice."""
+    """Returns the engine of this process, if a session is open in it; otherwise show a notice."""
     from outrider.engine.engine import Engine
 
     engine = ui.controller.engine
@@ -253,7 +253,7 @@ async def edit_memory(ui: ScreenApi, _: str) -> None:
 
 
 def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
-    """Return the commands of the user and of the workspace, if it is trusted."""
+    """Returns the commands of the user and of the workspace, if it is trusted."""
     trust, folders = _trust(settings), settings.folders
     return find_custom_commands(trust.project, folders.commands_folder, folders.home, trusted=trust.trusted)
 
@@ -261,7 +261,7 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
 async def load_server_offers(
     client: "SessionClient",
 ) -> AsyncGenerator[tuple[tuple[CustomCommand, ...], Mapping[str, str | None]], None]:
-    """Yield the prompts of MCP servers as commands, whose text the engine replaces, and their resources as
+    """Yields the prompts of MCP servers as commands, whose text the engine replaces, and their resources as
     `SERVER:URI`, with the beginning of those that are templates; again while further servers become ready."""
     known = 0
     for _ in range(_MAX_POLLS):
@@ -297,7 +297,7 @@ def custom_choices(commands: tuple[CustomCommand, ...]) -> tuple[CompletionChoic
 
 
 def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple[SlashCommand, str] | None:
-    """Return the custom command of a line and its argument, or None."""
+    """Returns the custom command of a line and its argument, or None."""
     name, _, argument = text.removeprefix("/").partition(" ")
     found = next((command for command in commands if command.name == name), None)
     if found is None:
@@ -338,7 +338,7 @@ def _write_instructions(settings: Settings, path: Path, text: str) -> None:
 
 
 def _read_text(path: Path) -> str | None:
-    """Return the text of a file, "" if it does not exist, or None if it is no UTF-8 text."""
+    """Returns the text of a file, "" if it does not exist, or None if it is no UTF-8 text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

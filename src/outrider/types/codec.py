@@ -68,7 +68,7 @@ class UnknownPart:
         self.raw = self.raw | {"message_id": message_id, "session_id": session_id}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the stored object unchanged."""
+        """Returns the stored object unchanged."""
         return self.raw
 
     def __eq__(self, other: object) -> bool:
@@ -164,12 +164,12 @@ def load_part(value: dict[str, Any]) -> AnyPart:
 
 
 def encode_part(part: AnyPart) -> bytes:
-    """Return a part as JSON; `decode_part` reads it."""
+    """Returns a part as JSON; `decode_part` reads it."""
     return _encoder.encode(part.to_dict() if type(part) in _plain_classes else part)
 
 
 def encode_parts(parts: Iterable[AnyPart]) -> bytes:
-    """Return parts as a JSON list; `decode_parts` reads it."""
+    """Returns parts as a JSON list; `decode_parts` reads it."""
     if _plain_classes:
         return _encoder.encode([part.to_dict() if type(part) in _plain_classes else part for part in parts])
     return _encoder.encode(parts if isinstance(parts, list | tuple) else list(parts))

@@ -30,7 +30,7 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=Tru
         return str(self.__struct_config__.tag)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the event as plain values."""
+        """Returns the event as plain values."""
         return to_plain_values(self)
 
 

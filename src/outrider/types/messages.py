@@ -152,7 +152,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
             set_part_owner(part, self.id, session_id)
 
     def get_parts_by_type(self, cls: type[P]) -> list[P]:
-        """Return the parts of one class, in order."""
+        """Returns the parts of one class, in order."""
         try:
             return [part for part in self.parts if isinstance(part, cls)]
         except TypeError as error:
@@ -171,7 +171,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
         return [part.text for part in self.parts if isinstance(part, TextPart) and not _is_added(part)]
 
     def get_tool_uses(self) -> list[ToolUsePart]:
-        """Return the calls of the message without their results."""
+        """Returns the calls of the message without their results."""
         return [part.use() for part in self.get_calls()]
 
     def get_calls(self) -> list[ToolPart]:
@@ -183,7 +183,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
         ]
 
     def find_call(self, call_id: str) -> ToolPart | None:
-        """Return the call with this id, or None."""
+        """Returns the call with this id, or None."""
         return next((call for call in self.get_calls() if call.call_id == call_id), None)
 
     def to_api_format(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class Usage(msgspec.Struct, frozen=True):
     total_cost: Decimal | None = Decimal(0)
 
     def plus(self, tokens: Tokens, cost: Decimal | None) -> "Usage":
-        """Return the sum. The cost is None if one of both is unknown."""
+        """Returns the sum. The cost is None if one of both is unknown."""
         known = None if self.total_cost is None or cost is None else self.total_cost + cost
         return Usage(self.tokens + tokens, known)
 
@@ -162,7 +162,7 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the part as plain values."""
+        """Returns the part as plain values."""
         return tuples_to_lists(msgspec.to_builtins(self))
 
     @classmethod
@@ -190,7 +190,7 @@ class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
     origins: StoredOrigins = UNSET
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the part as a block of the Anthropic API."""
+        """Returns the part as a block of the Anthropic API."""
         return {"type": "text", "text": self.text, **self.metadata.get("anthropic", {})}
 
 
@@ -205,7 +205,7 @@ class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
     provider_state: dict[str, Any] = {}
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the part as a block of the Anthropic API."""
+        """Returns the part as a block of the Anthropic API."""
         state = self.provider_state
         if "block" in state:
             return state["block"]
@@ -269,7 +269,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
         return replace(self, state=state)
 
     def use(self) -> "ToolUsePart":
-        """Return the call without its result."""
+        """Returns the call without its result."""
         return ToolUsePart(
             tool_id=self.call_id,
             tool_name=self.tool,
@@ -280,7 +280,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
         )
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the call, without its result, as a block of the Anthropic API."""
+        """Returns the call, without its result, as a block of the Anthropic API."""
         return self.use().to_api_format()
 
 
@@ -296,7 +296,7 @@ class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
     origins: StoredOrigins = UNSET
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the part as a block of the Anthropic API."""
+        """Returns the part as a block of the Anthropic API."""
         return file_block(self.mime, self.url, self.filename) | self.metadata.get("anthropic", {})
 
 
@@ -454,7 +454,7 @@ class ToolUsePart(PartBase, frozen=True, tag_field="type", tag="tool_use"):
     metadata: dict[str, Any] = {}
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the part as a block of the Anthropic API."""
+        """Returns the part as a block of the Anthropic API."""
         return {
             "type": "tool_use",
             "id": self.tool_id,
@@ -479,7 +479,7 @@ class ToolResultPart(PartBase, frozen=True, tag_field="type", tag="tool_result")
         force_setattr(self, "attachments", tuple(self.attachments))
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the part as a block of the Anthropic API."""
+        """Returns the part as a block of the Anthropic API."""
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self.tool_use_id}
         content = self.metadata.get("content", result_content(self.content, self.attachments))
         if content is not None:

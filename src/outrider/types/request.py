@@ -22,7 +22,7 @@ class ModelMessage(msgspec.Struct, frozen=True):
     content: tuple[ModelPart, ...]
 
     def to_api_format(self) -> dict[str, Any]:
-        """Return the message in the Anthropic message format."""
+        """Returns the message in the Anthropic message format."""
         return {"role": self.role, "content": [part.to_api_format() for part in self.content]}
 
 

@@ -286,7 +286,7 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
         _read_time(self, self.time, RunningTime)
 
     def progress(self, *, title: str | None = None, metadata: dict[str, Any] | None = None) -> "ToolRunning":
-        """Return the running state with another title or further metadata."""
+        """Returns the running state with another title or further metadata."""
         return replace(
             self,
             title=self.title if title is None else title,
@@ -302,7 +302,7 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
         metadata: dict[str, Any] | None = None,
         attachments: tuple[Attachment, ...] = (),
     ) -> ToolCompleted:
-        """Return the completed state."""
+        """Returns the completed state."""
         return ToolCompleted(
             input=self.input,
             output=output,
@@ -320,7 +320,7 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
         reason: ToolErrorReason = "failed",
         metadata: dict[str, Any] | None = None,
     ) -> ToolError:
-        """Return the error state of a call that ran."""
+        """Returns the error state of a call that ran."""
         return ToolError(
             input=self.input,
             error=error,
@@ -350,11 +350,11 @@ class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"
     phase: ToolPhase = "streaming"
 
     def ready(self, input: dict[str, Any]) -> "ToolPending":
-        """Return the state of a call whose input is complete."""
+        """Returns the state of a call whose input is complete."""
         return replace(self, input=input, phase="ready")
 
     def await_approval(self) -> "ToolPending":
-        """Return the state in which the call waits for an approval."""
+        """Returns the state in which the call waits for an approval."""
         return replace(self, phase="awaiting_approval")
 
     def start(
@@ -365,7 +365,7 @@ class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"
         title: str = "",
         metadata: dict[str, Any] | None = None,
     ) -> ToolRunning:
-        """Return the running state."""
+        """Returns the running state."""
         return ToolRunning(
             input=self.input if input is None else input,
             time=RunningTime(at),
@@ -381,7 +381,7 @@ class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"
         reason: ToolErrorReason = "failed",
         metadata: dict[str, Any] | None = None,
     ) -> ToolError:
-        """Return the error state of a call that did not start."""
+        """Returns the error state of a call that did not start."""
         retained = {"raw": self.raw} if self.raw and not self.input else {}
         return ToolError(
             input=self.input,

@@ -38,7 +38,7 @@ def _describe_backup(manifest: BackupManifest) -> str:
 
 
 def _require_no_worker() -> None:
-    """Raise ConfigurationError if the resident worker is running: it would continue to write to the previous files."""
+    """Raises ConfigurationError if the resident worker is running: it would continue to write to the previous files."""
     if find_spec("dbos") is None:
         return
     from outrider.background.local_worker import WorkerLock  # lazy: it imports DBOS

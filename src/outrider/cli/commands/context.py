@@ -196,7 +196,7 @@ def _show_difference(arguments: Namespace) -> int:
 
 
 def _parse_place(text: str, session: str) -> tuple[str, int]:
-    """Return the session and the step that `N` or `SESSION:N` names."""
+    """Returns the session and the step that `N` or `SESSION:N` names."""
     named, _, number = text.rpartition(":")
     if not number.isdecimal() or not int(number):
         raise ConfigurationError(f"{text!r} is no step; pass a number, or SESSION:NUMBER")
@@ -236,7 +236,7 @@ div {{ border: 1px solid #fff; color: #fff; }}
 
 
 def treemap_page(title: str, shares: Sequence[SourceShare]) -> str:
-    """Return an HTML page with a box for each source; its area is the number of bytes."""
+    """Returns an HTML page with a box for each source; its area is the number of bytes."""
     sized = sorted(shares, key=lambda share: -share.bytes)
     kinds = list(dict.fromkeys(share.kind for share in sized))
     boxes: list[str] = []

@@ -36,7 +36,7 @@ def run_doctor(arguments: Namespace) -> int:
 
 
 def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFinding]:
-    """Yield findings one by one, so that the user sees progress. Invalid settings skip the checks that need them."""
+    """Yields findings one by one, so that the user sees progress. Invalid settings skip the checks that need them."""
     yield from health.check_versions(program_version())
     yield from health.check_folders(user_folders())
     yield from health.check_store(user_folders().store_file, repair=arguments.repair, compact=arguments.compact)

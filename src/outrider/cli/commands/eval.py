@@ -81,7 +81,7 @@ def run_evaluation(arguments: Namespace) -> int:
 
 
 def _compare_with(baseline: EvalRun | None, run: EvalRun) -> tuple[EvalComparison | None, str]:
-    """Return the comparison, or why there is none: a run that has cost something is reported in any case."""
+    """Returns the comparison, or why there is none: a run that has cost something is reported in any case."""
     try:
         return (compare_runs(baseline, run) if baseline else None), ""
     except ConfigurationError as error:
@@ -120,7 +120,7 @@ def _read_suite(arguments: Namespace) -> EvalSuite:
 
 
 def _choose_subjects(suite: EvalSuite, arguments: Namespace) -> tuple[EvalSuite, Sequence[Agent], Sequence[Provider]]:
-    """Return the suite with the matrix of the command line, the configured agents, and the providers of all models."""
+    """Returns the suite with the matrix of the command line, the configured agents, and the providers of all models."""
     base = _read_settings(arguments, None)
     models = tuple(arguments.model) or suite.matrix.models
     place = "--model" if arguments.model else "matrix.models"
@@ -149,7 +149,7 @@ def _read_settings(arguments: Namespace, model: str | None, place: str = "") -> 
 
 
 def _output_folder(arguments: Namespace, suite: EvalSuite) -> Path:
-    """Return the folder of the run: `--output`, or a new one in the data folder."""
+    """Returns the folder of the run: `--output`, or a new one in the data folder."""
     if arguments.output:
         folder = Path(arguments.output).expanduser().absolute()
     else:
@@ -210,7 +210,7 @@ def _show_progress(console: Console) -> OnAttempt:
 
 
 def _shorten_reason(text: str) -> str:
-    """Return the start of a problem and its end, where commands print what failed."""
+    """Returns the start of a problem and its end, where commands print what failed."""
     return text if len(text) <= 300 else f"{text[:100]} … {text[-200:]}"
 
 
@@ -260,7 +260,7 @@ def compare_evaluations(arguments: Namespace) -> int:
 
 
 def _load_run(text: str) -> tuple[EvalRun, str]:
-    """Return a run and the variant that FOLDER:VARIANT names."""
+    """Returns a run and the variant that FOLDER:VARIANT names."""
     if Path(text).exists() or ":" not in text:
         return EvalRun.load(text), ""
     folder, _, variant = text.partition(":")

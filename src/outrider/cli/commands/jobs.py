@@ -46,7 +46,7 @@ _TO_THE_SECOND = "%Y-%m-%d %H:%M:%S"
 
 
 def build_job_options(arguments: Namespace, settings: "Settings", *, placement: "QueuePlacement") -> "JobOptions":
-    """Return the keyword arguments of a submitted or scheduled run. The worker reads the other settings itself."""
+    """Returns the keyword arguments of a submitted or scheduled run. The worker reads the other settings itself."""
     from outrider.background.records import JobOverrides
 
     return {
@@ -68,14 +68,14 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
 
 
 def choose_user(arguments: Namespace, settings: "Settings") -> str:
-    """Return the name under which runs take turns with those of others: that of `--user`, of OUTRIDER_USER or of the
+    """Returns the name under which runs take turns with those of others: that of `--user`, of OUTRIDER_USER or of the
     settings; by default the login name, which is the same for everyone in most containers."""
     named = settings.environ.get("OUTRIDER_USER", "").strip()
     return arguments.user or named or settings.background.user or getuser()
 
 
 async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "Settings") -> "QueuePlacement":
-    """Return the queue placement of a run. `--after` is either a time or the id of a run to wait for."""
+    """Returns the queue placement of a run. `--after` is either a time or the id of a run to wait for."""
     from outrider.background.jobs import QueuePlacement
 
     placement, after = (
@@ -100,7 +100,7 @@ async def _is_run(jobs: "JobClient", name: str) -> bool:
 
 
 def _delay_until(after: str, now: datetime) -> float | None:
-    """Return the seconds until the time `after`, or None if it is not a time (it may be a run id)."""
+    """Returns the seconds until the time `after`, or None if it is not a time (it may be a run id)."""
     with suppress(ArgumentTypeError):
         return parse_duration(after)
     with suppress(ValueError):
@@ -182,7 +182,7 @@ def delete_schedule(arguments: Namespace) -> int:
 
 
 async def _find_schedule(jobs: "JobClient", name: str) -> "Schedule":
-    """Return the schedule whose id ends with `name`. Raises OutriderError unless exactly one matches."""
+    """Returns the schedule whose id ends with `name`. Raises OutriderError unless exactly one matches."""
     found = [schedule for schedule in await jobs.list_schedules() if schedule.id.endswith(name)]
     if len(found) != 1:
         raise OutriderError(f"{match_count_text(len(found), 'schedule')} an id that ends with {name!r}")
@@ -209,7 +209,7 @@ def _print_schedules(arguments: Namespace, schedules: "Sequence[Schedule]") -> i
 
 
 def _format_next_time(schedule: "Schedule") -> str:
-    """Return the next time of a schedule in its time zone."""
+    """Returns the next time of a schedule in its time zone."""
     from zoneinfo import ZoneInfo
 
     if schedule.paused:
@@ -277,7 +277,7 @@ def build_run_filter(arguments: Namespace) -> "RunFilter":
 
 
 async def select_runs(arguments: Namespace, jobs: "JobClient", states: tuple[str, ...]) -> "Sequence[Run]":
-    """Return the runs with the given ids, or else those that match the filters and are in one of `states`."""
+    """Returns the runs with the given ids, or else those that match the filters and are in one of `states`."""
     selection = build_run_filter(arguments)
     has_filter = bool(selection.states or selection.since or selection.queue or selection.user)
     if bool(arguments.run) == has_filter:
@@ -425,7 +425,7 @@ def remove_worktree(arguments: Namespace) -> int:
 
 
 def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
-    """Return the usage so far, or the result, error and changed files of an ended run."""
+    """Returns the usage so far, or the result, error and changed files of an ended run."""
     outcome = report.outcome if report else run.outcome
     if outcome is None:
         return []
@@ -471,7 +471,8 @@ def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:
 
 
 def _question_lines(number: int, approval: "Approval") -> list[str]:
-    """Return the call, why it is asked about, what it would change or has changed, and what a lasting answer covers."""
+    """Returns the call, why it is asked about, what it would change or has changed, and what a lasting answer
+    covers."""
     from outrider.presentation.approvals import approval_view  # lazy: most runs wait for nothing
 
     view = approval_view(approval)
@@ -504,7 +505,7 @@ def _worktree_lines(run: "Run", tree: "RunWorktree | None") -> list[str]:
 
 
 def _snapshot_lines(snapshot: "SnapshotInfo | None") -> list[str]:
-    """Return what another machine would continue with."""
+    """Returns what another machine would continue with."""
     if snapshot is None:
         return []
     if snapshot.omitted:

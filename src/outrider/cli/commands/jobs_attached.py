@@ -142,7 +142,7 @@ class RemoteJobs:
 
 
 def _order_fields(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a run as the server takes them. Raises ConfigurationError for those that only the server's
+    """Returns the options of a run as the server takes them. Raises ConfigurationError for those that only the server's
     own machine may choose."""
     place: QueuePlacement = order["place"]
     terms = order["terms"]

@@ -67,7 +67,7 @@ async def _run_attached(arguments: Namespace, work: "Callable[[JobClient], Await
 
 
 async def find_run(jobs: "JobClient", name: str) -> "Run":
-    """Return the run whose id ends with `name`. Raises OutriderError unless exactly one matches."""
+    """Returns the run whose id ends with `name`. Raises OutriderError unless exactly one matches."""
     found = await jobs.find_run_ids(name)
     if len(found) != 1:
         raise OutriderError(f"{match_count_text(len(found), 'run')} an id that ends with {name!r}")
@@ -75,7 +75,7 @@ async def find_run(jobs: "JobClient", name: str) -> "Run":
 
 
 def match_count_text(count: int, name: str) -> str:
-    """Return the start of an error message for a number of matches other than one."""
+    """Returns the start of an error message for a number of matches other than one."""
     return f"{count} {name}s have" if count else f"no {name} has"
 
 
@@ -92,7 +92,7 @@ def format_usage(outcome: "RunOutcome") -> str:
 
 
 def format_failure(outcome: "RunOutcome | None") -> str:
-    """Return the line that states why a run failed."""
+    """Returns the line that states why a run failed."""
     from outrider.background.records import describe_failure
 
     return f"Reason: {describe_failure(outcome)}"
@@ -123,11 +123,11 @@ def print_run_table(console: Console, runs: "Sequence[Run]") -> None:
 
 
 def format_state(run: "Run") -> str:
-    """Return the state of a run, and what it waits for."""
+    """Returns the state of a run, and what it waits for."""
     return f"{run.state}, waiting for {run.waiting_for}" if run.waiting_for else run.state
 
 
 def require_background() -> None:
-    """Raise ConfigurationError if the optional dependency DBOS is not installed."""
+    """Raises ConfigurationError if the optional dependency DBOS is not installed."""
     if find_spec("dbos") is None:
         raise ConfigurationError("background runs are not installed: pip install 'outrider[background]'")

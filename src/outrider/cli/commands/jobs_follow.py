@@ -65,7 +65,7 @@ class CallOutputTracker:
         self._partial_lines: dict[str, str] = {}
 
     def new_lines(self, call: ToolPart) -> list[str]:
-        """Return the output lines completed since the last check; after the tool call ended, all remaining lines."""
+        """Returns the output lines completed since the last check; after the tool call ended, all remaining lines."""
         partial, shown = self._partial_lines.get(call.id, ""), self._shown_outputs.get(call.id, "")
         match call.state:
             case ToolRunning(metadata={"output": str(written)}):
@@ -83,7 +83,7 @@ class CallOutputTracker:
 
 
 def appended_text(before: str, now: str) -> str:
-    """Return the text that `now` has beyond `before`.
+    """Returns the text that `now` has beyond `before`.
 
     Both are tails of one growing output, and `now` may have lost its beginning. If the two do not overlap, output was
     dropped in between, and the result starts with GAP_MARK.
@@ -94,7 +94,7 @@ def appended_text(before: str, now: str) -> str:
 
 
 def _text_after(shown: str, output: str) -> str:
-    """Return the part of the final output after the printed text; empty if that text is not found in a shortened
+    """Returns the part of the final output after the printed text; empty if that text is not found in a shortened
     output."""
     tail = shown.rstrip()[-_OVERLAP_CHARS:]
     return output.rpartition(tail)[2] if tail and tail in output else ""
@@ -333,7 +333,7 @@ def notify_run_end(text: str) -> None:
 
 
 def notification_command(text: str, environ: Mapping[str, str], platform: str) -> Sequence[str]:
-    """Return the command that shows a desktop notification; empty without a desktop or a notification program."""
+    """Returns the command that shows a desktop notification; empty without a desktop or a notification program."""
     if platform == "darwin" and (program := shutil.which("osascript", path=environ.get("PATH"))):
         return program, "-e", _APPLE_SCRIPT, text
     has_desktop = environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")
@@ -419,7 +419,7 @@ async def _missing_worker_warning(arguments: Namespace, jobs: "JobClient", run_i
 
 
 def _failure_code(run: "Run") -> int:
-    """Return the exit code of a failed run."""
+    """Returns the exit code of a failed run."""
     return exit_codes.LIMIT_REACHED if run.outcome and run.outcome.reason == "limit" else exit_codes.FAILURE
 
 

@@ -103,7 +103,7 @@ def backtest_rules(arguments: Namespace) -> int:
 
 
 def _parse_call(tool: str, subject: str | None) -> tuple[str, str]:
-    """Return tool and subject, given as `shell 'git push'` or as `'shell(git push)'`."""
+    """Returns tool and subject, given as `shell 'git push'` or as `'shell(git push)'`."""
     if subject is not None:
         return tool, subject
     name, _, rest = tool.partition("(")

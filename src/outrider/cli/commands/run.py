@@ -74,7 +74,7 @@ def prompt_text(arguments: Sequence[str]) -> str:
 
 
 def read_text_argument(text: str) -> str:
-    """Return the text, or for `@FILE` the content of that file."""
+    """Returns the text, or for `@FILE` the content of that file."""
     return _read_word(text) if text.startswith("@") else decode_argument(text)
 
 
@@ -84,7 +84,7 @@ def decode_argument(argument: str) -> str:
 
 
 def attach_file(file: str) -> FilePart:
-    """Return a file as a message part with a data URL."""
+    """Returns a file as a message part with a data URL."""
     from outrider.engine.frontend import file_part  # lazy: most prompts have no files
 
     path = Path(file).expanduser()
@@ -114,7 +114,7 @@ def _read_stdin() -> str:
 
 
 def _has_unread_input(arguments: Sequence[str]) -> bool:
-    """Return whether a pipe on stdin has data that the prompt does not include. Stdin is read only on request: it may
+    """Returns whether a pipe on stdin has data that the prompt does not include. Stdin is read only on request: it may
     stay open, or belong to the loop of a script."""
     if not arguments or STDIN_WORD in arguments or sys.stdin is None:
         return False
@@ -127,7 +127,7 @@ def _has_unread_input(arguments: Sequence[str]) -> bool:
 
 
 def _read_file(path: Path) -> bytes:
-    """Return the content of a file. Raises ConfigurationError if it is too large or cannot be read."""
+    """Returns the content of a file. Raises ConfigurationError if it is too large or cannot be read."""
     try:
         if path.stat().st_size > MAX_INPUT_BYTES:
             raise ConfigurationError(f"{path} is larger than {MAX_INPUT_BYTES:,} bytes")
@@ -143,7 +143,7 @@ class ResumedSession(NamedTuple):
     workspace: str
 
     def choose_folder(self, requested: Path | None) -> Path:
-        """Return the session's folder. Raises ConfigurationError if `--cwd` names another one."""
+        """Returns the session's folder. Raises ConfigurationError if `--cwd` names another one."""
         own = Path(self.workspace) if self.workspace else requested or Path.cwd()
         if requested is not None and requested != own:
             raise ConfigurationError(f"session {short_id(self.id)} belongs to {own}; omit --cwd")
@@ -151,7 +151,7 @@ class ResumedSession(NamedTuple):
 
 
 async def find_resumed_session(arguments: Namespace) -> ResumedSession | None:
-    """Return the session of `--session` or `--continue`, or None for a new session."""
+    """Returns the session of `--session` or `--continue`, or None for a new session."""
     if not (arguments.session or arguments.resume):
         return None
     from outrider.engine.archive import open_archive  # imported late: a new session does not need the archive
@@ -224,7 +224,7 @@ def run_prompt(arguments: Namespace) -> int:
 
 
 def _first_prompt(arguments: Namespace) -> list[TextPart | FilePart]:
-    """Return the prompt of the command line. With an input stream there may be none. Raises ConfigurationError if an
+    """Returns the prompt of the command line. With an input stream there may be none. Raises ConfigurationError if an
     option does not fit the formats."""
     resumes = bool(arguments.session or arguments.resume)
     if arguments.input_format == "text":
@@ -237,8 +237,8 @@ def _first_prompt(arguments: Namespace) -> list[TextPart | FilePart]:
 
 
 def create_printer(output_format: str, console: Console, *, deltas: bool | None = None) -> RunPrinter:
-    """Return the printer of an output format. `deltas` says whether a stream has chunks of answers (None: as the format
-    has them by default)."""
+    """Returns the printer of an output format. `deltas` says whether a stream has chunks of answers (None: as the
+    format has them by default)."""
     pipe = StdoutPipe(console)
     match output_format:
         case "json":
@@ -355,7 +355,7 @@ class RunCommand:
             )
 
     def _create_questions(self, settings: Settings) -> "QuestionQueue | None":
-        """Return the queue of the model's questions, if input lines can answer them."""
+        """Returns the queue of the model's questions, if input lines can answer them."""
         if not self._streams_input:
             return None
         from outrider.engine.frontend import QuestionQueue  # lazy: most runs are unattended
@@ -401,7 +401,7 @@ class RunCommand:
             self._console.print_stderr(f"outrider: {notice.text}", "yellow")
 
     def _load_settings(self, resumed: ResumedSession | None) -> Settings:
-        """Return the settings; a resumed session determines the folder, `--system` replaces the instructions."""
+        """Returns the settings; a resumed session determines the folder, `--system` replaces the instructions."""
         arguments = self._arguments
         if resumed is not None:
             arguments.cwd = resumed.choose_folder(arguments.cwd)
@@ -418,7 +418,7 @@ class RunCommand:
         return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
 
     def _check_attachments(self, settings: Settings) -> None:
-        """Raise ConfigurationError if a deny rule forbids to read a file that is sent with the prompt."""
+        """Raises ConfigurationError if a deny rule forbids to read a file that is sent with the prompt."""
         self._denied_reads = settings.rules.deny, settings.workspace
         sources = [word[1:] for word in self._arguments.prompt if word.startswith("@") and _names_source(word)]
         for name in (*sources, *self._arguments.file):
@@ -494,7 +494,7 @@ class RunCommand:
 
 
 async def _with_setup(engine: Engine, info: RunInfo) -> RunInfo:
-    """Return the info with the tools of the session and the states of its MCP servers."""
+    """Returns the info with the tools of the session and the states of its MCP servers."""
     from outrider.cli.main import program_version
     from outrider.engine.frontend import session_servers, session_tool_specs  # lazy: for the stream formats only
 
@@ -512,7 +512,7 @@ async def _answer_nothing(question_id: str, answers: Sequence[str]) -> None:
 
 
 def read_output_schema(file: str) -> dict[str, Any]:
-    """Return the JSON schema in a file. Raises ConfigurationError if there is none."""
+    """Returns the JSON schema in a file. Raises ConfigurationError if there is none."""
     content = _read_file(Path(file).expanduser())
     try:
         schema = msgspec.json.decode(content)
@@ -524,7 +524,7 @@ def read_output_schema(file: str) -> dict[str, Any]:
 
 
 def _schema_value(end: "TurnOutcome") -> tuple[Any, str]:
-    """Return the value of the output schema, or None and why there is none."""
+    """Returns the value of the output schema, or None and why there is none."""
     if end.error is not None:
         return None, end.error.message
     try:

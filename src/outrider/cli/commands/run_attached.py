@@ -78,7 +78,7 @@ async def _answer_question(engine: RemoteEngine, question_id: str, answers: Sequ
 
 
 def reject_server_options(arguments: Namespace) -> None:
-    """Raise ConfigurationError for permission, limit and system options: only the server's own command line sets
+    """Raises ConfigurationError for permission, limit and system options: only the server's own command line sets
     them, so that a client cannot extend its rights."""
     options = [f"--{name.replace('_', '-')}" for name in _SERVER_OPTIONS if getattr(arguments, name, None)]
     if options:
@@ -107,7 +107,7 @@ async def _open_session(engine: RemoteEngine, arguments: Namespace) -> str:
 
 
 async def _find_session(engine: RemoteEngine, arguments: Namespace) -> str | None:
-    """Return the id of the requested or last session, or None for a new one."""
+    """Returns the id of the requested or last session, or None for a new one."""
     archive = RemoteArchive(engine.client)
     if arguments.session:
         return (await archive.find_session(arguments.session)).id
@@ -189,7 +189,7 @@ def run_attached_tui(arguments: Namespace, run_tui: Callable[..., int]) -> int:
             yield RemoteBridge(engine, settings, arguments.cwd)
 
     def local_settings() -> Settings:
-        """Return this machine's settings without providers: the application needs only its folders."""
+        """Returns this machine's settings without providers: the application needs only its folders."""
         notices = (_NOTICE.format(url=address.url),)
         return msgspec.structs.replace(settings_from_arguments(arguments), missing="", providers=(), notices=notices)
 

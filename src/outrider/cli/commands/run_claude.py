@@ -111,7 +111,7 @@ _UnwrittenEvent = (  # Claude Code has no line for them; the last line has the e
 
 
 def tool_name(name: str) -> str:
-    """Return the name that Claude Code has for a built-in tool with the same purpose."""
+    """Returns the name that Claude Code has for a built-in tool with the same purpose."""
     return _TOOL_NAMES.get(name, name)
 
 
@@ -434,7 +434,7 @@ def _decode_request(request_id: str, subtype: Any, request: Line) -> InputComman
 
 
 def _decode_content(content: Any) -> Iterable[PartBase]:
-    """Return the parts of a user message: text, images and documents."""
+    """Returns the parts of a user message: text, images and documents."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not blocks:
         raise InputProblem("the content of a user message is a text or a list of blocks")
@@ -455,7 +455,7 @@ def _decode_block(block: Any) -> PartBase:
 
 
 def _given_answers(updated: Any) -> Iterator[str]:
-    """Yield the answers in the input that the program returned for a question."""
+    """Yields the answers in the input that the program returned for a question."""
     answers: Any = updated.get("answers") if is_object(updated) else None
     for answer in answers.values() if is_object(answers) else ():
         if isinstance(answer, list):

@@ -167,7 +167,7 @@ class StreamInput:
             reader.cancel()
 
     async def _next_prompt(self) -> _ReadPrompt | None:
-        """Return the next prompt; None at the end of the input or after a signal."""
+        """Returns the next prompt; None at the end of the input or after a signal."""
         waiting = asyncio.ensure_future(self._prompts.get())
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
@@ -305,7 +305,7 @@ async def _ignore_settled(answering: Awaitable[Any]) -> None:
 
 
 def read_stdin_lines() -> "asyncio.Queue[bytes | None]":
-    """Return a queue of the lines of stdin; None is its end. A daemon thread reads the descriptor itself: it neither
+    """Returns a queue of the lines of stdin; None is its end. A daemon thread reads the descriptor itself: it neither
     delays the end of the program nor holds a lock of `sys.stdin` then. Of a line that is too long only the beginning
     is passed on."""
     if sys.stdin is None:

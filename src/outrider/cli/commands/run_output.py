@@ -154,7 +154,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code. A completed turn with unapproved calls is NOT_APPROVED."""
+        """Returns the exit code. A completed turn with unapproved calls is NOT_APPROVED."""
         match self.end.reason:
             case "completed" if self.value_error:
                 return exit_codes.FAILURE
@@ -172,7 +172,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
                 assert_never(self.end.reason)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as the JSON object that `json` and `stream-json` print last."""
+        """Returns the result as the JSON object that `json` and `stream-json` print last."""
         end, usage, tokens = self.end, self.stats.usage, self.stats.usage.tokens
         info = msgspec.structs.asdict(self.info)
         error = None if end.error is None else {"type": type(end.error).__name__, "message": str(end.error)}
@@ -197,7 +197,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
 
 
 def encode_usage(tokens: Tokens) -> dict[str, int]:
-    """Return token counts as a JSON object."""
+    """Returns token counts as a JSON object."""
     return {
         "input_tokens": tokens.input,
         "output_tokens": tokens.output,

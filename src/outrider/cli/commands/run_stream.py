@@ -99,7 +99,7 @@ class AnswerCollector:
                 pass  # it has no part of an answer
 
     def close_answer(self, session_id: str) -> CollectedAnswer:
-        """Return the answer of a step that has ended."""
+        """Returns the answer of a step that has ended."""
         message_id, parts = self._ids.pop(session_id, ""), self._open.pop(session_id, {})
         self._closed.add(message_id)
         return CollectedAnswer(message_id, tuple(part for part in parts.values() if part and is_shown(part)))
@@ -139,7 +139,7 @@ class SessionTree:
         return self._agents.get(session_id, "")
 
     def parent_call(self, event: Event) -> str:
-        """Return the id of the call that opened the session of the event; "" for the session of the run."""
+        """Returns the id of the call that opened the session of the event; "" for the session of the run."""
         return self._callers.get(event.session_id, "")
 
 
@@ -170,7 +170,7 @@ class StreamEventEncoder:
             }
 
     def next_time(self, timestamp: int) -> int:
-        """Return a time that is not before that of the last line: an event is created before it is stored."""
+        """Returns a time that is not before that of the last line: an event is created before it is stored."""
         self._time = max(self._time, timestamp)
         return self._time
 
@@ -181,7 +181,7 @@ class StreamEventEncoder:
         return [("event", {"name": event.event_type, "data": fields})]
 
     def _standard_lines(self, event: StandardEvent) -> Iterable[tuple[str, OutputLine]]:
-        """Return the objects of an event; docs/stream-json.md lists them."""
+        """Returns the objects of an event; docs/stream-json.md lists them."""
         match event:
             case PartDeltaEvent():
                 self._streamed_parts.add(event.part_id)
@@ -250,7 +250,7 @@ class StreamEventEncoder:
         return [(event.field, {"text": event.delta, "part_id": event.part_id, "message_id": event.message_id})]
 
     def _step_lines(self, event: LLMResponseEvent) -> Iterator[tuple[str, OutputLine]]:
-        """Yield the complete message of a step, if it has content, and the `step` object."""
+        """Yields the complete message of a step, if it has content, and the `step` object."""
         answer = self._answers.close_answer(event.session_id)
         step = _step_fields(event)
         if answer.parts:
@@ -271,7 +271,7 @@ class StreamEventEncoder:
         return ()  # a `text`, `reasoning`, `retry`, `compaction` or `agent_call` line reports it, or it is bookkeeping
 
     def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
-        """Yield the `tool_call` and `tool_result` objects of a call, each once."""
+        """Yields the `tool_call` and `tool_result` objects of a call, each once."""
         fields: OutputLine = {"call_id": call.call_id, "tool": call.tool}
         ids: OutputLine = {"message_id": call.message_id, "part_id": call.id}
         for update in self._calls.call_updates(call):
@@ -299,12 +299,12 @@ class StreamEventEncoder:
 
 
 def stable_stop_reason(reason: str | None) -> str:
-    """Return why an answer ended: a finish reason, "aborted", or "error" for the class name of an exception."""
+    """Returns why an answer ended: a finish reason, "aborted", or "error" for the class name of an exception."""
     return "error" if reason and reason not in _FINISHES else reason or "other"
 
 
 def approval_fields(event: ToolApprovalRequestedEvent) -> OutputLine:
-    """Return an approval request as JSON: what would run, why it needs an answer, and the possible answers."""
+    """Returns an approval request as JSON: what would run, why it needs an answer, and the possible answers."""
     view = requested_approval_view(event)
     outcome_diff = "".join(file.diff for file in view.outcome.files) if view.outcome else ""
     return {

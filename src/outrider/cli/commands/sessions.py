@@ -181,7 +181,7 @@ def write_output(content: bytes, output: str | None) -> int:
 
 @contextmanager
 def _open_output(output: str | None) -> Generator[BinaryIO]:
-    """Yield the file `output`, or stdout for None or `-`, and report its name at the end."""
+    """Yields the file `output`, or stdout for None or `-`, and report its name at the end."""
     if output is None or output == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -224,7 +224,7 @@ def show_session(arguments: Namespace) -> int:
 
 
 def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) -> Iterator[StyledLine]:
-    """Yield the lines of a transcript: title, messages, damaged rows and usage."""
+    """Yields the lines of a transcript: title, messages, damaged rows and usage."""
     from outrider.presentation.items import damage_notices, message_items
 
     session = transcript.session
@@ -252,7 +252,7 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
 
 
 def _message_heading(message: Message) -> str:
-    """Return the heading of a message: role or agent, time and model."""
+    """Returns the heading of a message: role or agent, time and model."""
     who = "You" if message.role == "user" else message.agent or "Assistant"
     model = f"  {message.model.provider}/{message.model.model}" if message.model else ""
     at = format_time(message.time.created) if message.time else ""
@@ -260,7 +260,7 @@ def _message_heading(message: Message) -> str:
 
 
 def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
-    """Yield the lines of one item; without `full`, reasoning, calls and outputs are shortened."""
+    """Yields the lines of one item; without `full`, reasoning, calls and outputs are shortened."""
     from outrider.presentation import items
 
     match item:
@@ -286,7 +286,7 @@ def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[S
 
 
 def _call_lines(call: ToolPart, width: int, *, full: bool) -> Iterator[StyledLine]:
-    """Yield the input and output of a call; without `full`, both are shortened."""
+    """Yields the input and output of a call; without `full`, both are shortened."""
     from outrider.presentation.tool_calls import call_title
 
     if full:

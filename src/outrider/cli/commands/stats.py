@@ -95,7 +95,7 @@ def _show_cache(rows: list[CacheMisses], console: Console, arguments: Namespace)
 
 
 def _usage_table(by: str, rows: Sequence[UsageRow], width: int) -> list[str]:
-    """Return the usage table. The bar shows the cost, or the tokens if no row has a known price."""
+    """Returns the usage table. The bar shows the cost, or the tokens if no row has a known price."""
     maximum, measure = max((row.cost for row in rows), default=0), "cost"
     if not maximum:
         maximum, measure = max(row.tokens.total for row in rows), "tokens"

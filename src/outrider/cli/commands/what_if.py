@@ -41,7 +41,7 @@ async def _run_variant(arguments: Namespace) -> WhatIf:
 
 
 def _parse_changes(arguments: Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `what_if` from the options that were given."""
+    """Returns the keyword arguments of `what_if` from the options that were given."""
     changes: dict[str, Any] = {}
     for name in ("model", "agent"):
         if getattr(arguments, name):

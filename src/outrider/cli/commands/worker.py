@@ -87,7 +87,7 @@ def print_unit(arguments: Namespace, folders: AppFolders, environ: Mapping[str, 
 
 
 def worker_command(arguments: Namespace, folders: AppFolders) -> list[str]:
-    """Return the command that starts a worker with the same options. A database URL with a password is replaced with
+    """Returns the command that starts a worker with the same options. A database URL with a password is replaced with
     the name of a file, because every user can read command lines."""
     database = arguments.database
     if database and (database.file or has_password(database)):
@@ -117,12 +117,12 @@ def has_password(url: str) -> bool:
 
 
 def database_file_path(folders: AppFolders) -> Path:
-    """Return the path of the file with the database URL that the service unit names."""
+    """Returns the path of the file with the database URL that the service unit names."""
     return folders.config / "worker.database"
 
 
 def env_file_path(folders: AppFolders) -> Path:
-    """Return the path of the file with API keys that the service unit reads."""
+    """Returns the path of the file with API keys that the service unit reads."""
     return folders.config / "worker.env"
 
 
@@ -134,7 +134,7 @@ def build_unit(
     *,
     grace: float | None = None,
 ) -> ServiceUnit:
-    """Return the service unit for the platform: launchd on macOS, else systemd, which kills a worker only after its
+    """Returns the service unit for the platform: launchd on macOS, else systemd, which kills a worker only after its
     grace period."""
     passed = {name: environ[name] for name in _PASSED_VARIABLES if environ.get(name)}
     if platform == "darwin":

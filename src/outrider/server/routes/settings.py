@@ -313,7 +313,7 @@ async def offer_providers(runtime: EngineRuntime, users: UserDirectory) -> None:
 
 
 def lacks_key(runtime: EngineRuntime) -> bool:
-    """Return whether the model of the entry agent needs a key that is not there."""
+    """Returns whether the model of the entry agent needs a key that is not there."""
     agent = runtime.spec.entry
     provider = runtime.spec.providers[agent.provider]
     has_function = provider.credentials not in (None, no_key_yet)

@@ -39,7 +39,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W_a-zA-Z0-9]+")
 def summarize_servers(
     status: Mapping[str, ServerStatus], tools: Iterable[McpTool], first_tools: MutableMapping[str, frozenset[str]]
 ) -> list[ServerOverview]:
-    """Return an overview of each server, in the order of their names. `first_tools` has the tools of each server when
+    """Returns an overview of each server, in the order of their names. `first_tools` has the tools of each server when
     it was first ready; those of a server that is ready now are added."""
     offered: dict[str, list[McpTool]] = {}
     for tool in tools:
@@ -102,7 +102,7 @@ class McpToolCatalog:
         return True
 
     def _sent_tool(self, spec: ToolSpec) -> Tool:
-        """Return the tool of a definition that is sent; the definition stays the same if the server changes it."""
+        """Returns the tool of a definition that is sent; the definition stays the same if the server changes it."""
         tool = self._found.get(spec.name)
         if tool is None:
             return _missing_tool(spec)
@@ -112,8 +112,8 @@ class McpToolCatalog:
     def announce(
         self, servers: Sequence[ServerOverview], messages: Sequence[Message]
     ) -> tuple[str, dict[str, Any] | None]:
-        """Return a text for the model about servers that changed since the last announcement in the transcript, and the
-        record to store with it, None if nothing changed. The text names no errors: the servers write them, and they
+        """Returns a text for the model about servers that changed since the last announcement in the transcript, and
+        the record to store with it, None if nothing changed. The text names no errors: the servers write them, and they
         would look like the user's words."""
         self._read_records(messages)
         states = {server.name: self._fingerprint(server) for server in servers}
@@ -153,7 +153,7 @@ class McpToolCatalog:
         return f"{state} {sha256(''.join(marks).encode()).hexdigest()[:12]}"
 
     def _describe(self, server: ServerOverview, room: int) -> str:
-        """Return a line about a server, "" for one that is ready and whose tools are all sent."""
+        """Returns a line about a server, "" for one that is ready and whose tools are all sent."""
         own = [tool for tool in self._found.values() if tool.definition.server == server.name]
         name = " ".join(server.name.split())
         if server.state != "ready" and not own:
@@ -218,8 +218,8 @@ class McpToolCatalog:
         return ToolResult("\n\n".join(shown) + rest, title=f"{len(ranked)} of {len(tools)} tools")
 
     def _rank(self, query: str, tools: Sequence[McpTool] | None = None) -> list[McpTool]:
-        """Return the tools that match, best first: by exact names, then by the weight of common words. A word of a name
-        has more weight than one of a description, and a rare word more than a frequent one."""
+        """Returns the tools that match, best first: by exact names, then by the weight of common words. A word of a
+        name has more weight than one of a description, and a rare word more than a frequent one."""
         tools = list(self._found.values()) if tools is None else tools
         wanted, named = set(_words(query)), set(re.split(r"[\s,;]+", query.strip().lower()))
         indexed = [(tool, _index_tool(tool)) for tool in tools]
@@ -236,7 +236,7 @@ class McpToolCatalog:
 
 
 def _index_tool(tool: McpTool) -> dict[str, float]:
-    """Return the words of a tool with their weights."""
+    """Returns the words of a tool with their weights."""
     definition, index = tool.definition, dict[str, float]()
     parameters = definition.parameters.get("properties")
     names = " ".join(parameters) if is_object(parameters) else ""
@@ -251,7 +251,7 @@ def _index_tool(tool: McpTool) -> dict[str, float]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the lower-case words of a text; a name such as `listOpenIssues` has three. A final s is cut off."""
+    """Returns the lower-case words of a text; a name such as `listOpenIssues` has three. A final s is cut off."""
     found = (word.lower() for word in _WORD.findall(text))
     return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found]
 
@@ -263,7 +263,7 @@ def _format_definition(tool: McpTool) -> str:
 
 
 def _missing_tool(spec: ToolSpec) -> Tool:
-    """Return a tool for a definition that is sent although its server does not offer it now."""
+    """Returns a tool for a definition that is sent although its server does not offer it now."""
 
     async def refuse(**_: object) -> str:
         raise ServerFault(f"{spec.name} is not available now: its MCP server is not connected or has removed it")

@@ -64,7 +64,7 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
         return " ".join([*shown, "…"] if len(shown) <= len(self.args) else shown)
 
     def secret_values(self) -> list[str]:
-        """Return values of the environment that must not be shown, longest first."""
+        """Returns values of the environment that must not be shown, longest first."""
         return _longest_first(value for name, value in self.env.items() if _SECRET_NAME.search(name))
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsM
         return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
     def secret_values(self) -> list[str]:
-        """Return values of headers and of the URL that must not be shown, longest first."""
+        """Returns values of headers and of the URL that must not be shown, longest first."""
         address = urlsplit(self.url)
         values = [_SCHEME.sub("", value) for value in self.headers.values()]
         values += [address.username or "", address.password or "", address.query]
@@ -354,7 +354,7 @@ class LoginFile:
         self.path = path
 
     def read_login(self, url: str) -> StoredLogin:
-        """Return the login at a server; an empty one if there is none."""
+        """Returns the login at a server; an empty one if there is none."""
         return self._load().get(_login_key(url), StoredLogin())
 
     def write_login(self, url: str, login: StoredLogin | None) -> None:
@@ -366,7 +366,7 @@ class LoginFile:
         write_private_file(self.path, msgspec.json.encode(logins))
 
     def changed_at(self) -> int:
-        """Return the time of the last write, in nanoseconds; 0 if there is no file."""
+        """Returns the time of the last write, in nanoseconds; 0 if there is no file."""
         try:
             return self.path.stat().st_mtime_ns
         except OSError:
@@ -380,6 +380,6 @@ class LoginFile:
 
 
 def _login_key(url: str) -> str:
-    """Return the address without credentials, query and fragment: a login holds for a server, not for a request."""
+    """Returns the address without credentials, query and fragment: a login holds for a server, not for a request."""
     address = urlsplit(url)
     return f"{address.scheme}://{address.netloc.rpartition('@')[2].lower()}{address.path.rstrip('/')}"

@@ -141,7 +141,7 @@ class FormField(msgspec.Struct, frozen=True):
         return f"{title}: {about} ({facts})" if about else f"{title} ({facts})"
 
     def convert(self, answers: Sequence[str]) -> Any:
-        """Return the value of the answers. Raises ValueError with what is wrong."""
+        """Returns the value of the answers. Raises ValueError with what is wrong."""
         choices = self.choices
         if self.multiple:
             return self._convert_many([part.strip() for answer in answers for part in self._split(answer, choices)])
@@ -221,7 +221,7 @@ class FormQuestions:
         return ElicitationReply("accept", content)
 
     async def _ask_field(self, field: FormField, text: str) -> Any:
-        """Return the value, the default or UNSET for one that was skipped, or the reply that ends the form."""
+        """Returns the value, the default or UNSET for one that was skipped, or the reply that ends the form."""
         problem = ""
         for _ in range(MAX_ATTEMPTS):
             question = UserQuestion(
@@ -242,7 +242,7 @@ class FormQuestions:
 
 
 def read_fields(schema: Mapping[str, Any]) -> list[FormField] | None:
-    """Return the fields of a form; None if it has too many, or one that is not a plain value."""
+    """Returns the fields of a form; None if it has too many, or one that is not a plain value."""
     properties: Any = schema.get("properties", {})
     required = _as_list(schema.get("required"))
     if not is_object(properties) or len(properties) > MAX_FIELDS:

@@ -152,7 +152,7 @@ class ServerAuth(OAuthClientProvider):
         return stored
 
     def revocation_requests(self) -> list[httpx2.Request]:
-        """Return the requests that revoke the stored tokens (RFC 7009): that for the refresh token is the first. There
+        """Returns the requests that revoke the stored tokens (RFC 7009): that for the refresh token is the first. There
         are none if the authorization server cannot revoke tokens, or is not the one that the client belongs to."""
         self.load()
         metadata, tokens, client = self.context.oauth_metadata, self.context.current_tokens, self.context.client_info
@@ -330,7 +330,7 @@ class LoginRedirect:
 
 
 def check_login_kind(server: object) -> HttpServer:
-    """Return the server if one can log in to it. Raises ConfigurationError otherwise."""
+    """Returns the server if one can log in to it. Raises ConfigurationError otherwise."""
     if not isinstance(server, HttpServer):
         raise ConfigurationError("this server runs as a program on this machine; only servers with a URL have a login")
     if any(name.lower() == "authorization" for name in server.headers):

@@ -86,7 +86,7 @@ class ItemBlock:
 
 
 def item_lines(item: TranscriptItem, width: int, palette: Palette) -> list[Text]:
-    """Return the rendered lines of an item; those of a failed attempt are struck out."""
+    """Returns the rendered lines of an item; those of a failed attempt are struck out."""
     lines = _item_lines(item, width, palette)
     if item.withdrawn:
         for line in lines:
@@ -115,7 +115,7 @@ def _item_lines(item: TranscriptItem, width: int, palette: Palette) -> list[Text
 
 
 def _user_lines(item: UserItem, width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a user message on a colored background, so that it is easy to find while scrolling."""
+    """Returns the lines of a user message on a colored background, so that it is easy to find while scrolling."""
     background = palette.style_on("panel")
     room, most = max(width - 3, 8), _EXPANDED_USER_LINES if item.expanded else _MAX_USER_LINES
     source = item.text.strip("\r\n")
@@ -146,7 +146,7 @@ def _reasoning_lines(item: ReasoningItem, width: int, palette: Palette) -> list[
 
 
 def _notice_lines(item: NoticeItem, width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a notice; a `detail` notice is hidden until the user expands it."""
+    """Returns the lines of a notice; a `detail` notice is hidden until the user expands it."""
     if item.level == "detail" and not item.expanded:
         return []
     sign, colour = _NOTICE_MARKS[item.level]

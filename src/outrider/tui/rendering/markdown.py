@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def inline_text(node: "SyntaxTreeNode", palette: Palette, style: Style | None = None) -> Text:
-    """Return the inline text of a block. A link shows its address, so that the user can see the real target."""
+    """Returns the inline text of a block. A link shows its address, so that the user can see the real target."""
     text = Text(end="")
     for child in node.children:
         if child.type == "inline":
@@ -100,7 +100,7 @@ _COLUMN_GAP = 2
 
 
 def table_lines(node: "SyntaxTreeNode", width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a table. Long cells wrap in their column; on a narrow screen each row becomes a list."""
+    """Returns the lines of a table. Long cells wrap in their column; on a narrow screen each row becomes a list."""
     rows = [_row_cells(row, palette, head=part.type == "thead") for part in node.children for row in part.children]
     if not rows:
         return []
@@ -118,7 +118,7 @@ def table_lines(node: "SyntaxTreeNode", width: int, palette: Palette) -> list[Te
 
 
 def _records_lines(rows: list[list[Text]], width: int, palette: Palette) -> list[Text]:
-    """Return each table row as a list of `header value` lines."""
+    """Returns each table row as a list of `header value` lines."""
     heads, *others = rows
     label = min(max((head.cell_len for head in heads), default=0) + _COLUMN_GAP, width // 2)
     lines: list[Text] = []
@@ -135,7 +135,7 @@ def _row_cells(row: "SyntaxTreeNode", palette: Palette, *, head: bool) -> list[T
 
 
 def _column_widths(rows: list[list[Text]], width: int) -> list[int]:
-    """Return the column widths: the natural ones if they fit, else shrink the widest columns first."""
+    """Returns the column widths: the natural ones if they fit, else shrink the widest columns first."""
     widths = [max(cell.cell_len for cell in column) for column in zip_longest(*rows, fillvalue=Text())]
     room = max(width - _COLUMN_GAP * (len(widths) - 1), MIN_COLUMN_WIDTH * len(widths))
     while sum(widths) > room:
@@ -149,7 +149,7 @@ def _column_widths(rows: list[list[Text]], width: int) -> list[int]:
 
 
 def _cell_align(cell: "SyntaxTreeNode") -> str:
-    """Return the alignment that the line below the table's head gives to a column."""
+    """Returns the alignment that the line below the table's head gives to a column."""
     return str(cell.attrs.get("style", "")).removeprefix("text-align:")
 
 
@@ -200,7 +200,7 @@ def _token_colours() -> dict[Any, tuple[str, dict[str, bool]]]:
 
 
 def highlight_code(code: str, language: str, palette: Palette) -> list[Text]:
-    """Return highlighted lines of code; plain ones for an unknown language."""
+    """Returns highlighted lines of code; plain ones for an unknown language."""
     lexer = find_lexer(language) if len(code) <= MAX_HIGHLIGHTED_CHARS else None
     if lexer is None:
         return [Text(found, palette.style("text"), end="") for found in code.split("\n")]
@@ -231,7 +231,7 @@ def find_lexer(language: str) -> "Lexer | None":
 
 @lru_cache(maxsize=512)
 def _token_style(token: Any, palette: Palette) -> Style:
-    """Return the style of a token type, or of its closest parent type that has one."""
+    """Returns the style of a token type, or of its closest parent type that has one."""
     while token is not None:
         if token in _token_colours():
             colour, more = _token_colours()[token]
@@ -246,12 +246,12 @@ _UNSETTLED_ROWS = 40  # and at most twice as many
 
 
 def markdown_lines(text: str, width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a complete Markdown text."""
+    """Returns the lines of a complete Markdown text."""
     return _block_lines(_parse_markdown(clean_text(text)).children, width, palette)
 
 
 def code_blocks(text: str) -> list[str]:
-    """Return the contents of the code blocks of a Markdown text."""
+    """Returns the contents of the code blocks of a Markdown text."""
     found = (node for node in _parse_markdown(text).walk() if node.type in ("fence", "code_block"))
     return [node.content.rstrip("\n") for node in found]
 
@@ -271,7 +271,7 @@ class MarkdownStream:
         self._code_strips: dict[tuple[str, tuple[Span, ...]], list[Strip]] = {}  # of the rows of an open code block
 
     def render(self, text: str) -> list[Strip]:
-        """Return the strips of the text; settled blocks come from the cache."""
+        """Returns the strips of the text; settled blocks come from the cache."""
         if not text.startswith(self._text):
             self._settled, self._fence, self._strips = 0, "", []
         self._text = text
@@ -287,7 +287,7 @@ class MarkdownStream:
         return self._strips + self._render_code(blocks[0])
 
     def _render_code(self, block: "SyntaxTreeNode") -> list[Strip]:
-        """Return the strips of the open code block at the end; rows that have not changed come from the cache."""
+        """Returns the strips of the open code block at the end; rows that have not changed come from the cache."""
         code, language = block.content.rstrip("\n"), block.info.split(" ")[0]
         cached, self._code_strips = self._code_strips, {}
         strips: list[Strip] = []
@@ -301,7 +301,7 @@ class MarkdownStream:
         return [*render_strips(indent_lines([text_line()], self._margin) if has_gap else []), *strips]
 
     def _pending_rows(self) -> list[str]:
-        """Return the rows that have not settled. Rows are cleaned one by one, so that row numbers match the text."""
+        """Returns the rows that have not settled. Rows are cleaned one by one, so that row numbers match the text."""
         rows = [clean_text(found.rstrip("\r")) for found in self._text[self._settled :].split("\n")]
         return [self._fence, *rows] if self._fence else rows
 
@@ -332,7 +332,7 @@ class MarkdownStream:
 
 
 def _settled_code_rows(rows: Sequence[str]) -> int:
-    """Return how many rows of an open code block settle. A cut changes no highlighting if an empty row is before it, a
+    """Returns how many rows of an open code block settle. A cut changes no highlighting if an empty row is before it, a
     row without indentation after it, and no string or comment is open. A very long block settles anywhere."""
     for end in range(len(rows) - _MIN_UNSETTLED_ROWS, 0, -1):
         if not rows[end - 1].strip() and rows[end][:1].strip() and _is_outside_strings("\n".join(rows[:end])):
@@ -346,7 +346,7 @@ def _is_outside_strings(code: str) -> bool:
 
 
 def _unsettled_blocks(blocks: Sequence["SyntaxTreeNode"], rows: int) -> int:
-    """Return how many blocks at the end may still change. An unfinished row may turn out to belong to the block before
+    """Returns how many blocks at the end may still change. An unfinished row may turn out to belong to the block before
     it: `1` is a paragraph until `1. next` makes it a list item."""
     return 2 if blocks and _first_row(blocks[-1]) == rows - 1 else 1
 
@@ -418,7 +418,7 @@ def _render_block(node: "SyntaxTreeNode", width: int, palette: Palette, depth: i
 
 
 def _code_lines(code: str, language: str, width: int, palette: Palette) -> list[Text]:
-    """Return highlighted code lines on their own background; long lines wrap."""
+    """Returns highlighted code lines on their own background; long lines wrap."""
     return [line for row in highlight_code(code, language, palette) for line in _code_row_lines(row, width, palette)]
 
 
@@ -450,7 +450,7 @@ _TASK_MARK = re.compile(r"\[([ xX])\]\s+")
 
 
 def _take_task_mark(item: "SyntaxTreeNode") -> str:
-    """Return the sign of an item of a task list, and remove `[x]` from its text; "" for other items."""
+    """Returns the sign of an item of a task list, and removes `[x]` from its text; "" for other items."""
     first = item.children[0] if item.children else None
     inline = first.children[0] if first is not None and first.children else None
     if inline is None or inline.type != "inline" or not inline.children or inline.children[0].type != "text":

@@ -24,7 +24,7 @@ def mark_code_line(line: Text, margin: int, *, continued: bool) -> Text:
 
 
 def row_margin(strip: Strip) -> int:
-    """Return the number of columns before the content of a line."""
+    """Returns the number of columns before the content of a line."""
     meta = _line_meta(strip)
     if MARGIN_KEY not in meta:
         return 0
@@ -55,7 +55,7 @@ def _outer_margin(strip: Strip) -> int:
 
 
 def text_line(text: str = "", style: Style | str = "") -> Text:
-    """Return a text that does not wrap and has no line end."""
+    """Returns a text that does not wrap and has no line end."""
     return Text(text, style, no_wrap=True, end="")
 
 
@@ -67,7 +67,7 @@ def wrap_text(text: Text, width: int) -> list[Text]:
 
 
 def truncate_line(text: Text, width: int) -> Text:
-    """Return the line cut to `width` columns, with an ellipsis."""
+    """Returns the line cut to `width` columns, with an ellipsis."""
     if text.cell_len > width:
         text = text.copy()
         text.truncate(max(width, 1), overflow="ellipsis")
@@ -81,7 +81,7 @@ def indent_lines(lines: Iterable[Text], first: Text, rest: Text | None = None) -
 
 
 def justify_ends(left: Text, right: Text, width: int) -> Text:
-    """Return one line with a left and a right text; the left one is truncated if needed."""
+    """Returns one line with a left and a right text; the left one is truncated if needed."""
     room = width - right.cell_len - 1
     if room < min(left.cell_len, 12):
         return truncate_line(left, width)
@@ -117,6 +117,6 @@ def render_strips(lines: Iterable[Text]) -> list[Strip]:
 
 
 def last_lines(lines: Sequence[str], max_lines: int) -> tuple[int, Sequence[str]]:
-    """Return the number of hidden lines and the last lines."""
+    """Returns the number of hidden lines and the last lines."""
     hidden = max(len(lines) - max_lines, 0)
     return hidden, lines[hidden:]

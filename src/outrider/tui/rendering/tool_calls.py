@@ -66,7 +66,7 @@ _CHANGE_STYLES: dict[LineKind, tuple[str, str]] = {"added": ("added", "good"), "
 
 
 def diff_lines(files: Sequence[FileDiff], width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a diff with line numbers; file names are shown if there are several."""
+    """Returns the lines of a diff with line numbers; file names are shown if there are several."""
     lines: list[Text] = []
     for file in files:
         if len(files) > 1:
@@ -84,7 +84,7 @@ def _path_text(file: FileDiff) -> str:
 
 
 def _change_lines(line: DiffLine, width: int, palette: Palette) -> Iterator[Text]:
-    """Yield the lines of one diff line; continuation lines of a long one have no sign and number."""
+    """Yields the lines of one diff line; continuation lines of a long one have no sign and number."""
     changed = line.kind in _CHANGE_STYLES
     background, colour = _CHANGE_STYLES.get(line.kind, ("background", "quiet"))
     gutter = "" if line.number is None else f"{line.number:>4} "
@@ -100,7 +100,7 @@ def _change_lines(line: DiffLine, width: int, palette: Palette) -> Iterator[Text
 
 
 def effect_lines(tool: str, arguments: dict[str, Any], width: int, palette: Palette) -> list[Text]:
-    """Return lines with exactly what will run or be written, without shortening: the user approves this."""
+    """Returns lines with exactly what will run or be written, without shortening: the user approves this."""
     match tool:
         case "shell":
             command = reveal_text(str(arguments.get("command", "")))
@@ -129,7 +129,7 @@ def _argument_lines(arguments: dict[str, Any], excluded: AbstractSet[str], width
 
 
 def todo_lines(todos: Sequence[TodoItem], width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a todo list."""
+    """Returns the lines of a todo list."""
     lines: list[Text] = []
     for todo in todos:
         mark, colour = TODO_MARKS[todo.status]
@@ -140,7 +140,7 @@ def todo_lines(todos: Sequence[TodoItem], width: int, palette: Palette) -> list[
 
 
 def call_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
-    """Return the lines of a tool call: heading and body, or only the text of a `finish` call."""
+    """Returns the lines of a tool call: heading and body, or only the text of a `finish` call."""
     if (answer := final_answer(call.part, call.raw_input)) is not None:
         return indent_lines(markdown_lines(answer, max(width - 2, 8), palette), text_line("  "))
     head = _heading_line(call, width, palette)
@@ -163,7 +163,7 @@ def _heading_line(call: ToolCallItem, width: int, palette: Palette) -> Text:
 
 
 def _status_text(part: ToolPart, palette: Palette) -> Text:
-    """Return the status with its most useful details: changed lines, exit code, duration, failure reason."""
+    """Returns the status with its most useful details: changed lines, exit code, duration, failure reason."""
     word, outcome = part.display_status, call_outcome(part)
     ended_well, waits = isinstance(part.state, ToolCompleted), waits_for_approval(part)
     text = Text(end="")
@@ -196,7 +196,7 @@ def _body_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
 
 
 def _pending_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
-    """Return the end of the streaming input, where it grows. An approval dialog shows the input itself."""
+    """Returns the end of the streaming input, where it grows. An approval dialog shows the input itself."""
     arguments = call_input(call.part, call.raw_input)
     if waits_for_approval(call.part) or not has_output_for_people(call.part) or not arguments:
         return []
@@ -204,7 +204,7 @@ def _pending_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Tex
 
 
 def _command_lines(part: ToolPart, width: int, palette: Palette) -> list[Text]:
-    """Return the shell command as lines if the heading shows its description instead."""
+    """Returns the shell command as lines if the heading shows its description instead."""
     arguments = call_input(part)
     command = clean_text(str(arguments.get("command", "")))
     if part.tool != "shell" or subject_line(part.tool, arguments) == clean_line(command):
@@ -241,7 +241,7 @@ def _completed_lines(call: ToolCallItem, state: ToolCompleted, width: int, palet
 
 
 def _output_lines(call: ToolCallItem, text: str, width: int, palette: Palette) -> list[Text]:
-    """Return the end of a shell command's output, where its result is, or the beginning of any other output. An agent
+    """Returns the end of a shell command's output, where its result is, or the beginning of any other output. An agent
     answers in Markdown."""
     if call_kind(call.part) == "agent":
         most = EXPANDED_LINES if call.expanded else OUTPUT_LINES
@@ -255,7 +255,7 @@ def _output_lines(call: ToolCallItem, text: str, width: int, palette: Palette) -
 
 
 def _first_lines(text: str, width: int, max_lines: int, palette: Palette, *, style: str = "quiet") -> list[Text]:
-    """Return the first lines and the number of the following ones."""
+    """Returns the first lines and the number of the following ones."""
     rows = text.strip("\n").split("\n")
     lines = [piece for row in rows[: max_lines + 1] for piece in wrap_text(text_line(row, palette.style(style)), width)]
     hidden = len(rows) - max_lines
@@ -265,7 +265,7 @@ def _first_lines(text: str, width: int, max_lines: int, palette: Palette, *, sty
 
 
 def _last_output_lines(text: str, width: int, max_lines: int, palette: Palette, *, above: int = 0) -> list[Text]:
-    """Return the last lines and the number of lines above them; `text` itself lacks `above` lines."""
+    """Returns the last lines and the number of lines above them; `text` itself lacks `above` lines."""
     hidden, rows = last_lines(text.split("\n"), max_lines)
     hidden += above
     lines = [piece for row in rows for piece in wrap_text(text_line(row, palette.style("quiet")), width)][-max_lines:]

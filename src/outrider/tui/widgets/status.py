@@ -44,12 +44,12 @@ class ComposerFrame(Horizontal):
 
 
 def widget_palette(widget: Widget) -> Palette:
-    """Return the palette of the current theme."""
+    """Returns the palette of the current theme."""
     return find_palette(widget_theme(widget))
 
 
 def widget_theme(widget: Widget) -> str:
-    """Return the name of the current theme."""
+    """Returns the name of the current theme."""
     return widget.app.theme  # pyright: ignore[reportUnknownMemberType]  Textual leaves App's type parameter unknown
 
 
@@ -161,7 +161,7 @@ class StatusLine(Static):
 
 
 def status_text(status: StatusInfo, width: int, palette: Palette) -> Text:
-    """Return the text of the status line; on a narrow screen the folder is omitted first, then the usage."""
+    """Returns the text of the status line; on a narrow screen the folder is omitted first, then the usage."""
     left = Text(end="")
     left.append(status.mode, palette.style(_MODE_COLOURS.get(status.mode, "text"), bold=True))
     if status.approval:
@@ -236,7 +236,7 @@ def _live_agents(activity: "SideActivity") -> "list[ChildAgent]":
 
 
 def side_lines(activity: "SideActivity", width: int, palette: Palette, now: float) -> list[Text]:
-    """Return the lines of the sections of the panel; empty sections are omitted."""
+    """Returns the lines of the sections of the panel; empty sections are omitted."""
     sections = (
         ("To do", _todo_lines(activity.todos, width, palette)),
         ("Agents", [found for agent in _live_agents(activity) for found in _agent_lines(agent, width, palette, now)]),
@@ -257,7 +257,7 @@ def side_lines(activity: "SideActivity", width: int, palette: Palette, now: floa
 
 
 def _todo_lines(todos: Iterable[TodoItem], width: int, palette: Palette) -> list[Text]:
-    """Return the lines of the todo list; if it is too long, completed items are dropped first."""
+    """Returns the lines of the todo list; if it is too long, completed items are dropped first."""
     shown = list(todos)
     while len(shown) > _MAX_TODOS and shown[0].status in {"completed", "cancelled"}:
         shown.pop(0)

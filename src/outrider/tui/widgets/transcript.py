@@ -177,7 +177,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
                 return
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the visible lines of a region. Textual caches them by their position on the screen, so it would draw
+        """Returns the visible lines of a region. Textual caches them by their position on the screen, so it would draw
         all of them again when the text moves up by a line; here they are cached by their row."""
         width, background, filters = self.region.width, self.background_colors[1], self.get_line_filters()
         drawn_for = (width, self._background, background, *filters)
@@ -187,7 +187,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         top, selection, margin = self.scroll_offset.y, self.text_selection, self.styles.padding.left
 
         def draw_line(y: int) -> Strip:
-            """Return a line as the terminal shows it: with margin, full width and the filters of the application."""
+            """Returns a line as the terminal shows it: with margin, full width and the filters of the application."""
             line = Strip.join([Strip.blank(margin, self._background), self.render_line(y)])
             line = line.extend_cell_length(width, self._background)
             for line_filter in filters:
@@ -230,7 +230,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         return f"↓ {format_count(new, 'new line')} · ctrl+end" if new > 0 else "↓ ctrl+end: to the end"
 
     def _count_new_lines(self, last: ItemBlock, lines: int) -> int:
-        """Return the number of lines after those that were there when the user scrolled up."""
+        """Returns the number of lines after those that were there when the user scrolled up."""
         new = 0
         for block, gap in zip(reversed(self._blocks), reversed(self._gaps), strict=False):
             if block.item.id == last.item.id:
@@ -243,7 +243,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         return render_strip(line).extend_cell_length(width, self._background).apply_style(self._background)
 
     def plain_lines(self) -> list[str]:
-        """Return all lines as text, for a search."""
+        """Returns all lines as text, for a search."""
         return [found.text.strip() if (found := self._strip_at(y)) else "" for y in range(self.virtual_size.height)]
 
     def show_line(self, line: int) -> None:
@@ -257,7 +257,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         return True
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text: the original Markdown of answers that are selected completely, and other lines
+        """Returns the selected text: the original Markdown of answers that are selected completely, and other lines
         without margins, so that code can be pasted."""
         start = selection.start.transpose if selection.start is not None else (0, 0)
         end = selection.end.transpose if selection.end is not None else (self.virtual_size.height - 1, -1)
@@ -275,7 +275,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         return "\n".join(lines), "\n"
 
     def _source_at(self, row: int, start: tuple[int, int], end: tuple[int, int]) -> tuple[str, int] | None:
-        """Return the source and the number of rows of an answer that starts at this row and is selected completely."""
+        """Returns the source and the number of rows of an answer that starts at this row and is selected completely."""
         number = bisect_right(self._bottoms, row)
         if number >= len(self._blocks):
             return None
@@ -351,7 +351,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
             bar.refresh()
 
     def _first_in_view(self) -> tuple[ItemBlock, int] | None:
-        """Return the block at the top of the view and the line within it."""
+        """Returns the block at the top of the view and the line within it."""
         row = self.scroll_offset.y
         number = bisect_right(self._bottoms, row)
         if number >= len(self._bottoms):
@@ -386,7 +386,7 @@ def _is_same_strip(first: Strip | None, second: Strip | None) -> bool:
 
 
 def _gap_between(before: ItemBlock | None, block: ItemBlock) -> int:
-    """Return the number of empty lines between two blocks: one, but none between consecutive one-line tool calls.
+    """Returns the number of empty lines between two blocks: one, but none between consecutive one-line tool calls.
     Blocks without lines, such as hidden notices, are not counted."""
     if before is None or not block.strips:
         return 0
@@ -395,7 +395,7 @@ def _gap_between(before: ItemBlock | None, block: ItemBlock) -> int:
 
 
 def _highlight(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """Return the strip with the style over its own: code has a background that would hide a style below it."""
+    """Returns the strip with the style over its own: code has a background that would hide a style below it."""
     start, end = span
     end = strip.cell_length if end == -1 else min(end, strip.cell_length)
     if start >= end:
@@ -469,7 +469,7 @@ class WelcomeView(Static):
 
 
 def find_suggestions(*, embedded: bool) -> tuple[tuple[str, str], ...]:
-    """Return prompts and notes for the start screen; `embedded` is the small model that runs on this machine."""
+    """Returns prompts and notes for the start screen; `embedded` is the small model that runs on this machine."""
     return _SMALL_MODEL_SUGGESTIONS if embedded else _SUGGESTIONS
 
 
@@ -482,7 +482,7 @@ def welcome_lines(
     earlier: int = 0,
     embedded: bool = False,
 ) -> list[Text]:
-    """Return the lines of the welcome screen; with a `missing` text, show only what must be configured first."""
+    """Returns the lines of the welcome screen; with a `missing` text, show only what must be configured first."""
     lines = [text_line("◆ outrider", palette.style("accent", bold=True)), text_line()]
     if missing:
         lines += _paragraph_lines(missing[:1].upper() + missing[1:], width, palette, "text")

@@ -110,5 +110,5 @@ def fixed_words(reason: str) -> tuple[str, ...]:
     would contain it."""
     pieces = tuple(piece for literal, *_ in Formatter().parse(reason) if (piece := literal.strip(" .")))
     if not pieces:
-        raise ValueError(f"the reason {reason!r} has no words of its own")
+        raise ValueError(f"the reason {reason!r} consists of placeholders only")
     return pieces

@@ -130,11 +130,11 @@ def test_a_searched_reason_is_found_in_a_longer_text_and_in_no_other_reason(reas
 
 
 def test_a_reason_without_words_cannot_be_searched():
-    with pytest.raises(ValueError, match="no words of its own"):
+    with pytest.raises(ValueError, match="placeholders only"):
         reasons.contains_reason("anything", "{wanted}.")
 
 
-def test_a_call_that_needed_a_user_is_told_from_one_that_a_rule_or_a_user_refused():
+def test_a_call_that_needed_a_user_differs_from_one_that_a_rule_or_a_user_refused():
     assert was_unattended(f"The user said no: {reasons.UNATTENDED_DENIAL}")
     assert was_unattended(f"exit code 1\n{reasons.UNATTENDED_BLOCK.format(wanted='example.org')}")
     assert not was_unattended(reasons.BLOCKED.format(wanted="example.org"))

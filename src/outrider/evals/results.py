@@ -437,7 +437,7 @@ summary { cursor: pointer; } small { opacity: .75; }
 
 def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
     """Returns the report of a run as one HTML page, which links to the trace of each attempt."""
-    from html import escape
+    from outrider.presentation.html_page import escape_text as escape
 
     started = format_utc_time(run.started)
     parts = [
@@ -460,7 +460,7 @@ def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
 
 
 def _summary_html(run: EvalRun) -> str:
-    from html import escape
+    from outrider.presentation.html_page import escape_text as escape
 
     rows = ["<table><tr><th>variant<th>pass rate, 95% interval<th><th class=number>cost<th class=number>time"
             "<th class=number>steps<th>not counted</tr>"]  # fmt: skip
@@ -479,7 +479,7 @@ def _summary_html(run: EvalRun) -> str:
 
 
 def _cases_html(run: EvalRun) -> str:
-    from html import escape
+    from outrider.presentation.html_page import escape_text as escape
 
     heads = "".join(f"<th>{escape(variant.name)}" for variant in run.variants)
     rows = [f"<h2>Cases</h2><table><tr><th>case{heads}</tr>"]
@@ -494,7 +494,7 @@ def _cases_html(run: EvalRun) -> str:
 
 
 def _attempt_html(one: EvalAttempt) -> str:
-    from html import escape
+    from outrider.presentation.html_page import escape_text as escape
 
     checks = "".join(
         f"<li class={'passed' if check.passed else 'failed'}>{escape(check.name)}"
@@ -504,7 +504,7 @@ def _attempt_html(one: EvalAttempt) -> str:
     details = f"<ul>{checks}</ul>" if checks else ""
     for title, text in (("Error", one.error), ("Answer", one.answer), ("Changes", one.patch)):
         details += f"<small>{title}</small><pre>{escape(text)}</pre>" if text else ""
-    link = f"<a href='{escape(one.trace, quote=True)}'>trace</a>" if one.trace else ""
+    link = f"<a href='{escape(one.trace)}'>trace</a>" if one.trace else ""
     return (
         f"<tr><td>{escape(one.case)} <small>{one.number}</small><td>{escape(one.variant)}"
         f"<td><details><summary class={one.status}>{one.status}</summary>{details}</details>"

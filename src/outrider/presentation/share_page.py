@@ -1,12 +1,9 @@
 """Renders a session as one self-contained HTML page without scripts and external resources."""
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, assert_never
 
@@ -23,6 +20,7 @@ from outrider.presentation.formats import (
     format_utc_time,
     shorten,
 )
+from outrider.presentation.html_page import content_policy, escape_invisible, escape_text, render_tile
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -62,18 +60,8 @@ SHOWN_CHARACTERS = 100_000
 _ALLOWED_LINKS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _BARE_URL = re.compile(r"\bhttps?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]]")
 _DIFF = re.compile(r"^(?:diff --git |--- .*\n\+\+\+ |@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)", re.MULTILINE)
-# Control, zero-width and bidirectional characters: invisible, or they change the displayed order of a text.
-_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _FIRST_HEADING = 4  # the levels above belong to the page
 _LAST_HEADING = 6
-
-
-def escape_invisible(text: str) -> str:
-    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
-
-
-def escape_text(text: str) -> str:
-    return escape(escape_invisible(text), quote=True)
 
 
 def cut_text(text: str) -> str:
@@ -350,8 +338,7 @@ def _load_style() -> str:
 
 @cache
 def _content_policy() -> str:
-    digest = base64.b64encode(hashlib.sha256(_load_style().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return content_policy(_load_style(), images="data:")
 
 
 def _render_message(message: Message) -> str:
@@ -389,19 +376,14 @@ def _render_tiles(messages: Sequence[Message]) -> Iterator[str]:
     calls = [call for message in messages for call in message.get_calls()]
     failed = sum(part.state.status == "error" for part in calls)
     if bars := timeline_bars(messages):
-        yield _render_tile("time", format_milliseconds(max(bar.end for bar in bars) - min(bar.start for bar in bars)))
-    yield _render_tile("messages", f"{len(messages):,}")
-    yield _render_tile("tokens in", format_tokens(usage.tokens.prompt))
-    yield _render_tile("tokens out", format_tokens(usage.tokens.output + usage.tokens.reasoning))
+        yield render_tile("time", format_milliseconds(max(bar.end for bar in bars) - min(bar.start for bar in bars)))
+    yield render_tile("messages", f"{len(messages):,}")
+    yield render_tile("tokens in", format_tokens(usage.tokens.prompt))
+    yield render_tile("tokens out", format_tokens(usage.tokens.output + usage.tokens.reasoning))
     cost = format_cost(usage.total_cost if usage.total_cost or not unpriced else None)
     note = f"without {format_count(unpriced, 'answer')} of unknown price" if unpriced else ""
-    yield _render_tile("cost", cost, note)
-    yield _render_tile("tool calls", f"{len(calls):,}", f"{failed:,} failed" if failed else "")
-
-
-def _render_tile(label: str, value: str, note: str = "") -> str:
-    small = f"<small>{escape_text(note)}</small>" if note else ""
-    return f"<div><dt>{label}</dt><dd>{escape_text(value)}{small}</dd></div>"
+    yield render_tile("cost", cost, note)
+    yield render_tile("tool calls", f"{len(calls):,}", f"{failed:,} failed" if failed else "")
 
 
 def _transcript_notes(transcript: SessionTranscript) -> Iterator[str]:

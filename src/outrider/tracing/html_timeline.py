@@ -1,7 +1,5 @@
 """Renders a tree of spans as a self-contained HTML page: a waterfall with totals, without network access."""
 
-import base64
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,6 +12,7 @@ from typing import Any
 import msgspec
 
 from outrider.presentation.formats import escape_line, format_count, format_milliseconds, format_tokens, format_utc_time
+from outrider.presentation.html_page import content_policy, render_tile
 from outrider.tracing.records import Span, SpanKind, SpanStatus, visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
 from outrider.types.parts import Tokens
@@ -212,12 +211,7 @@ def _load_asset(name: str) -> str:
 
 @cache
 def _content_security_policy() -> str:
-    style, script = (_hash(_load_asset(name)) for name in ("timeline.css", "timeline.js"))
-    return f"default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return content_policy(_load_asset("timeline.css"), script=_load_asset("timeline.js"))
 
 
 def _start_text(root: Span) -> str:
@@ -235,31 +229,26 @@ def _render_tiles(root: Span, spans: list[Span]) -> Iterator[str]:
     kinds = [span.kind for span in spans]
     failed = sum(span.status == "failed" for span in spans)
     tokens = root.tokens
-    yield _render_tile(
+    yield render_tile(
         "time", format_milliseconds(root.duration), "" if root.finished else "at least: the end is missing"
     )
     priceless = f"{root.unpriced:,} of {root.answers:,} answers have no known price"
-    yield _render_tile("cost", cost_cell(root) or "–", priceless if root.unpriced else "")
-    yield _render_tile(
+    yield render_tile("cost", cost_cell(root) or "–", priceless if root.unpriced else "")
+    yield render_tile(
         "tokens in",
         format_tokens(tokens.prompt),
         f"{format_tokens(tokens.cache.read)} from cache" if tokens.cache.read else "",
     )
-    yield _render_tile(
+    yield render_tile(
         "tokens out",
         format_tokens(tokens.output + tokens.reasoning),
         f"{format_tokens(tokens.reasoning)} reasoning" if tokens.reasoning else "",
     )
-    yield _render_tile("model calls", f"{kinds.count('model'):,}", "")
-    yield _render_tile("tool calls", f"{kinds.count('tool'):,}", "")
+    yield render_tile("model calls", f"{kinds.count('model'):,}", "")
+    yield render_tile("tool calls", f"{kinds.count('tool'):,}", "")
     if waited := sum(map(approval_wait, spans)):
-        yield _render_tile("waited for approval", format_milliseconds(waited), "")
-    yield _render_tile("failed", f"{failed:,}", f"of {format_count(len(spans), 'span')}")
-
-
-def _render_tile(label: str, value: str, note: str) -> str:
-    small = f"<small>{escape(note)}</small>" if note else ""
-    return f"<div><dt>{label}</dt><dd>{escape(value)}{small}</dd></div>"
+        yield render_tile("waited for approval", format_milliseconds(waited), "")
+    yield render_tile("failed", f"{failed:,}", f"of {format_count(len(spans), 'span')}")
 
 
 def _render_tables(summary: TraceSummary) -> str:

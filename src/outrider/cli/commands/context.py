@@ -1,6 +1,5 @@
 """`outrider context`: prints what was sent to a model, by source, with tokens and cost, and why its cache missed."""
 
-import html
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from outrider.models.context_ledger import (
     sum_shares,
 )
 from outrider.presentation.formats import format_bytes, format_cost, format_tokens
+from outrider.presentation.html_page import escape_text
 
 BAR_WIDTH = 20
 MAX_TOTALS = 20
@@ -244,13 +244,13 @@ def treemap_page(title: str, shares: Sequence[SourceShare]) -> str:
     for share, (x, y, width, height) in zip(sized, layout, strict=True):
         hue = round(360 * kinds.index(share.kind) / len(kinds))
         name = f"{share.kind}: {share.name}" if share.name else share.kind
-        text = html.escape(f"{name} · {format_tokens(share.tokens)} tokens · {format_cost(share.cost)}")
+        text = escape_text(f"{name} · {format_tokens(share.tokens)} tokens · {format_cost(share.cost)}")
         place = (
             f"left:{100 * x / WIDTH:.3f}%;top:{100 * y / HEIGHT:.3f}%;"
             f"width:{100 * width / WIDTH:.3f}%;height:{100 * height / HEIGHT:.3f}%"
         )
         boxes.append(f'<div style="{place};background:hsl({hue} 45% 40%)" title="{text}">{text}</div>')
-    return _PAGE.format(title=html.escape(title), boxes="\n".join(boxes))
+    return _PAGE.format(title=escape_text(title), boxes="\n".join(boxes))
 
 
 Area = tuple[float, float, float, float]

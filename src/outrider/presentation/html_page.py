@@ -1,0 +1,37 @@
+"""What self-contained HTML pages share: escaped text, tiles with figures, and a policy that allows only their code."""
+
+import base64
+import hashlib
+import re
+from html import escape
+
+# Control, zero-width and bidirectional characters: invisible, or they change the displayed order of a text.
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+
+def escape_invisible(text: str) -> str:
+    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\r\n", "\n"))
+
+
+def escape_text(text: str) -> str:
+    """Returns the text for the content of an element or a quoted attribute; invisible characters become visible."""
+    return escape(escape_invisible(text), quote=True)
+
+
+def render_tile(label: str, value: str, note: str = "") -> str:
+    """Returns an entry of the list of figures at the top of a page; `label` is HTML."""
+    small = f"<small>{escape_text(note)}</small>" if note else ""
+    return f"<div><dt>{label}</dt><dd>{escape_text(value)}{small}</dd></div>"
+
+
+def content_policy(style: str, *, script: str = "", images: str = "") -> str:
+    """Returns the Content-Security-Policy of a page that loads nothing: exactly this style and script may run, and
+    images may have the sources `images`."""
+    rules = ["default-src 'none'", f"style-src {_hash_source(style)}"]
+    rules += [f"script-src {_hash_source(script)}"] if script else []
+    rules += [f"img-src {images}"] if images else []
+    return "; ".join([*rules, "base-uri 'none'", "form-action 'none'"])
+
+
+def _hash_source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -119,7 +119,8 @@ class SessionArchive:
     async def iterate_sessions(
         self, session_filter: SessionFilter = _ALL_SESSIONS, limit: int | None = None
     ) -> AsyncIterator[StoredSession]:
-        """Iterate over matching sessions and load them page by page."""
+        """Iterate over matching sessions and load them page by page. Unlike `list_sessions`, it includes child
+        sessions unless the filter has `roots`."""
         loaded, after = 0, None
         while limit is None or loaded < limit:
             page = await self.store.list(

@@ -132,8 +132,9 @@ _TIME_FIELDS = ("archived", "compacting")
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """A query for sessions; None matches any value. `roots` excludes child sessions of agents. `metadata` matches
-    sessions that have all of these values; a value is a string, a number, a boolean or None."""
+    """A query for sessions; None matches any value. By default child sessions of agents are included; `roots` excludes
+    them. `metadata` matches sessions that have all of these values; a value is a string, a number, a boolean or
+    None."""
 
     workspace_directory: str | None = None
     parent_id: str | None = None

@@ -134,7 +134,7 @@ def test_a_reason_without_words_cannot_be_searched():
         reasons.contains_reason("anything", "{wanted}.")
 
 
-def test_a_call_that_needed_a_user_is_told_from_one_that_a_rule_or_a_user_refused():
+def test_a_call_that_needed_a_user_differs_from_one_that_a_rule_or_a_user_refused():
     assert was_unattended(f"The user said no: {reasons.UNATTENDED_DENIAL}")
     assert was_unattended(f"exit code 1\n{reasons.UNATTENDED_BLOCK.format(wanted='example.org')}")
     assert not was_unattended(reasons.BLOCKED.format(wanted="example.org"))

@@ -46,7 +46,7 @@ from outrider.engine.frontend import (
     run_embedded_command,
 )
 from outrider.errors import ConfigurationError
-from outrider.presentation.approvals import requested_approval_view
+from outrider.presentation.approvals import PLAN_CHOICES, PLAN_QUESTION, PLAN_TITLE, requested_approval_view
 from outrider.presentation.formats import clean_line
 from outrider.project.extensions import CustomCommand, find_custom_commands
 from outrider.project.trust import WorkspaceTrust, find_project
@@ -311,8 +311,13 @@ async def _restore_files(
 
 
 COMMANDS_DELAY_SECONDS = 0.05  # seconds
-_ACCEPT = PermissionOption(option_id="accept", name="Yes, carry it out", kind="allow_once")
-_KEEP_PLANNING = PermissionOption(option_id="refuse", name="No, keep planning", kind="reject_once")
+_PLAN_OPTIONS = tuple(  # an editor has no field for a text, neither for the plan nor for a reason
+    PermissionOption(
+        option_id=choice.id, name=choice.label, kind="allow_once" if choice.id == "accept" else "reject_once"
+    )
+    for choice in PLAN_CHOICES
+    if not choice.edits_plan
+)
 
 
 class EditorSession:
@@ -470,7 +475,7 @@ class EditorSession:
         await self._send_update(plan_from_text(plan.text))
         call = acp.start_tool_call(
             f"plan-{plan.id}",
-            "The plan is ready. Carry it out?",
+            f"{PLAN_TITLE}. {PLAN_QUESTION}",
             kind="switch_mode",
             status="pending",
             content=[acp.tool_content(acp.text_block(replace_surrogates(plan.text)))],
@@ -479,13 +484,13 @@ class EditorSession:
         update = ToolCallUpdate(
             tool_call_id=call.tool_call_id, title=call.title, kind=call.kind, status=call.status, content=call.content
         )
-        chosen = await self.permissions.request_choice(update, (_ACCEPT, _KEEP_PLANNING))
-        accepted = chosen == _ACCEPT.option_id
+        chosen = await self.permissions.request_choice(update, _PLAN_OPTIONS)
+        accepted = chosen == "accept"
         await self._send_update(acp.update_tool_call(call.tool_call_id, status="completed" if accepted else "failed"))
         if accepted:
             end = await self.engine.accept_plan(self.session_id, by=EDITOR_SENDER)
             await self.engine.bus.settled()
-        elif chosen is not None:
+        elif chosen not in (None, "later"):
             await self.engine.refuse_plan(self.session_id, by=EDITOR_SENDER)
         return TurnEnd("aborted") if chosen is None else end
 

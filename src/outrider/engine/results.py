@@ -19,7 +19,6 @@ from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputMismatch, OutputUnavailableError, OutriderError
-from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.sessions.session import Session
 from outrider.types.agents import AgentMessage, Limits, Mode
 from outrider.types.events import (
@@ -379,6 +378,8 @@ class StreamTranslator:
 
     def __init__(self, output: OutputType | None = None) -> None:
         self._agents: dict[str, str] = {}
+        from outrider.presentation.turn_updates import CallReporter  # lazy: most runs have no stream
+
         self._calls = CallReporter()
         self._failed: dict[str, ErrorEvent] = {}
         self._output = output
@@ -431,6 +432,8 @@ class StreamTranslator:
         return StreamEvent("finish", agent, {"output": event.output})
 
     def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
+        from outrider.presentation.turn_updates import CallEnded, CallStarted
+
         call = {"call_id": part.call_id, "tool": part.tool}
         for update in self._calls.call_updates(part):
             match update:

@@ -339,3 +339,25 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
 
 def choice_by_id(choices: Sequence[ApprovalChoice], choice_id: str) -> ApprovalChoice | None:
     return next((choice for choice in choices if choice.id == choice_id), None)
+
+
+class PlanChoice(msgspec.Struct, frozen=True):
+    """One possible answer to a plan. `edits_plan`: the user changes its text first. `takes_reason`: the model
+    reads what should change, if the user says it."""
+
+    id: Literal["accept", "change", "refuse", "later"]
+    key: str
+    label: str
+    edits_plan: bool = False
+    takes_reason: bool = False
+
+
+PLAN_TITLE = "The plan is ready"
+PLAN_QUESTION = "Execute the plan? The session then continues in agent mode."
+PLAN_REASON = "what should change? The model makes a new plan"
+PLAN_CHOICES = (
+    PlanChoice("accept", "y", "execute it"),
+    PlanChoice("change", "c", "edit it first", edits_plan=True),
+    PlanChoice("refuse", "n", "no", takes_reason=True),
+    PlanChoice("later", "l", "discuss it first"),
+)

@@ -201,36 +201,37 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
 def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notice:
     """Returns which MCP servers cannot be used now and why, or that all can. With `wait_seconds` the turn waits for
     those that are connecting."""
-    problems: list[str] = []
-    waiting: list[str] = []
-    for server in servers:
-        match server:
-            case {"name": str() as name, "state": "ready", "changed": [_, *_] as changed}:
-                problems.append(f"{name} has changed its tools: {', '.join(map(str, changed))}")
-            case {"name": str() as name, "state": "ready", "added": [*added], "removed": [*removed]} if (
-                added or removed
-            ):
-                news = [
-                    f"{words}: {', '.join(map(str, tools))}"
-                    for words, tools in (("removed", removed), ("new", added))
-                    if tools
-                ]
-                problems.append(f"{name} has other tools than before; {'; '.join(news)}")
-            case {"name": str() as name, "state": "connecting"} if wait_seconds:
-                waiting.append(name)
-            case {"name": str() as name, "state": "connecting"} if not server.get("error"):
-                problems.append(f"{name} is still connecting; its tools join a later turn")
-            case {"name": str() as name, "state": str() as state} if state != "ready":
-                problems.append(f"{name} is not available ({state}): {server.get('error') or 'no reason is known'}")
-            case {"name": str(), "state": "ready"}:
-                pass
-            case _:
-                problems.append(f"{_server_name(server)} is in an unknown state")
+    waiting = [server for server in servers if wait_seconds and _is_connecting(server)]
+    problems = [text for server in servers if server not in waiting and (text := _server_problem(server))]
     if wait_seconds and waiting:
-        problems.insert(0, f"waiting at most {wait_seconds:g} s more for {', '.join(waiting)}, still connecting")
+        names = ", ".join(_server_name(server) for server in waiting)
+        problems.insert(0, f"waiting at most {wait_seconds:g} s more for {names}, still connecting")
     if not problems:
         return Notice("info", "mcp", "all MCP servers are ready")
     return Notice("warning", "mcp", clean_line(f"MCP: {'; '.join(problems)}", 1_000))
+
+
+def _is_connecting(server: Any) -> bool:
+    return is_object(server) and server.get("state") == "connecting"
+
+
+def _server_problem(server: Any) -> str:
+    """Return why a server cannot be used or needs attention; "" for one that is ready."""
+    match server:
+        case {"name": str() as name, "state": "ready", "changed": [_, *_] as changed}:
+            return f"{name} has changed its tools: {', '.join(map(str, changed))}"
+        case {"name": str() as name, "state": "ready", "added": [*added], "removed": [*removed]} if added or removed:
+            named = (("removed", removed), ("new", added))
+            news = [f"{words}: {', '.join(map(str, tools))}" for words, tools in named if tools]
+            return f"{name} has other tools than before; {'; '.join(news)}"
+        case {"name": str(), "state": "ready"}:
+            return ""
+        case {"name": str() as name, "state": "connecting"} if not server.get("error"):
+            return f"{name} is still connecting; its tools join a later turn"
+        case {"name": str() as name, "state": str() as state}:
+            return f"{name} is not available ({state}): {server.get('error') or 'no reason is known'}"
+        case _:
+            return f"{_server_name(server)} is in an unknown state"
 
 
 def _server_name(server: Any) -> str:

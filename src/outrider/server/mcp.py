@@ -23,7 +23,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
@@ -40,8 +40,8 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.approvals import requested_approval_view
-from outrider.presentation.formats import format_iso_time, replace_surrogates
+from outrider.presentation.approvals import ApprovalChoice, ApprovalView, WidthView, requested_approval_view
+from outrider.presentation.formats import clean_line, format_iso_time, replace_surrogates
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -145,14 +145,51 @@ class RunReport:
 
 
 class ApprovalForm(BaseModel):
-    """What the user of the calling agent answers to an approval; the titles are shown."""
+    """What the user of the calling agent answers to an approval; the titles are shown. `create_approval_form` adds the
+    choices."""
 
-    answer: Literal["Allow once", "Allow for this session", "Deny"] = "Deny"
+    answer: str
     reason: str = Field(default="", description="why not, for the agent", max_length=2_000)
 
+    def value_of(self, field: str) -> str:
+        """Returns the value of a field that not every form has."""
+        return str(getattr(self, field, ""))
 
-AskClient = Callable[[str], Awaitable[ApprovalForm | None]]
+
+AskClient = Callable[[str, type[ApprovalForm]], Awaitable[ApprovalForm | None]]
 """Asks the user of the calling agent; None if no answer was given."""
+
+
+def create_approval_form(view: ApprovalView) -> type[ApprovalForm]:
+    """Returns a form with the choices of an approval. A denial has a field for its reason, so that it is one choice."""
+    choices, widths = _form_choices(view), _form_widths(view)
+    denial = next(label for label, choice in choices.items() if choice.kind == "deny")
+    fields: dict[str, Any] = {"answer": (Literal[tuple(choices)], denial)}
+    if any(choice.picks_files for choice in choices.values()):
+        fields["files"] = (str, Field(default="", description="names or patterns of files to keep", max_length=2_000))
+    if len(widths) > 1:
+        described = "; ".join(f"{label}: {width.rule_text}" for label, width in widths.items())
+        about = clean_line(f"what an answer that lasts covers: {described}", MAX_APPROVAL_CHARS)
+        fields["width"] = (Literal[tuple(widths)], Field(default=next(iter(widths)), description=about))
+    return create_model("ApprovalForm", __base__=ApprovalForm, **fields)
+
+
+def read_answer(view: ApprovalView, form: ApprovalForm | None) -> dict[str, Any]:
+    """Returns the keyword arguments of `Engine.answer` for a form; without an answer the call is denied."""
+    choice = _form_choices(view).get(form.answer) if form is not None else None
+    if form is None or choice is None:
+        return view.answer("")
+    width = _form_widths(view).get(form.value_of("width"))
+    text = form.value_of("files") if choice.picks_files else form.reason
+    return view.answer(choice.id, text, width=width.id if width is not None else "")
+
+
+def _form_choices(view: ApprovalView) -> dict[str, ApprovalChoice]:
+    return {clean_line(choice.label, 200): choice for choice in view.choices if not choice.needs_reason}
+
+
+def _form_widths(view: ApprovalView) -> dict[str, WidthView]:
+    return {clean_line(width.label, 200): width for width in view.widths}
 
 
 class McpRunner:
@@ -254,14 +291,12 @@ class _ApprovalForms:
 
     async def _answer(self, event: ToolApprovalRequestedEvent) -> None:
         view = requested_approval_view(event)
-        text = "\n".join([view.heading, view.title, view.reason, *view.facts])
-        form = await self._ask(replace_surrogates(text)[:MAX_APPROVAL_CHARS]) or ApprovalForm()
+        stored = [f"an answer that lasts: {view.rule_text}"] if view.can_last and view.rule_text else []
+        text = "\n".join([view.heading, view.title, view.reason, *view.facts, *stored])
+        form = await self._ask(replace_surrogates(text)[:MAX_APPROVAL_CHARS], create_approval_form(view))
         self._open.pop(event.approval_id, None)  # its own answer must not cancel this task
-        scope = "session" if form.answer == "Allow for this session" and view.can_last else "once"
         with suppress(OutriderError):  # another front end was faster
-            await self._engine.answer(
-                event.approval_id, allow=form.answer != "Deny", scope=scope, by=MCP_SENDER, words=form.reason
-            )
+            await self._engine.answer(event.approval_id, by=MCP_SENDER, **read_answer(view, form))
 
 
 class _RunProgress:
@@ -311,7 +346,7 @@ class PausedRun:
     def __init__(self) -> None:
         self.id = new_id()
         self.report: ProgressCallback = _report_nothing
-        self._questions: dict[str, tuple[str, asyncio.Future[ApprovalForm | None]]] = {}
+        self._questions: dict[str, _FormQuestion] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._end: RunReport | OutriderError | None = None
@@ -323,14 +358,14 @@ class PausedRun:
     def start(self, tasks: asyncio.TaskGroup, work: Awaitable[RunReport]) -> None:
         self._task = tasks.create_task(self._finish(work))
 
-    async def ask(self, text: str) -> ApprovalForm | None:
+    async def ask(self, text: str, form: type[ApprovalForm]) -> ApprovalForm | None:
         """Waits for the answer to a question, which the next result of the request carries."""
-        key, answer = new_id(), asyncio.get_running_loop().create_future()
-        self._questions[key] = text, answer
+        key, question = new_id(), _FormQuestion(text, form, asyncio.get_running_loop().create_future())
+        self._questions[key] = question
         self._changed.set()
         try:
             async with asyncio.timeout(MAX_PAUSE_SECONDS):
-                return await answer
+                return await question.answer
         except TimeoutError:
             return None
         finally:
@@ -345,9 +380,9 @@ class PausedRun:
 
     def take_answers(self, responses: InputResponses | None) -> None:
         for key, response in (responses or {}).items():
-            _, answer = self._questions.get(key, ("", None))
-            if answer is not None and not answer.done() and isinstance(response, ElicitResult):
-                answer.set_result(_read_form(response))
+            question = self._questions.get(key)
+            if question is not None and not question.answer.done() and isinstance(response, ElicitResult):
+                question.answer.set_result(_read_form(response, question.form))
 
     async def wait(self, report: ProgressCallback) -> RunReport | InputRequiredResult:
         """Returns the report of the run, or the questions that it waits for. Raises OutriderError if the run failed. If
@@ -370,9 +405,9 @@ class PausedRun:
 
     def _unanswered(self) -> dict[str, InputRequest]:
         return {
-            key: ElicitRequest(params=ElicitRequestFormParams(message=text, requested_schema=_FORM_SCHEMA))
-            for key, (text, answer) in self._questions.items()
-            if not answer.done()
+            key: ElicitRequest(params=question.params)
+            for key, question in self._questions.items()
+            if not question.answer.done()
         }
 
     async def _finish(self, work: Awaitable[RunReport]) -> None:
@@ -393,14 +428,24 @@ async def _report_nothing(step: float, doing: str) -> None:
     """The client waits for no result at the moment."""
 
 
-def _read_form(response: ElicitResult) -> ApprovalForm | None:
+@dataclass(frozen=True, eq=False)
+class _FormQuestion:
+    text: str
+    form: type[ApprovalForm]
+    answer: asyncio.Future[ApprovalForm | None]
+
+    @property
+    def params(self) -> ElicitRequestFormParams:
+        return ElicitRequestFormParams(message=self.text, requested_schema=self.form.model_json_schema())
+
+
+def _read_form(response: ElicitResult, form: type[ApprovalForm]) -> ApprovalForm | None:
     try:
-        return ApprovalForm.model_validate(response.content or {}) if response.action == "accept" else None
+        return form.model_validate(response.content or {}) if response.action == "accept" else None
     except ValueError:
         return None
 
 
-_FORM_SCHEMA = ApprovalForm.model_json_schema()
 MAX_PAUSE_SECONDS = 1800.0
 MAX_PAUSED_RUNS = 20
 
@@ -602,9 +647,9 @@ def _client_form(ctx: "Context[Any, Any]") -> AskClient | None:
     if offered is None or offered.elicitation is None or not ctx.session.can_send_request:
         return None
 
-    async def ask(text: str) -> ApprovalForm | None:
+    async def ask(text: str, form: type[ApprovalForm]) -> ApprovalForm | None:
         try:
-            result = await ctx.elicit(text, ApprovalForm)
+            result = await ctx.elicit(text, form)
         except (MCPError, ValueError):
             return None
         return result.data if result.action == "accept" else None

@@ -7,7 +7,15 @@ import msgspec
 
 from outrider.engine.frontend import AskedQuestion
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
-from outrider.presentation.approvals import ApprovalView, approval_view, requested_approval_view
+from outrider.presentation.approvals import (
+    PLAN_CHOICES,
+    PLAN_QUESTION,
+    PLAN_REASON,
+    PLAN_TITLE,
+    ApprovalView,
+    approval_view,
+    requested_approval_view,
+)
 from outrider.tui.dialogs import (
     NO_TO_ALL,
     YES_TO_ALL,
@@ -28,12 +36,11 @@ from outrider.types.events import (
 
 ANSWERED_BY = "terminal"
 _NEXT_STEPS = "Ctrl+O chooses another model · /continue tries again"
-_PLAN_QUESTION = "Execute the plan? The session then continues in agent mode."
-_PLAN_KEYS = (
-    AnswerKey("y", "accept", "execute it"),
-    AnswerKey("c", "change", "edit it first"),
-    AnswerKey("n", "refuse", "no, because…", "what should change? The model makes a new plan"),
-    AnswerKey("l", "later", "discuss it first"),
+_PLAN_KEYS = tuple(
+    AnswerKey(choice.key, choice.id, f"{choice.label}, because…", PLAN_REASON)
+    if choice.takes_reason
+    else AnswerKey(choice.key, choice.id, choice.label)
+    for choice in PLAN_CHOICES
 )
 
 
@@ -44,7 +51,7 @@ async def ask_about_plan(ui: ScreenApi) -> None:
     plan = await controller.engine.plan(session_id)
     if plan is None:
         return
-    answer, comment = await ui.ask_choice("The plan is ready", _PLAN_QUESTION, _PLAN_KEYS)
+    answer, comment = await ui.ask_choice(PLAN_TITLE, PLAN_QUESTION, _PLAN_KEYS)
     match answer:
         case "accept":
             await controller.engine.accept_plan(session_id, by=ANSWERED_BY)

@@ -171,7 +171,7 @@ async def connected(user: User, how: str, **options: Any) -> AsyncIterator[Clien
 @pytest.mark.parametrize("how", ["legacy", "auto", "http"])
 async def test_a_client_that_supports_it_is_asked_for_approvals(user: User, how: str):
     asked: list[str] = []
-    answers = iter(["Allow once", "Deny"])
+    answers = iter(["keep the changes", "drop them"])
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
         asked.append(params.message)

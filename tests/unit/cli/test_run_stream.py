@@ -101,7 +101,7 @@ def test_document_schema_and_events_have_the_same_types_of_lines():
     assert written == documented_fields().keys() == schema_lines().keys()
 
 
-@for_each("kind", sorted(schema_lines().keys() - {"result"}))  # `result` has a separate table
+@for_each("kind", sorted(schema_lines().keys() - {"result"}))  # the fields of `result` have another table
 def test_document_and_schema_have_the_same_fields(kind: str):
     in_schema = schema_lines()[kind]["properties"].keys()
     assert in_schema - COMMON == documented_fields()[kind] - COMMON

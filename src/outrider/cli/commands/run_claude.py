@@ -2,6 +2,7 @@
 
 docs/stream-json.md lists what is supported. Sessions of called agents appear as messages with the id of their call."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, assert_never, cast
 
@@ -26,6 +27,7 @@ from outrider.cli.commands.run_stream import (
     stable_stop_reason,
 )
 from outrider.errors import LimitReachedError, OutputMismatch
+from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.events import (
@@ -171,7 +173,8 @@ class ClaudeStreamPrinter:
                 facts = {"trigger": "auto", "pre_tokens": event.tokens_before, "post_tokens": event.tokens_after}
                 self._write("system", subtype="compact_boundary", compact_metadata=facts)
             case ToolApprovalRequestedEvent():
-                self._ask(_OpenRequest(event.approval_id), tool_name(event.tool_name), event.tool_input, event)
+                request = _OpenRequest(event.approval_id, suggestions=permission_suggestions(event))
+                self._ask(request, tool_name(event.tool_name), event.tool_input, event)
             case ToolApprovalResultEvent():
                 self._withdraw_request(event.approval_id)
             case SessionUpdatedEvent():
@@ -253,7 +256,7 @@ class ClaudeStreamPrinter:
             return request.refuse(words)
         if answer.get("behavior") != "allow":
             return request.refuse(str(answer.get("message") or ""))
-        return request.accept(answer.get("updatedInput"))
+        return request.accept(answer.get("updatedInput"), answer.get("updatedPermissions"))
 
     def _write_answer(self, event: LLMResponseEvent, parent: str | None) -> None:
         answer = self._answers.close_answer(event.session_id)
@@ -302,7 +305,9 @@ class ClaudeStreamPrinter:
     def _ask(self, request: "_OpenRequest", tool: str, tool_input: Line, event: Event) -> None:
         request_id = new_id()
         self._requests[request_id] = msgspec.structs.replace(request, input=tool_input)
-        asked: Line = {"subtype": "can_use_tool", "tool_name": tool, "input": tool_input, "permission_suggestions": []}
+        suggestions = list(request.suggestions.values())
+        asked: Line = {"subtype": "can_use_tool", "tool_name": tool, "input": tool_input}
+        asked["permission_suggestions"] = suggestions
         if event.call_id:
             asked["tool_use_id"] = event.call_id
         if isinstance(event, ToolApprovalRequestedEvent):
@@ -323,24 +328,60 @@ class ClaudeStreamPrinter:
 
 
 class _OpenRequest(msgspec.Struct, frozen=True):
-    """A `can_use_tool` request and what it is about: an approval, or a question of the model."""
+    """A `can_use_tool` request and what it is about: an approval, or a question of the model. `suggestions` are the
+    lasting answers by the id of their choice, the narrowest first."""
 
     subject: str
     is_question: bool = False
     input: Line = {}
+    suggestions: dict[str, Line] = {}
 
     def refuse(self, words: str) -> InputCommand:
         if self.is_question:
             return AnswerInput(self.subject)
         return ApprovalInput(self.subject, allow=False, reason=words)
 
-    def accept(self, updated: Any) -> InputCommand:
+    def accept(self, updated: Any, permissions: Any = None) -> InputCommand:
         if self.is_question:
             return AnswerInput(self.subject, tuple(_given_answers(updated)))
         if is_object(updated) and updated != self.input:
             wanted = msgspec.json.encode(updated).decode()
             return ApprovalInput(self.subject, allow=False, reason=f"The user wants this input instead: {wanted}")
-        return ApprovalInput(self.subject, allow=True)
+        given = cast("list[Any]", permissions) if isinstance(permissions, list) else []
+        # A program may return all suggestions; the narrowest is what the user certainly wants.
+        lasting = next((choice for choice, suggestion in self.suggestions.items() if suggestion in given), "")
+        return ApprovalInput(self.subject, choice=lasting, allow=True)
+
+
+_DESTINATIONS: dict[str, str] = {
+    "session": "session",
+    "project": "localSettings",
+    "always": "userSettings",
+}
+_RULE = re.compile(r"(?P<tool>\w+)\((?P<content>.*)\)", re.DOTALL)
+
+
+def permission_suggestions(event: ToolApprovalRequestedEvent) -> dict[str, Line]:
+    """Return the lasting answers of an approval, by choice, as the permission updates that Claude Code suggests. There
+    are none where no rule describes what the answer covers."""
+    view = requested_approval_view(event)
+    rules = [_encode_rule(event.tool_name, rule) for rule in view.rules]
+    return {
+        choice.id: {
+            "type": "addRules",
+            "rules": rules,
+            "behavior": "allow",
+            "destination": _DESTINATIONS[choice.scope],
+        }
+        for choice in view.choices
+        if rules and choice.kind == "allow" and choice.scope in _DESTINATIONS
+    }
+
+
+def _encode_rule(tool: str, rule: str) -> Line:
+    if (found := _RULE.fullmatch(rule)) is not None:
+        return {"toolName": tool_name(found["tool"]), "ruleContent": found["content"]}
+    return {"toolName": tool_name(tool), "ruleContent": rule}
 
 
 class ChunkEncoder:

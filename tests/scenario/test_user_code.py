@@ -426,7 +426,7 @@ async def test_a_turn_that_waits_for_its_own_session_is_refused_at_once(where: s
     ends, calls = await converse(engine)
     assert ends[1].text == "two"
     if where == "provider":
-        assert "its own session" in ends[0].error.message
+        assert "of the same session" in ends[0].error.message
     else:
         assert (ends[0].text, set(calls)) == ("one", {"error"})
 

@@ -216,7 +216,7 @@ def _is_connecting(server: Any) -> bool:
 
 
 def _server_problem(server: Any) -> str:
-    """Return why a server cannot be used or needs attention; "" for one that is ready."""
+    """Returns why a server cannot be used or needs attention; "" for one that is ready."""
     match server:
         case {"name": str() as name, "state": "ready", "changed": [_, *_] as changed}:
             return f"{name} has changed its tools: {', '.join(map(str, changed))}"

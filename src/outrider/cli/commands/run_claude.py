@@ -362,7 +362,7 @@ _RULE = re.compile(r"(?P<tool>\w+)\((?P<content>.*)\)", re.DOTALL)
 
 
 def permission_suggestions(event: ToolApprovalRequestedEvent) -> dict[str, Line]:
-    """Return the lasting answers of an approval, by choice, as the permission updates that Claude Code suggests. There
+    """Returns the lasting answers of an approval, by choice, as the permission updates that Claude Code suggests. There
     are none where no rule describes what the answer covers."""
     view = requested_approval_view(event)
     rules = [_encode_rule(event.tool_name, rule) for rule in view.rules]

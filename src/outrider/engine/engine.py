@@ -578,7 +578,9 @@ class Engine:
         every word of the query; `"a phrase"` and `prefix*` are supported."""
         given = {"query": query, "session_id": session_id, "filter": filter, "limit": limit}
         check_arguments("Engine.search()", given)
-        return await self.store.search(query, session_id=session_id, limit=limit, filter=filter or SessionFilter())
+        if filter is None:  # a store written for version 0.1 has no such parameter
+            return await self.store.search(query, session_id=session_id, limit=limit)
+        return await self.store.search(query, session_id=session_id, limit=limit, filter=filter)
 
     async def delete(self, session_id: str) -> None:
         """Delete a session, the sessions of the agents that it called, and their files. Raises SessionInUseError while

@@ -330,6 +330,12 @@ class ApprovalQueue:
             if known.call_id == call_id and known.fingerprint != except_for:
                 self._publish_result(await self._store.answer(known.id, "revoked"))
 
+    async def withdraw_start(self, session_id: str, call_id: str) -> None:
+        """Revoke the open request of a call that now starts without a question; those about its outcome stay."""
+        for known in await self._store.approvals(session_id, only_open=True):
+            if known.call_id == call_id and known.outcome is None:
+                self._publish_result(await self._store.answer(known.id, "revoked"))
+
     async def withdraw(self, question: Approval) -> None:
         """Revoke the open request of a call that was cancelled."""
         request = await self._store.ask(question)

@@ -16,7 +16,7 @@ from outrider._lazy import lazy_pattern
 from outrider._sync import CALLBACK_SECONDS, Callbacks, call_user_function, describe_value
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
-from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
+from outrider.agents.run_context import AgentContext, ApprovalVerdict, RunContext, discard_output, no_call_wrapper
 from outrider.config.providers import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
@@ -641,7 +641,7 @@ def _check_contents(file: Attachment) -> None:
         raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
 
 
-def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:
+def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
     pass
 
 

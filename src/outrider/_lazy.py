@@ -9,12 +9,20 @@ if TYPE_CHECKING:
     import re
 
 
-def lazy_names(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, homes: dict[str, str], *, old_names: dict[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` for a package. `homes` maps a module to the names that it defines, separated
-    by spaces. A name is imported on first access and then stored in the package."""
+    by spaces. A name is imported on first access and then stored in the package. `old_names` maps deprecated names to
+    the new ones; they are not listed."""
     module_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def load_name(name: str) -> Any:
+        if old_names and name in old_names:
+            from outrider._deprecated import warn_of_old_name
+
+            warn_of_old_name(f"{package}.{name}", f"{package}.{old_names[name]}")
+            return getattr(sys.modules[package], old_names[name])
         module = module_of.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

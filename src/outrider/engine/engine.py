@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from outrider.engine.undo_history import FileChanges
 
 
-
 def _create_titles(
     runtime: EngineRuntime, live: Mapping[str, LiveSession], store: Store, bus: EventBus
 ) -> "TitleGenerator":

@@ -42,7 +42,7 @@ def test_old_methods_of_the_bus():
 
 
 def test_the_old_name_of_the_input_of_a_span():
-    span = Span("tool", "add", details={"input": {"a": 1}})
+    span = Span("add", "tool", details={"input": {"a": 1}})
     with pytest.warns(DeprecationWarning, match=r"Span\.given is deprecated, use Span\.tool_input"):
         assert span.given == {"a": 1}
 

@@ -298,6 +298,10 @@ class ApprovalChannel(msgspec.Struct, frozen=True):
     withdraw: Callable[[str, str], Awaitable[None]] = _withdraw_nothing
 
 
+def ignore_admitted_call(call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
+    """Do nothing: without built-in tools no call needs preparation."""
+
+
 class ApprovalGate:
     """Checks each call, and requests an approval for those that need one. `on_admitted` is called for each allowed
     call."""
@@ -306,7 +310,7 @@ class ApprovalGate:
         self,
         checker: PermissionChecker,
         channel: ApprovalChannel,
-        on_admitted: Callable[[ToolPart, Decision, AgentContext, ApprovalVerdict], None] = lambda *_: None,
+        on_admitted: Callable[[ToolPart, Decision, AgentContext, ApprovalVerdict], None] = ignore_admitted_call,
     ) -> None:
         self._checker = checker
         self._channel = channel

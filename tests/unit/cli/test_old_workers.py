@@ -31,7 +31,7 @@ class Workers:
 
 
 async def check(*lists: list[WorkerInfo], **given: Any) -> None:
-    usual = {"attach": None, "allow": [], "ask": [], "deny": [], "approval": None, "effort": None}
+    usual: dict[str, Any] = {"attach": None, "allow": [], "ask": [], "deny": [], "approval": None, "effort": None}
     seconds = 0 if len(lists) == 1 else 20
     await reject_old_worker(cast("JobClient", Workers(*lists)), Namespace(**{**usual, **given}), start_seconds=seconds)
 

@@ -1,12 +1,17 @@
-"""Deferred work of imports: names of package facades and regular expressions that are created on first use."""
+"""Names that are looked up on access: of package facades, imported on first use; deprecated ones, with a warning that
+names the new one; and regular expressions, compiled on first use."""
 
 import sys
+import warnings
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, AnyStr, Generic, cast
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
     import re
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def lazy_names(
@@ -19,8 +24,6 @@ def lazy_names(
 
     def load_name(name: str) -> Any:
         if old_names and name in old_names:
-            from outrider._deprecated import warn_of_old_name
-
             warn_of_old_name(f"{package}.{name}", f"{package}.{old_names[name]}")
             return getattr(sys.modules[package], old_names[name])
         module = module_of.get(name)
@@ -34,6 +37,37 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return load_name, list_names
+
+
+def warn_of_old_name(old: str, new: str, *, stacklevel: int = 3) -> None:
+    """Emits the warning; by default for the caller of the function that calls this."""
+    warnings.warn(f"{old} is deprecated, use {new}", DeprecationWarning, stacklevel=stacklevel)
+
+
+def deprecated_method(name: str, method: Method) -> Method:
+    """Returns the method under an old name, with a warning that names the new one."""
+    owner = method.__qualname__.rpartition(".")[0]
+
+    @wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        warn_of_old_name(f"{owner}.{name}", method.__qualname__)
+        return method(*arguments, **options)
+
+    return cast(Method, call)
+
+
+def deprecated_names(old_module: str, names: dict[str, tuple[str, str]]) -> Callable[[str], Any]:
+    """Returns `__getattr__` for a module that has only aliases. `names` maps an old name to the module and the name
+    that has the value, and the name that the warning recommends is `outrider.NAME`."""
+
+    def load_name(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {old_module!r} has no attribute {name!r}")
+        module, new = names[name]
+        warn_of_old_name(f"{old_module}.{name}", f"outrider.{new}")
+        return getattr(import_module(module), new)
+
+    return load_name
 
 
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> "re.Pattern[AnyStr]":

@@ -1,6 +1,6 @@
 """Deprecated alias: import the event bus from `outrider`. This path was public in version 0.1."""
 
-from outrider._deprecated import deprecated_names
+from outrider._lazy import deprecated_names
 
 __getattr__ = deprecated_names(
     __name__,

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
-from outrider._deprecated import deprecated_method
+from outrider._lazy import deprecated_method
 from outrider._sync import describe_value, is_interruption
 from outrider.errors import ConfigurationError, ListenerOverflow
 from outrider.types.events import DeltasDroppedEvent, Event

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, Unpack, overload
 from weakref import WeakValueDictionary
 
-from outrider._deprecated import deprecated_method
+from outrider._lazy import deprecated_method
 from outrider._sync import CALLBACK_SECONDS
 from outrider.agents.instructions import additional_instructions
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputValidator, as_output_type

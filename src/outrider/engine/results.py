@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDi
 
 import msgspec
 
-from outrider._deprecated import warn_of_old_name
+from outrider._lazy import warn_of_old_name
 from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd

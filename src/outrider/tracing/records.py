@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from outrider._deprecated import warn_of_old_name
+from outrider._lazy import warn_of_old_name
 from outrider.permissions.redaction.terminal import escape_control_characters
 from outrider.presentation.formats import escape_line
 from outrider.types.parts import Tokens

@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from outrider._deprecated import warn_of_old_name
+from outrider._lazy import warn_of_old_name
 from outrider.errors import ConfigurationError
 from outrider.types.events import Event
 from outrider.types.messages import Message, Role

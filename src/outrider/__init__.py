@@ -70,7 +70,8 @@ if TYPE_CHECKING:
         StepDiffers,
     )
     from outrider.session_replay.replay import replay
-    from outrider.session_replay.what_if import ComparedSession, Comparison, Course, WhatIf, compare, what_if
+    from outrider.session_replay.what_if import ComparedSession, Comparison, WhatIf, compare, what_if
+    from outrider.session_replay.what_if import Course as Course
     from outrider.sessions.records import SessionFilter
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
@@ -186,7 +187,6 @@ __all__ = [
     "Containment",
     "ContentFilterError",
     "ContextOverflowError",
-    "Course",
     "Decision",
     "EgressBudget",
     "EndedTime",
@@ -358,7 +358,7 @@ __getattr__, __dir__ = lazy_names(
             AnswerDiffers CallsDiffer Replay ReplayedStep RequestDiffers ResultDiffers StepDiffers
         """,
         "outrider.session_replay.replay": "replay",
-        "outrider.session_replay.what_if": "ComparedSession Comparison Course WhatIf compare what_if",
+        "outrider.session_replay.what_if": "ComparedSession Comparison WhatIf compare what_if",
         "outrider.engine.results": "RunResult RunStream StreamEvent SyncRunStream",
         "outrider.engine.run": "async_run async_run_stream run run_stream",
         "outrider.background.api": "Background RunHandle",
@@ -399,4 +399,5 @@ __getattr__, __dir__ = lazy_names(
             validate_part
         """,
     },
+    old_names={"Course": "ComparedSession"},
 )

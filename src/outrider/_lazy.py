@@ -1,20 +1,31 @@
-"""Deferred work of imports: names of package facades and regular expressions that are created on first use."""
+"""Names that are looked up on access: of package facades, imported on first use; deprecated ones, with a warning that
+names the new one; and regular expressions, compiled on first use."""
 
 import sys
+import warnings
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, AnyStr, Generic, cast
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
     import re
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 
-def lazy_names(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+
+def lazy_names(
+    package: str, homes: dict[str, str], *, old_names: dict[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` for a package. `homes` maps a module to the names that it defines, separated
-    by spaces. A name is imported on first access and then stored in the package."""
+    by spaces. A name is imported on first access and then stored in the package. `old_names` maps deprecated names to
+    the new ones; they are not listed."""
     module_of = {name: module for module, names in homes.items() for name in names.split()}
 
     def load_name(name: str) -> Any:
+        if old_names and name in old_names:
+            warn_of_old_name(f"{package}.{name}", f"{package}.{old_names[name]}")
+            return getattr(sys.modules[package], old_names[name])
         module = module_of.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -26,6 +37,37 @@ def lazy_names(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return load_name, list_names
+
+
+def warn_of_old_name(old: str, new: str, *, stacklevel: int = 3) -> None:
+    """Emits the warning; by default for the caller of the function that calls this."""
+    warnings.warn(f"{old} is deprecated, use {new}", DeprecationWarning, stacklevel=stacklevel)
+
+
+def deprecated_method(name: str, method: Method) -> Method:
+    """Returns the method under an old name, with a warning that names the new one."""
+    owner = method.__qualname__.rpartition(".")[0]
+
+    @wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        warn_of_old_name(f"{owner}.{name}", method.__qualname__)
+        return method(*arguments, **options)
+
+    return cast(Method, call)
+
+
+def deprecated_names(old_module: str, names: dict[str, tuple[str, str]]) -> Callable[[str], Any]:
+    """Returns `__getattr__` for a module that has only aliases. `names` maps an old name to the module and the name
+    that has the value, and the name that the warning recommends is `outrider.NAME`."""
+
+    def load_name(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {old_module!r} has no attribute {name!r}")
+        module, new = names[name]
+        warn_of_old_name(f"{old_module}.{name}", f"outrider.{new}")
+        return getattr(import_module(module), new)
+
+    return load_name
 
 
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> "re.Pattern[AnyStr]":

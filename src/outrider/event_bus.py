@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
+from outrider._lazy import deprecated_method
 from outrider._sync import describe_value, is_interruption
 from outrider.errors import ConfigurationError, ListenerOverflow
 from outrider.types.events import DeltasDroppedEvent, Event
@@ -92,6 +93,9 @@ class EventBus:
                 self._replace_transforms(tuple(other for other in self._transforms if other is not entry))
 
         return end
+
+    hears = deprecated_method("hears", has_listeners)
+    tell_through = deprecated_method("tell_through", add_transform)
 
     def _deliver(self, event: Event) -> None:
         for handler in self._handlers[event.__class__] or ():

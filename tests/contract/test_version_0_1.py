@@ -178,6 +178,19 @@ def test_the_command_line_lists_finds_counts_and_exports_them(home: Path):
     assert re.sub(r',\s+"approval": "ask",\s+"owner": ""', "", exported) == (FILES / "export.json").read_text()
 
 
+def test_a_migration_is_reported_once_on_stderr_with_the_backup(home: Path):
+    command = [sys.executable, "-m", "outrider", "sessions", "list", "--json", "-n", "1"]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, env=environment(home), timeout=SECONDS, check=True)
+        for _ in range(2)
+    )
+    (line,) = first.stderr.splitlines()
+    assert Path(line.rpartition(" ")[2]).is_file()
+    assert line.startswith(f"{home / 'sessions.db'} was migrated; older versions cannot open it any more.")
+    assert not second.stderr
+    assert json.loads(first.stdout) == json.loads(second.stdout)
+
+
 def test_a_shared_page_holds_what_it_held(home: Path):
     page, earlier = run(home, "sessions", "share", SESSIONS["talk"]), (FILES / "shared.html").read_text()
     for text in ("Colours of the zebra crossing", "Blue, like a kingfisher.", "Nothing else, thank you.", "dot.png"):

@@ -59,11 +59,13 @@ TaskTool = Callable[[Mapping[str, str], RunTask], Tool]
 
 class ApprovalVerdict(msgspec.Struct, frozen=True):
     """Whether a call may run. If not, `message` is what the model reads, and `reason` is "denied", "rejected",
-    "invalid_input", or "failed" for a call that could not have worked."""
+    "invalid_input", or "failed" for a call that could not have worked. `by_stored_answer`: no one was asked now, as
+    a stored answer decides about exactly this call."""
 
     allowed: bool
     reason: str = ""
     message: str = ""
+    by_stored_answer: bool = False
 
 
 class ToolCallGate(Protocol):

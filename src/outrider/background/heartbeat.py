@@ -49,6 +49,11 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     age: float | None = None
 
     @property
+    def is_version_0_1(self) -> bool:
+        """Whether a living worker of version 0.1 wrote the row, or a newer one that has just started."""
+        return self.age is None and is_process_alive(self.owner) is not False
+
+    @property
     def state(self) -> str:
         """How the worker is doing: alive, draining, waiting for database, silent or dead."""
         if is_process_alive(self.owner) is False:

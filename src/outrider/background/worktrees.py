@@ -118,6 +118,23 @@ class WorktreeManager:
         """Creates a lost worktree again: from its branch if the repository has it, else from its base commit."""
         return self._check_out(msgspec.structs.replace(lost, path=str(self._worktree_path(run_id))))
 
+    def adopt_worktree(self, run_id: str, lost: RunWorktree) -> RunWorktree | None:
+        """Returns the worktree of a run whose data folder was moved or copied, at its new path; None if it is not
+        there. The record next to it shows that it is the run's own: no command inside it can write there."""
+        path = self._worktree_path(run_id)
+        link, record = path / ".git", worktree_record(path)
+        try:
+            is_own = msgspec.json.decode(record.read_bytes(), type=RunWorktree) == lost and not path.is_symlink()
+            is_linked = not link.is_symlink() and link.read_text().strip() == f"gitdir: {lost.own}"
+        except (OSError, ValueError):
+            return None
+        if not is_own or not is_linked or not Path(lost.own).is_dir():
+            return None
+        moved = msgspec.structs.replace(lost, path=str(path), host=self._host)
+        with _lock_repository(moved.common):
+            self._git.run(moved.repository, "worktree", "repair", moved.path, writable=_git_writes(moved))
+        return self._complete_checkout(moved, own=moved.own)
+
     def exists_here(self, tree: RunWorktree) -> bool:
         """Returns whether the worktree exists on this machine."""
         path = Path(tree.path)
@@ -174,6 +191,9 @@ class WorktreeManager:
         with _lock_repository(requested.common):
             self._add_worktree(requested)
         own = self._git.run(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
+        return self._complete_checkout(requested, own=own)
+
+    def _complete_checkout(self, requested: RunWorktree, *, own: str) -> RunWorktree:
         tree = self._save_record(requested, own=own, host=self._host)
         self.create_branch_folders(tree)
         if self._workspace_trust(tree.repository).trusted:
@@ -317,13 +337,15 @@ class RunWorkspace:
         if self._worktrees is None or not job.worktree or session.mode in ("chat", "plan"):
             return session.workspace_directory
         try:
-            tree = await asyncio.to_thread(self._ensure_worktree, self._worktrees, session, job)
+            tree, is_moved = await asyncio.to_thread(self._ensure_worktree, self._worktrees, session, job)
         except ProcessError as problem:
             raise ConfigurationError(f"cannot create a worktree for this run: {problem}") from problem
         known = stored_worktree(session)
         if tree is None or tree == known:
             return session.workspace_directory
-        if known is not None:
+        if known is not None and is_moved:
+            await self._send_notice(session, f"The worktree of this run was moved, with its files, to {tree.path}.")
+        elif known is not None:
             restored = await self.snapshots.restore_files(run_id, tree) if self.snapshots else None
             await self._announce_recreation(session, tree, restored)
         metadata = {**session.metadata, METADATA_KEY: msgspec.to_builtins(tree)}
@@ -370,17 +392,21 @@ class RunWorkspace:
             raise ConfigurationError(f"{workspace} does not exist on this machine ({gethostname()})")
         return self._build_options(job, workspace)
 
-    def _ensure_worktree(self, worktrees: WorktreeManager, session: StoredSession, job: JobSpec) -> RunWorktree | None:
+    def _ensure_worktree(
+        self, worktrees: WorktreeManager, session: StoredSession, job: JobSpec
+    ) -> tuple[RunWorktree | None, bool]:
+        """Returns the worktree of the run, and whether it is the known one at another path."""
         known = stored_worktree(session)
         if known is None:
             limits, workspace = stored_limits(session.metadata), session.workspace_directory
             is_inside = limits is not None and bool(limits.folder) and is_within(workspace, limits.folder)
             folder = limits.folder if limits is not None and is_inside else ""
-            return worktrees.create_worktree(session.id, job.prompt, workspace, folder)
+            return worktrees.create_worktree(session.id, job.prompt, workspace, folder), False
         if not worktrees.exists_here(known):
-            return worktrees.recreate_worktree(session.id, known)
+            moved = worktrees.adopt_worktree(session.id, known)
+            return moved or worktrees.recreate_worktree(session.id, known), moved is not None
         worktrees.create_branch_folders(known)
-        return known
+        return known, False
 
     async def save_snapshot(self, run_id: str, progress: object = None, *, force: bool = False) -> None:
         """Stores the changed files of the run's worktree, if it has made progress since the last time. Does not raise:
@@ -413,6 +439,9 @@ class RunWorkspace:
                 f"Its changed files ({restored.files}) were restored as of {format_iso_time(restored.time)}. "
                 "Later changes are not in them: look at the files before you continue."
             )
+        await self._send_notice(session, notice)
+
+    async def _send_notice(self, session: StoredSession, notice: str) -> None:
         message = Message("user", [TextPart(notice, synthetic=True)])
         await self._store.put_inbox(
             InboxItem(session_id=session.id, message=message, delivery="steer", sender="outrider")

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outrider.cli import exit_codes
@@ -117,20 +118,30 @@ class CommandParser(argparse.ArgumentParser):
             place = given.index("--")
             given, command = given[:place], given[place + 1 :]
         found, unknown = super().parse_known_args(given, namespace)
+        shown = " ".join(_hide_tokens(unknown, given))
         if takes_command:
             if unknown and not command:
-                self.error(f"unrecognized arguments: {' '.join(unknown)}; write a command and its options after --")
+                self.error(f"unrecognized arguments: {shown}; write a command and its options after --")
             found.command = [*found.command, *command]
         if unknown:
             from outrider.config.file import suggest_name
 
             hint = suggest_name(unknown[0].split("=")[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            self.error(f"unrecognized arguments: {shown}{hint}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(exit_codes.USAGE_ERROR, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+
+def _hide_tokens(unknown: Sequence[str], given: Sequence[str]) -> list[str]:
+    """Return the unknown arguments without the values of `--token`: messages end up in logs."""
+    values = {value for option, value in pairwise(given) if option == "--token"}
+    return [
+        "--token=…" if word.startswith("--token=") else "…" if word in values and word != "--token" else word
+        for word in unknown
+    ]
 
 
 def _help_width() -> int:

@@ -275,7 +275,7 @@ async def _no_refresh() -> None:
 AskAboutOutcome = Callable[[ToolPart, AgentContext, CommandOutcome, str], Awaitable[OutcomeAnswer]]
 
 
-async def _find_no_denial(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+async def _find_no_answer(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
     return None
 
 
@@ -285,17 +285,21 @@ async def _withdraw_nothing(session_id: str, call_id: str) -> None:
 
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
-    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_denial`
-    returns the stored denial of a call, `confirm` asks whether a call may be repeated further, `withdraw` revokes the
-    open questions of a call."""
+    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_answer`
+    returns the stored answer about a call, `confirm` asks whether a call may be repeated further, `withdraw` revokes
+    the open questions of a call."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
     find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
     refresh: Callable[[], Awaitable[None]] = _no_refresh
-    find_denial: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_denial
+    find_answer: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_answer
     confirm: Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]] = ask_no_one
     withdraw: Callable[[str, str], Awaitable[None]] = _withdraw_nothing
+
+
+def ignore_admitted_call(call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
+    """Do nothing: without built-in tools no call needs preparation."""
 
 
 class ApprovalGate:
@@ -306,7 +310,7 @@ class ApprovalGate:
         self,
         checker: PermissionChecker,
         channel: ApprovalChannel,
-        on_admitted: Callable[[ToolPart, Decision, AgentContext], None] = lambda _, __, ___: None,
+        on_admitted: Callable[[ToolPart, Decision, AgentContext, ApprovalVerdict], None] = ignore_admitted_call,
     ) -> None:
         self._checker = checker
         self._channel = channel
@@ -321,7 +325,7 @@ class ApprovalGate:
             return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=reasons.PATH_CHANGED))
         if verdict.allowed:
             self._checker.charge_call(call, decision)
-            self._on_admitted(call, decision, context)
+            self._on_admitted(call, decision, context, verdict)
         return verdict
 
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
@@ -342,7 +346,7 @@ class ApprovalGate:
     ) -> ApprovalVerdict:
         match decision.effect:
             case "allow":
-                return await self._find_denial(call, context) or ApprovalVerdict(_YES)
+                return await self._find_answer(call, context) or ApprovalVerdict(_YES)
             case "deny" if decision.invalid:
                 return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
             case "deny":
@@ -355,11 +359,12 @@ class ApprovalGate:
                     return ApprovalVerdict(_NO, wrong, error.message)
                 return await self._channel.ask(call, tool, context, decision, preview)
 
-    async def _find_denial(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
-        """Returns the denial of a call that was asked about before a restart. A rule that was added since, for example
-        by the answer about another call, does not replace it."""
+    async def _find_answer(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+        """Returns the stored answer about a call that was asked about before a restart. A rule that was added since, for
+        example by the answer about another call, does not replace a denial. A yes decides about a command that would
+        run without a question now and be asked about later: version 0.1 asked before the start."""
         if isinstance(call.state, ToolPending) and call.state.phase == "awaiting_approval":
-            return await self._channel.find_denial(call, context)
+            return await self._channel.find_answer(call, context)
         return None
 
 
@@ -576,18 +581,22 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             caller = caller.caller
         return queue.find_grant(sessions, str(context.workspace))
 
-    async def find_denial(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+    async def find_answer(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
         answered = await queue.find_answer(context.session.id, call.call_id)
-        if answered is None or answered.answer != "denied":
+        if answered is None:
+            await queue.withdraw_start(context.session.id, call.call_id)
             return None
-        return _verdict_for(allowed=_NO, message=answered.words)
+        if answered.answer == "denied":
+            return _verdict_for(allowed=_NO, message=answered.words)
+        is_exact = answered.fingerprint == fingerprint_call(call.tool, call.state.input)
+        return ApprovalVerdict(_YES, by_stored_answer=True) if is_exact else None
 
     return ApprovalChannel(
         ask,
         ask_outcome,
         find_grant,
         queue.refresh_grants,
-        find_denial,
+        find_answer,
         partial(_confirm_by_queue, queue),
         queue.withdraw_call,
     )

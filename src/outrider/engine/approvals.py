@@ -290,13 +290,15 @@ class ApprovalQueue:
         no rule describes what it would cover, and to "session" for data that a session may send. `keep` and `choice`
         answer a question about an outcome. `width` is the id of an offered width. Raises ConfigurationError for an
         unknown one."""
-        outcome: dict[str, Any] = {"keep": keep, "choice": choice} | ({"width": width} if width else {})
+        # A store or server of version 0.1 has no such parameters, so they are passed only if they say something.
+        added: dict[str, Any] = {} if keep is None else {"keep": keep}
+        added |= ({} if choice == "keep" else {"choice": choice}) | ({"width": width} if width else {})
         if approval_id in self._remote:
-            return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **outcome)
+            return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **added)
         if scope in LASTING_SCOPES or width:
             scope = check_scope(await self._find_approval(approval_id), scope, width)
         answer = "allowed" if allow else "denied"
-        approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **outcome)
+        approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **added)
         self._cache_lasting(approval)
         waiting = self._waiting.get(approval_id)
         if waiting is not None:
@@ -326,6 +328,12 @@ class ApprovalQueue:
         """Revoke the open requests of a call, except for the one with this fingerprint."""
         for known in await self._store.approvals(session_id, only_open=True):
             if known.call_id == call_id and known.fingerprint != except_for:
+                self._publish_result(await self._store.answer(known.id, "revoked"))
+
+    async def withdraw_start(self, session_id: str, call_id: str) -> None:
+        """Revoke the open request of a call that now starts without a question; those about its outcome stay."""
+        for known in await self._store.approvals(session_id, only_open=True):
+            if known.call_id == call_id and known.outcome is None:
                 self._publish_result(await self._store.answer(known.id, "revoked"))
 
     async def withdraw(self, question: Approval) -> None:

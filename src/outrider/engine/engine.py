@@ -1,15 +1,14 @@
 """The engine: the entry point of every front end to sessions, agents, models and tools; and its open sessions."""
 
 import asyncio
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import copy_context
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, Unpack, overload
 from weakref import WeakValueDictionary
 
+from outrider._lazy import deprecated_method
 from outrider._sync import CALLBACK_SECONDS
 from outrider.agents.instructions import additional_instructions
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputValidator, as_output_type
@@ -70,8 +69,6 @@ if TYPE_CHECKING:
     from outrider.engine.archive import SessionArchive
     from outrider.engine.titles import TitleGenerator
     from outrider.engine.undo_history import FileChanges
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _create_titles(
@@ -225,18 +222,6 @@ class ResumeKeywords(TypedDict, total=False):
     take_over: bool
     output_validators: OutputValidator | Sequence[OutputValidator] | None
     output_attempts: int
-
-
-def _deprecated_name(name: str, method: Method) -> Method:
-    """Returns the method under an old name, with a warning that names the new one."""
-
-    @wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
-        text = f"Engine.{name} is deprecated, use Engine.{method.__name__}"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return method(*arguments, **options)
-
-    return cast(Method, call)
 
 
 _CREATE_ARGUMENTS = ("title", "mode", "agent", "workspace", "approval", "owner", "metadata")
@@ -578,7 +563,9 @@ class Engine:
         every word of the query; `"a phrase"` and `prefix*` are supported."""
         given = {"query": query, "session_id": session_id, "filter": filter, "limit": limit}
         check_arguments("Engine.search()", given)
-        return await self.store.search(query, session_id=session_id, limit=limit, filter=filter or SessionFilter())
+        if filter is None:  # a store written for version 0.1 has no such parameter
+            return await self.store.search(query, session_id=session_id, limit=limit)
+        return await self.store.search(query, session_id=session_id, limit=limit, filter=filter)
 
     async def delete(self, session_id: str) -> None:
         """Delete a session, the sessions of the agents that it called, and their files. Raises SessionInUseError while
@@ -719,10 +706,10 @@ class Engine:
         await (await self._sessions.open_session(session_id)).journal.update_session(update)
 
     # Names of version 0.1.
-    go_on = _deprecated_name("go_on", resume)
-    put = _deprecated_name("put", enqueue)
-    like = _deprecated_name("like", replace)
-    discreet = _deprecated_name("discreet", redact)
+    go_on = deprecated_method("go_on", resume)
+    put = deprecated_method("put", enqueue)
+    like = deprecated_method("like", replace)
+    discreet = deprecated_method("discreet", redact)
 
 
 def _input_part(content: str | PartBase | Attachment) -> PartBase:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypedDi
 
 import msgspec
 
+from outrider._lazy import warn_of_old_name
 from outrider._sync import describe_exception, describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
@@ -68,15 +69,22 @@ class RunResult(Generic[Out]):
 
     def __init__(
         self,
-        end: TurnEnd,
+        end: TurnEnd | None = None,
         *,
         session: Session,
         usage: Usage | None = None,
         messages: Sequence[AgentMessage] = (),
-        event_log: "Callable[[], EventLog] | None" = None,
+        event_log: "Callable[[], EventLog] | EventLog | None" = None,
         output_type: OutputType | None = None,
         value: Any = msgspec.UNSET,
+        output: Any = None,
+        termination_reason: TerminationReason = "completed",
     ) -> None:
+        """Without `end` the arguments are those of version 0.1: `output` and `termination_reason` (deprecated)."""
+        if end is None:
+            warn_of_old_name("RunResult(output=…, termination_reason=…)", "RunResult(TurnEnd(…))")
+            end = TurnEnd(termination_reason, output if isinstance(output, str) else "")
+            value = msgspec.UNSET if isinstance(output, str) else output
         self.text = end.output
         self.termination_reason: TerminationReason = end.reason
         self.error = end.error
@@ -128,7 +136,8 @@ class RunResult(Generic[Out]):
         """The records of what the agents did."""
         from outrider.tracing.event_log import EventLog  # lazy, as below: front ends do not read them
 
-        return EventLog() if self._event_log is None else self._event_log()
+        made = EventLog() if self._event_log is None else self._event_log
+        return made if isinstance(made, EventLog) else made()
 
     @cached_property
     def trace(self) -> "Trace":

@@ -16,9 +16,16 @@ from outrider._lazy import lazy_pattern
 from outrider._sync import CALLBACK_SECONDS, CallbackRunner, call_user_function, describe_value
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
-from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
+from outrider.agents.run_context import RunContext, discard_output, no_call_wrapper
 from outrider.config.providers import search_path, with_environment_defaults
-from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
+from outrider.engine.approval_gate import (
+    ApprovalChannel,
+    ApprovalGate,
+    ApproveFunction,
+    PermissionChecker,
+    Rules,
+    ignore_admitted_call,
+)
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
 from outrider.errors import CallbackError, ConfigurationError, OutriderError
 from outrider.event_bus import EventBus
@@ -30,7 +37,6 @@ from outrider.models.clients import (
     shared_catalog,
     shared_client,
 )
-from outrider.permissions.modes import Decision
 from outrider.permissions.redaction.redactor import FILTERED_EVENTS, RedactingEventFilter, Redactor
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
@@ -46,7 +52,7 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
-from outrider.types.parts import ModelRef, TextPart, ToolPart
+from outrider.types.parts import ModelRef, TextPart
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import is_positive_number
 
@@ -461,7 +467,9 @@ class EngineRuntime:
             agents=self.spec.agents,
             clients=self._clients_for(session),
             tools={**built_in, **self.spec.tools},
-            gate=ApprovalGate(checker, self._approvals, session_tools.admit_call if session_tools else _ignore_call),
+            gate=ApprovalGate(
+                checker, self._approvals, session_tools.admit_call if session_tools else ignore_admitted_call
+            ),
             pricing=self._pricing,
             budget=self._create_budget(session),
             bus=self._bus,
@@ -639,10 +647,6 @@ def _check_contents(file: Attachment) -> None:
         )
     if file.data is not None and not _BASE64.fullmatch(file.data):
         raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
-
-
-def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:
-    pass
 
 
 def _create_undo_recorder(environment: "ToolEnvironment | None") -> "UndoRecorder | None":

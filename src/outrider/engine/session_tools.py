@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outrider._posix import is_within
-from outrider.agents.run_context import AgentContext
+from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
@@ -461,7 +461,7 @@ class SessionTools:
                 await journal.put_part(TextPart(text, synthetic=True, metadata={MCP_SERVERS: True}), message)
             await journal.put_message(message)
 
-    def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext) -> None:
+    def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
         """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
         changed MCP tool is accepted. Called in the task of the call."""
         tool = self.tools.get(call.tool, call.tool)
@@ -482,7 +482,7 @@ class SessionTools:
             registries = PackageRegistries(self._workspace, self._environment.home, self._command_environment)
             plan = CommandPlan(
                 confinement,
-                keeps=decision.rule is not None or decision.effect == "ask",
+                keeps=decision.rule is not None or decision.effect == "ask" or verdict.by_stored_answer,
                 predicted=predict_effect(command, workspace=self._workspace, folder=folder, registries=registries)
                 if asks_first
                 else None,
@@ -491,6 +491,9 @@ class SessionTools:
                 wanted=find_wanted_hosts(command),
                 prints_remote=prints_remote_text(command),
             )
+            asks = MODE_TABLE[context.effective_mode].outcomes == "ask" and self.owner_limits is None
+            if plan.predicted is not None and verdict.by_stored_answer and asks and decision.flow is None:
+                plan = plan.allow_effect(plan.predicted)
             self.commands.plan_call(call.call_id, plan)
         if declaration_of(tool).kind == "network" and self._may_reach_machine(call, tool, decision, context):
             self._approved_fetches.add(call.call_id)

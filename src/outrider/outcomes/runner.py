@@ -152,6 +152,14 @@ class CommandPlan(msgspec.Struct, frozen=True):
         """Whether the user has granted this command more than the default."""
         return self.hosts is not None or bool(self.writable)
 
+    def allow_effect(self, effect: PredictedEffect, *, outside: bool = False) -> "CommandPlan":
+        """Returns how the command runs after a yes to what it will probably do."""
+        if effect.outside or outside:
+            return CommandPlan("none", prints_remote=self.prints_remote)
+        keeps, hosts = self.keeps or effect.keeps, dict.fromkeys((*effect.hosts, *self.open_hosts))
+        known = tuple(hosts) if effect.hosts else ()
+        return msgspec.structs.replace(self, keeps=keeps, hosts=known, predicted=None, wanted=())
+
 
 FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
 """Returns the rules that apply to a call: what its command may write and reach without a question."""
@@ -390,15 +398,7 @@ class SandboxedCommands:
         if not answer.allowed:
             why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
             raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
-        if effect.outside or answer.choice == "outside":
-            return CommandPlan("none", prints_remote=plan.prints_remote)
-        return CommandPlan(
-            keeps=plan.keeps or effect.keeps,
-            hosts=tuple(dict.fromkeys((*effect.hosts, *plan.open_hosts))) if effect.hosts else (),
-            flow=plan.flow,
-            open_hosts=plan.open_hosts,
-            prints_remote=plan.prints_remote,
-        )
+        return plan.allow_effect(effect, outside=answer.choice == "outside")
 
     def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
         """Returns what a command was denied. One that has lost its network may not say so in its output: `curl -s`."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
+from outrider._lazy import warn_of_old_name
 from outrider.permissions.redaction.terminal import escape_control_characters
 from outrider.presentation.formats import escape_line
 from outrider.types.parts import Tokens
@@ -198,6 +199,12 @@ class Span:
         """The input of a tool call."""
         given = self.details.get("input")
         return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Deprecated name of `tool_input`."""
+        warn_of_old_name("Span.given", "Span.tool_input")
+        return self.tool_input
 
     def walk(self) -> Iterator[tuple[int, "Span"]]:
         """Yields this span and its descendants with their depth, parents first; without recursion, so at any depth."""

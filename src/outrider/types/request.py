@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 
 import msgspec
 
+from outrider._lazy import warn_of_old_name
 from outrider.errors import ConfigurationError
 from outrider.types.events import Event
 from outrider.types.messages import Message, Role
@@ -74,8 +75,14 @@ class Prompt(Sequence[ModelMessage]):
             self._sent = (self._sent[1], len(self._messages))
         return self._sent[0]
 
-    def opening(self, inputs_key: object, write: Callable[[], bytes]) -> bytes:
-        """Returns the bytes before the messages, cached as long as `inputs_key` is equal."""
+    def opening(
+        self, inputs_key: object = None, write: Callable[[], bytes] = bytes, *, made_of: object = None
+    ) -> bytes:
+        """Returns the bytes before the messages, cached as long as `inputs_key` is equal; `made_of` is its deprecated
+        name."""
+        if made_of is not None:
+            warn_of_old_name("Prompt.opening(made_of=…)", "inputs_key")
+            inputs_key = made_of
         known = self._opening
         if known is None or known[0] != inputs_key:
             self._opening = known = (inputs_key, write())

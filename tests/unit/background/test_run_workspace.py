@@ -2,8 +2,10 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
@@ -68,6 +70,41 @@ async def test_a_run_that_continues_with_a_worker_whose_folders_are_others_takes
     assert await ground.finish_workspace("run-1", JOB, owned) == WorktreeChanges()
     listed = run_git(tmp_path / "repo", "worktree", "list", "--porcelain")
     assert listed.count("worktree ") == 1
+
+
+@pytest.mark.parametrize("how", [shutil.move, shutil.copytree])
+async def test_a_run_whose_data_folder_was_moved_keeps_its_worktree(how: Any, store: MemoryStore, tmp_path: Path):
+    await RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "a"))).prepare_workspace("run-1", JOB)
+    first = stored_worktree(await store.get("run-1"))
+    assert first is not None
+    Path(first.path, "begun.txt").write_text("begun\n")
+    how(tmp_path / "a", tmp_path / "b")
+    ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "b")))
+    folder = await ground.prepare_workspace("run-1", JOB)
+    second = stored_worktree(await store.get("run-1"))
+    assert second is not None
+    assert folder == second.path == first.path.replace(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (second.own, second.branch) == (first.own, first.branch)
+    (item,) = await store.inbox("run-1")
+    assert item.message.get_text_content() == f"The worktree of this run was moved, with its files, to {folder}."
+    assert await ground.prepare_workspace("run-1", JOB) == folder
+    changes = await ground.finish_workspace("run-1", JOB, owned)
+    assert changes is not None
+    assert "begun.txt" in changes.stat
+
+
+async def test_a_folder_of_another_run_is_not_adopted(store: MemoryStore, tmp_path: Path):
+    await RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "a"))).prepare_workspace("run-1", JOB)
+    first = stored_worktree(await store.get("run-1"))
+    assert first is not None
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    others = WorktreeManager(folders_in(tmp_path / "b"))
+    assert others.adopt_worktree("run-1", replace(first, branch="outrider/other/branch")) is None
+    assert others.adopt_worktree("run-1", replace(first, own=str(tmp_path / "elsewhere"))) is None
+    moved = others.adopt_worktree("run-1", first)
+    assert moved is not None
+    Path(moved.path, ".git").write_text(f"gitdir: {tmp_path / 'repo' / '.git'}\n")
+    assert others.adopt_worktree("run-1", moved) is None
 
 
 async def test_a_run_without_changes_leaves_no_worktree(store: MemoryStore, tmp_path: Path):

@@ -17,6 +17,7 @@ from outrider.cli.commands.jobs_common import (
     match_count_text,
     print_run_table,
     print_runs,
+    reject_old_worker,
     run_with_jobs,
     warn_without_worker,
 )
@@ -138,6 +139,7 @@ def schedule_run(arguments: Namespace) -> int:
     async def create_schedule(jobs: "JobClient") -> "Schedule":
         from outrider.background.jobs import QueuePlacement
 
+        await reject_old_worker(jobs, arguments)
         user = choose_user(arguments, settings)
         placement = QueuePlacement(queue=arguments.queue, user=user, priority=arguments.priority)
         options = build_job_options(arguments, settings, placement=placement)
@@ -224,6 +226,7 @@ def submit_run(arguments: Namespace) -> int:
     settings, run_id = settings_from_arguments(arguments), new_id()
 
     async def submit_prompt(jobs: "JobClient") -> "Run":
+        await reject_old_worker(jobs, arguments)
         options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs, settings))
         options["run_id"] = run_id
         run = await jobs.submit_run(arguments.prompt, **options)

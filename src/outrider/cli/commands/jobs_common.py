@@ -16,8 +16,10 @@ from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError, StoreUnavailableError
 from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
 from outrider.types.ids import now_ms
+from outrider.types.tool_declaration import parse_rule
 
 if TYPE_CHECKING:
+    from outrider.background.heartbeat import WorkerInfo
     from outrider.background.jobs import JobClient
     from outrider.background.records import Run, RunOutcome
 
@@ -83,6 +85,43 @@ async def warn_without_worker(jobs: "JobClient", runs: "Sequence[Run]") -> None:
     """Warn if runs are queued and no worker is running."""
     if await jobs.unattended_runs(runs):
         Console().print_stderr(NO_SHARED_WORKER_MESSAGE if jobs.is_shared else NO_WORKER_MESSAGE, "yellow")
+
+
+_OLD_WORKER = """\
+A worker of version 0.1 is running (process {pid} on {host}). It {effect}. Stop it, or start one of this version: \
+outrider worker --restart"""
+_FIRST_HEARTBEAT_SECONDS = 2.5  # a worker that has just started has not reported its version yet
+
+
+async def reject_old_worker(
+    jobs: "JobClient", arguments: Namespace, *, start_seconds: float = _FIRST_HEARTBEAT_SECONDS
+) -> None:
+    """Raise ConfigurationError if a living worker of version 0.1 would apply weaker rules than the arguments name, or
+    could not read them. Warn if it would ignore other arguments. A newer worker may take `start_seconds` to report its
+    version."""
+    if arguments.attach:
+        return
+    strict = ["--deny"] * bool(arguments.deny) + ["--ask"] * bool(arguments.ask)
+    strict += [f"--allow {text!r}" for text in arguments.allow if parse_rule(text).right]
+    ignored = [f"--{name}" for name in ("approval", "effort") if getattr(arguments, name, None)]
+    if not (strict or ignored) or (worker := await _find_old_worker(jobs, start_seconds)) is None:
+        return
+    effect = f"would apply {', '.join(strict)} in part or not at all, so nothing was submitted"
+    if not strict:
+        effect = f"ignores {', '.join(ignored)} if it executes the run"
+    text = _OLD_WORKER.format(pid=worker.owner.pid, host=worker.owner.host, effect=effect)
+    if strict:
+        raise ConfigurationError(text)
+    Console().print_stderr(text, "yellow")
+
+
+async def _find_old_worker(jobs: "JobClient", start_seconds: float) -> "WorkerInfo | None":
+    deadline = monotonic() + start_seconds
+    while True:
+        found = next((worker for worker in await jobs.list_workers() if worker.is_version_0_1), None)
+        if found is None or monotonic() > deadline:
+            return found
+        await asyncio.sleep(0.25)
 
 
 def format_usage(outcome: "RunOutcome") -> str:

@@ -249,7 +249,11 @@ def _open_database(path: Path, file_system: FileSystemType) -> tuple[str, ...]:
         _reject_foreign_database(db, path)
         _set_journal(db, path, journal_mode(path, file_system))
         backup = migrate_schema(db, path)
-    return (f"the store was migrated to a newer schema version; a backup of the old one is {backup}",) if backup else ()
+    if backup is None:
+        return ()
+    notice = f"{path} was migrated; older versions cannot open it any more. A backup for them: {backup}"
+    _log.warning(notice)
+    return (notice,)
 
 
 def _reject_foreign_database(db: sqlite3.Connection, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Injected instructions: a model that obeys them cannot send anything unasked, and ordinary work asks as before."""
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from outrider import Rules
+from outrider.sessions.records import SessionTranscript, StoredSession
+from outrider.types.ids import new_id
 from outrider.types.origins import EgressBudget
 from outrider.types.tool_state import ToolError
 from tests.fixtures.cases import for_each
@@ -150,11 +153,12 @@ async def _count_questions(world: World) -> list[tuple[str, int]]:
 
 
 def test_the_page_and_shared_files_load_no_remote_images():
-    from outrider.presentation import share_page
+    from outrider.presentation.share_page import render_share_page
     from outrider.server import auth
 
-    for module in (auth, share_page):
-        source = Path(str(module.__file__)).read_text(encoding="utf-8")
-        images = [line for line in source.splitlines() if "img-src" in line]
+    session = StoredSession(id=new_id(), agent="a", workspace_directory="/w")
+    shared = render_share_page(SessionTranscript(session, []))
+    for text in (Path(str(auth.__file__)).read_text(encoding="utf-8"), shared):
+        images = re.findall(r"img-src ([^;\n]*)", text)
         assert images
-        assert not any("http" in line.partition("img-src")[2].partition(";")[0] for line in images)
+        assert not any("http" in sources or "*" in sources for sources in images)

@@ -44,6 +44,7 @@ from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
 from outrider.types.ids import is_id, new_id, now_ms
 from outrider.types.messages import Message
+from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
@@ -79,6 +80,7 @@ class JobOptions(TypedDict, total=False):
     output_schema: dict[str, Any] | None
     owner: str
     metadata: dict[str, Any]
+    approval: ApprovalLevel
 
 
 class JobClient:
@@ -112,6 +114,7 @@ class JobClient:
             title=first_line_title(Message("user", [TextPart(prompt)])),  # else the worker stores it: one more write
             owner=order.get("owner") or placement.user,
             metadata=check_metadata(order.get("metadata")),
+            approval=order.get("approval", "ask"),
         )
         await self._store_session(session, prompt)
         options = EnqueueOptions(

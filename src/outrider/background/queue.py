@@ -140,6 +140,7 @@ class RunQueue:
         self.paused_providers: set[str] = set()  # at the last look at the queue
         self._entries = f"{database.table_prefix}entries"
         self._line_table = f"{database.table_prefix}line"
+        self._reports_table = f"{database.table_prefix}reports"
         self._turns_table = f"{database.table_prefix}turns"
         self._breakers = f"{database.table_prefix}breakers"
 
@@ -272,8 +273,11 @@ class RunQueue:
     def reopen_run(self, run: Run, *, force: bool = False, canceled: bool = False) -> None:
         """Queues a run again whose workflow was rewound, or is about to be `canceled`, so that a worker ends its open
         calls. Without `force` it changes only a released run. A run that version 0.1 ended has no entry, so this
-        inserts one."""
+        inserts one. The report of a retried run is deleted in the same transaction: its last worker may have stored it
+        a moment ago, and stores none afterwards."""
         with self._engine.begin() as db:
+            if force and not canceled:
+                db.execute(sql_text(f"DELETE FROM {self._reports_table} WHERE id = :id"), {"id": run.id})
             if force:
                 db.execute(sql_text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
             statement = sql_text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")

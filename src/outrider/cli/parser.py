@@ -136,7 +136,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _hide_tokens(unknown: Sequence[str], given: Sequence[str]) -> list[str]:
-    """Return the unknown arguments without the values of `--token`: messages end up in logs."""
+    """Returns the unknown arguments without the values of `--token`: messages end up in logs."""
     values = {value for option, value in pairwise(given) if option == "--token"}
     return [
         "--token=…" if word.startswith("--token=") else "…" if word in values and word != "--token" else word

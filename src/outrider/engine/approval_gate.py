@@ -360,9 +360,9 @@ class ApprovalGate:
                 return await self._channel.ask(call, tool, context, decision, preview)
 
     async def _find_answer(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
-        """Returns the stored answer about a call that was asked about before a restart. A rule that was added since, for
-        example by the answer about another call, does not replace a denial. A yes decides about a command that would
-        run without a question now and be asked about later: version 0.1 asked before the start."""
+        """Returns the stored answer about a call that was asked about before a restart. A rule that was added since,
+        for example by the answer about another call, does not replace a denial. A yes decides about a command that
+        would run without a question now and be asked about later: version 0.1 asked before the start."""
         if isinstance(call.state, ToolPending) and call.state.phase == "awaiting_approval":
             return await self._channel.find_answer(call, context)
         return None

@@ -20,7 +20,8 @@ async def test_a_run_that_no_worker_has_yet_is_submitted_found_again_and_cancele
         async with Background(engine, database, works=False) as background:
             with pytest.raises(ConfigurationError, match="must be a UUID"):
                 await engine.submit("look around", workspace=str(tmp_path), run_id="nightly")
-            handle = await engine.submit("look around", workspace=str(tmp_path))
+            handle = await engine.submit("look around", workspace=str(tmp_path), mode="agent", approval="edits")
+            assert (await engine.store.get(handle.id)).approval == "edits"
             again = background.run(handle.id)
             assert (await again.show()).state == "queued"
             await handle.cancel()

@@ -19,6 +19,7 @@ from outrider.cli.commands.jobs_common import (
     print_runs,
     reject_old_worker,
     run_with_jobs,
+    warn_about_ignored_level,
     warn_without_worker,
 )
 from outrider.cli.commands.jobs_follow import follow_run
@@ -147,6 +148,8 @@ def schedule_run(arguments: Namespace) -> int:
 
     schedule = run_with_jobs(arguments, create_schedule)
     warn_about_ask_rules(arguments)
+    if arguments.approval:
+        warn_about_ignored_level("Runs of a schedule")
     ensure_worker_running(arguments, settings)
     return _print_schedules(arguments, [schedule])
 
@@ -229,6 +232,8 @@ def submit_run(arguments: Namespace) -> int:
         await reject_old_worker(jobs, arguments)
         options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs, settings))
         options["run_id"] = run_id
+        if arguments.approval and not arguments.attach:
+            options["approval"] = arguments.approval
         run = await jobs.submit_run(arguments.prompt, **options)
         await warn_without_worker(jobs, [run])
         return run
@@ -236,6 +241,8 @@ def submit_run(arguments: Namespace) -> int:
     run = run_with_jobs(arguments, submit_prompt, is_repeatable=True)  # the same id submits a run only once
     if not arguments.attach:
         warn_about_uncommitted_changes(arguments, settings)
+    elif arguments.approval:
+        warn_about_ignored_level("Runs submitted to a server")
     warn_about_ask_rules(arguments)
     ensure_worker_running(arguments, settings)
     if arguments.wait:

@@ -24,7 +24,7 @@ class Left:
         self.database = database
         self.jobs = jobs
         self.run_id = run_id
-        self.leavings = OrphanedRunFinder(database, jobs._client)  # pyright: ignore[reportPrivateUsage]
+        self.orphans = OrphanedRunFinder(database, jobs._client)  # pyright: ignore[reportPrivateUsage]
 
     def started_by(self, worker: str | None) -> None:
         with self.database.engine.begin() as db:
@@ -32,7 +32,7 @@ class Left:
             db.execute(sa.text(statement), {"worker": worker or ""})
 
     def recovered_by(self, by: str, *, living: tuple[str, ...] = (), carried: tuple[str, ...] = ()) -> list[str]:
-        return [one.run_id for one in self.leavings.claim_orphans(by, living, carried)]
+        return [one.run_id for one in self.orphans.claim_orphans(by, living, carried)]
 
 
 @pytest.fixture

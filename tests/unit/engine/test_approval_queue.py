@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.engine import approvals as desk_module
+from outrider.engine import approvals
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals, lasting_approvals
 from outrider.event_bus import EventBus
 from outrider.permissions.redaction.redactor import Redactor
@@ -139,7 +139,7 @@ async def test_lasting_answers_are_listed_and_can_be_revoked(asked: Asked):
 
 
 async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(approvals, "REFRESH_SECONDS", 0.0)
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     (found,) = await lasting_approvals(asked.store)
     await asked.inner.answer(found.id, "revoked")
@@ -147,7 +147,7 @@ async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, 
 
 
 async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(approvals, "POLL_SECONDS", 0.01)
     waiting = asyncio.create_task(asked.queue.ask(asked.question("shell", command="make test"), "agent"))
     await asked.next_question()
     (question,) = await asked.inner.approvals(only_open=True)

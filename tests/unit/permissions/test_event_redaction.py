@@ -50,8 +50,8 @@ def delta(text: str, part: str = "p") -> PartDeltaEvent:
     return PartDeltaEvent(message_id="m", part_id=part, delta=text, session_id="s")
 
 
-def published_by(teller: RedactingEventFilter, events: Iterable[Event]) -> list[Event]:
-    return [received for event in events for received in teller(event)]
+def published_by(event_filter: RedactingEventFilter, events: Iterable[Event]) -> list[Event]:
+    return [received for event in events for received in event_filter(event)]
 
 
 def put_together(events: Iterable[Event]) -> str:
@@ -68,8 +68,8 @@ def test_a_secret_in_pieces_is_hidden_and_everything_else_is_reported(secret: st
     dice = random.Random(secret)
     for context in CONTEXTS:
         text = "some words before it " + context.format(secret) + " and more words after it."
-        teller = RedactingEventFilter(Redactor([KNOWN]))
-        received = put_together(published_by(teller, [*map(delta, pieces(text, dice)), ended()]))
+        event_filter = RedactingEventFilter(Redactor([KNOWN]))
+        received = put_together(published_by(event_filter, [*map(delta, pieces(text, dice)), ended()]))
         private = secret.rpartition(":")[2]
         assert not any(private[at : at + 12] in received for at in range(len(private) - 11)), (context, received)
         assert HIDDEN_SECRET in received
@@ -91,8 +91,8 @@ def test_a_secret_in_pieces_is_hidden_and_everything_else_is_reported(secret: st
 def test_text_without_a_secret_is_reported_as_it_is_however_it_is_cut(text: str):
     dice = random.Random(text)
     for _ in range(10):
-        teller = RedactingEventFilter(Redactor([KNOWN]))
-        assert put_together(published_by(teller, [*map(delta, pieces(text, dice)), ended()])) == text
+        event_filter = RedactingEventFilter(Redactor([KNOWN]))
+        assert put_together(published_by(event_filter, [*map(delta, pieces(text, dice)), ended()])) == text
 
 
 def test_a_long_word_in_pieces_is_searched_a_few_times_only():
@@ -113,16 +113,18 @@ def test_a_long_word_in_pieces_is_searched_a_few_times_only():
 
 
 def test_plain_pieces_are_not_held_back():
-    teller = RedactingEventFilter(Redactor([KNOWN]))
+    event_filter = RedactingEventFilter(Redactor([KNOWN]))
     for word in ("Plain", " words", " leave", " at", " once."):
-        assert [event.delta for event in teller(delta(word)) if isinstance(event, PartDeltaEvent)] == [word]
+        assert [event.delta for event in event_filter(delta(word)) if isinstance(event, PartDeltaEvent)] == [word]
 
 
 def test_each_stream_has_a_separate_text():
-    teller = RedactingEventFilter(Redactor())
+    event_filter = RedactingEventFilter(Redactor())
     events = [delta("ghp_abcdef", "one"), delta("ghp_ghijkl", "two"), delta(" x", "one"), delta(" y", "two")]
     received = [
-        (event.part_id, event.delta) for event in published_by(teller, events) if isinstance(event, PartDeltaEvent)
+        (event.part_id, event.delta)
+        for event in published_by(event_filter, events)
+        if isinstance(event, PartDeltaEvent)
     ]
     assert received == [("one", "ghp_abcdef x"), ("two", "ghp_ghijkl y")]
 
@@ -153,35 +155,35 @@ def test_each_stream_has_a_separate_text():
     ],
 )
 def test_what_was_held_back_follows_before_the_end(piece, end: Event):
-    teller = RedactingEventFilter(Redactor())
-    assert published_by(teller, [piece("a ghp_")]) != []
-    *rest, last = published_by(teller, [piece("short"), end])
+    event_filter = RedactingEventFilter(Redactor())
+    assert published_by(event_filter, [piece("a ghp_")]) != []
+    *rest, last = published_by(event_filter, [piece("short"), end])
     assert last == end
     assert [getattr(event, "delta", "") or getattr(event, "output", "") for event in rest] == ["ghp_short"]
-    assert published_by(teller, [end]) == [end]
+    assert published_by(event_filter, [end]) == [end]
 
 
 def test_a_stream_that_never_ends_is_not_held_for_ever():
-    teller = RedactingEventFilter(Redactor())
-    received = put_together(published_by(teller, [delta("ab" * 100) for _ in range(200)]))
+    event_filter = RedactingEventFilter(Redactor())
+    received = put_together(published_by(event_filter, [delta("ab" * 100) for _ in range(200)]))
     assert len(received) > 20_000
 
 
 def test_the_streams_that_are_remembered_are_bounded():
-    teller = RedactingEventFilter(Redactor())
+    event_filter = RedactingEventFilter(Redactor())
     for number in range(5_000):
-        published_by(teller, [delta("ghp_", f"part {number}")])
-    assert len(teller._streams) <= 4_096
+        published_by(event_filter, [delta("ghp_", f"part {number}")])
+    assert len(event_filter._streams) <= 4_096
 
 
 def test_whole_values_are_redacted():
-    teller = RedactingEventFilter(Redactor([KNOWN]))
-    (event,) = teller(ErrorEvent(error_type="E", message=f"no: {KNOWN}", session_id="s"))
+    event_filter = RedactingEventFilter(Redactor([KNOWN]))
+    (event,) = event_filter(ErrorEvent(error_type="E", message=f"no: {KNOWN}", session_id="s"))
     assert event == ErrorEvent(
         error_type="E", message=f"no: {HIDDEN_SECRET}", session_id="s", timestamp=event.timestamp
     )
     same = ErrorEvent(error_type="E", message="nothing", session_id="s")
-    assert next(iter(teller(same))) is same
+    assert next(iter(event_filter(same))) is same
 
 
 def test_a_bus_states_through_it_until_that_is_ended():
@@ -229,13 +231,13 @@ def test_an_event_that_cannot_be_made_safe_is_not_published_and_affects_no_other
 
 
 def test_many_threads_may_publish_at_once():
-    teller = RedactingEventFilter(Redactor([KNOWN]))
+    event_filter = RedactingEventFilter(Redactor([KNOWN]))
     received: dict[int, str] = {}
 
     def publish_one(number: int) -> None:
         text = f"thread {number} says {KNOWN} and that is all" * 20
         events = [delta(char, f"p{number}") for char in text]
-        received[number] = put_together(published_by(teller, [*events, ended(f"p{number}")]))
+        received[number] = put_together(published_by(event_filter, [*events, ended(f"p{number}")]))
 
     threads = [threading.Thread(target=publish_one, args=(number,)) for number in range(8)]
     for thread in threads:

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.errors import StoreUnavailableError
 from outrider.sessions.database_files import file_system_type
-from outrider.sessions.sqlite import writer as pen
+from outrider.sessions.sqlite import writer as writer_module
 from outrider.sessions.sqlite.recovery import open_file
 from outrider.sessions.sqlite.writer import DatabaseWriter
 
@@ -37,7 +37,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     disk, path = Disk(), tmp_path / "sessions.db"
-    monkeypatch.setattr(pen, "_sync", disk.sync)
+    monkeypatch.setattr(writer_module, "_sync", disk.sync)
     open_file(path, file_system_type)
     writer = DatabaseWriter(path, lambda _: None)
     try:
@@ -55,7 +55,7 @@ async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path:
 
 async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     disk, path = Disk(), tmp_path / "sessions.db"
-    monkeypatch.setattr(pen, "_sync", disk.sync)
+    monkeypatch.setattr(writer_module, "_sync", disk.sync)
     open_file(path, file_system_type)
     writer, other = DatabaseWriter(path, lambda _: None), DatabaseWriter(path, lambda _: None)
     try:
@@ -82,7 +82,7 @@ async def test_a_commit_that_does_not_reach_the_disk_is_an_error(tmp_path: Path,
 
     try:
         with monkeypatch.context() as broken:
-            broken.setattr(pen, "_sync", fail)
+            broken.setattr(writer_module, "_sync", fail)
             with pytest.raises(StoreUnavailableError):
                 await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True)
             with pytest.raises(StoreUnavailableError):

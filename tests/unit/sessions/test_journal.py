@@ -76,8 +76,8 @@ async def test_a_change_is_preserved_before_it_is_applied_and_applied_before_it_
         seen: list[tuple[int, bool]] = []
 
         def look(event: PartUpdatedEvent) -> None:
-            shelf = store._sessions[journal.session.id]
-            stored = any(part.id in shelf.parts[event.part.message_id] for part in [event.part])
+            stored_session = store._sessions[journal.session.id]
+            stored = any(part.id in stored_session.parts[event.part.message_id] for part in [event.part])
             seen.append((event.seq or 0, stored and journal.session.messages[0].parts[-1] is event.part))
 
         bus.subscribe(PartUpdatedEvent, look)

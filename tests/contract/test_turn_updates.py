@@ -30,6 +30,7 @@ from outrider.types.events import (
     LLMRequestEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    is_standard_event,
 )
 from outrider.types.messages import Message
 from outrider.types.parts import WITHDRAWN, TextPart, ToolPart
@@ -221,6 +222,17 @@ async def test_what_is_missing_of_a_text_is_sent_at_its_end(read: Callable[..., 
     assert await read([*cut_off(), complete]) == TEXT.text
     if read is editor_text:
         assert await read([*cut_off(), DeltasDroppedEvent(count=1), lost_delta()[2], complete]) == TEXT.text
+
+
+class ShownDelta(PartDeltaEvent, frozen=True, tag="ShownDelta"):
+    """A program's subclass of an event of ours."""
+
+
+def test_a_subclass_of_an_event_is_read_like_its_base():
+    shown = ShownDelta(session_id=SESSION, message_id=ANSWER, part_id="p", delta="hi")
+    assert is_standard_event(shown)
+    assert [*StreamTranslator().translate_event(shown)]
+    assert not is_standard_event(DeployedEvent())
 
 
 @for_each("cls", [*EVENT_TYPES.values(), DeployedEvent])

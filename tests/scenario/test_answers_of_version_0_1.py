@@ -79,15 +79,34 @@ async def test_a_stored_yes_is_not_asked_again(by: str, tmp_path, sandbox):
     assert not old.questions
 
 
-async def test_a_stored_yes_allows_what_the_command_will_probably_do(tmp_path, sandbox):
+async def test_a_stored_yes_allows_nothing_that_its_question_did_not_name(tmp_path, sandbox):
+    """The network: a file of the workspace can decide which host a command connects to."""
     command = {"command": "git push https://git.example.invalid/x main; echo pushed >> notes.txt"}
     old = OldSession(tmp_path, sandbox, command)
     session_id, question = await old.write(command)
     await old.store.answer(question, "allowed")
     async with old.engine:
-        await old.end(session_id)
-    assert old.notes.read_text() == "pushed\n"
-    assert not old.questions
+        turn = asyncio.create_task(old.end(session_id))
+        async with asyncio.timeout(SECONDS):
+            while not old.questions:
+                await asyncio.sleep(0.01)
+        await old.engine.answer(old.questions[0].approval_id, allow=False)
+        await turn
+    assert old.notes.read_text() == ""
+
+
+async def test_a_denial_counts_beside_an_approval_of_the_same_call(tmp_path, sandbox):
+    old = OldSession(tmp_path, sandbox)
+    session_id, question = await old.write()
+    await old.store.answer(question, "allowed")
+    other = await old.store.ask(
+        Approval(session_id=session_id, call_id="call-1", tool="shell", input={"command": "ls"}, fingerprint="other")
+    )
+    await old.store.answer(other.id, "denied")
+    async with old.engine:
+        part = await old.end(session_id)
+    assert isinstance(part.state, ToolError)
+    assert old.notes.read_text() == ""
 
 
 async def test_a_yes_to_another_input_decides_nothing(tmp_path, sandbox):

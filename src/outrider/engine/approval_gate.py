@@ -582,14 +582,14 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         return queue.find_grant(sessions, str(context.workspace))
 
     async def find_answer(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
-        answered = await queue.find_answer(context.session.id, call.call_id)
+        fingerprint = fingerprint_call(call.tool, call.state.input)
+        answered = await queue.find_answer(context.session.id, call.call_id, fingerprint)
         if answered is None:
             await queue.withdraw_start(context.session.id, call.call_id)
             return None
         if answered.answer == "denied":
             return _verdict_for(allowed=_NO, message=answered.words)
-        is_exact = answered.fingerprint == fingerprint_call(call.tool, call.state.input)
-        return ApprovalVerdict(_YES, by_stored_answer=True) if is_exact else None
+        return ApprovalVerdict(_YES, by_stored_answer=True)
 
     return ApprovalChannel(
         ask,

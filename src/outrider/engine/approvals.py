@@ -305,12 +305,14 @@ class ApprovalQueue:
             waiting.set()
         return approval
 
-    async def find_answer(self, session_id: str, call_id: str) -> Approval | None:
-        """Returns the answered request of a call that was asked about before it started, None if there is none."""
-        for known in await self._store.approvals(session_id):
-            if known.call_id == call_id and known.outcome is None and known.answer in ("allowed", "denied"):
-                return known
-        return None
+    async def find_answer(self, session_id: str, call_id: str, fingerprint: str) -> Approval | None:
+        """Returns the answered request of a call that was asked about before it started: a denial of the call, else the
+        approval of exactly this input. None if there is neither."""
+        approvals = await self._store.approvals(session_id)
+        asked = [known for known in approvals if known.call_id == call_id and known.outcome is None]
+        denials = (known for known in asked if known.answer == "denied")
+        exact = (known for known in asked if known.answer == "allowed" and known.fingerprint == fingerprint)
+        return next(denials, None) or next(exact, None)
 
     async def open_approvals(self, session_id: str | None = None) -> list[Approval]:
         """Returns unanswered requests, including those of agents on other servers."""

@@ -491,10 +491,6 @@ class SessionTools:
                 wanted=find_wanted_hosts(command),
                 prints_remote=prints_remote_text(command),
             )
-            asks = MODE_TABLE[context.effective_mode].outcomes == "ask" and self.owner_limits is None
-            effect = plan.predicted if verdict.by_stored_answer and asks and decision.flow is None else None
-            if effect is not None and not effect.outside:  # the stored question did not name the sandbox
-                plan = plan.allow_effect(effect)
             self.commands.plan_call(call.call_id, plan)
         if declaration_of(tool).kind == "network" and self._may_reach_machine(call, tool, decision, context):
             self._approved_fetches.add(call.call_id)

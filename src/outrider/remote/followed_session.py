@@ -270,6 +270,9 @@ class SessionFollower:
                 await self._follow_feed(remote)
         except OutriderError as error:
             self._publish_error(remote.session.id, type(error).__name__, error.message)
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
+            text = f"the server sent data that this version cannot read: {error}"
+            self._publish_error(remote.session.id, type(error).__name__, text)
         finally:
             remote.is_closed = True
             remote.notify_waiters()

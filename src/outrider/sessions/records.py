@@ -252,9 +252,13 @@ _CHANGE_TYPES: dict[str, type[Change]] = {str(cls.__struct_config__.tag): cls fo
 def decode_change(value: dict[str, Any]) -> Change | None:
     """Decodes a change that another process has encoded; None for a kind that is unknown here. Raises ValueError for
     wrong data."""
-    cls = _CHANGE_TYPES.get(value["type"])
+    cls = _CHANGE_TYPES.get(str(value["type"]))
     if cls is None or cls is PartChange:
         return PartChange(value["seq"], load_part(value["part"]), draft=value["draft"]) if cls else None
+    if cls is DamagedChange:  # a newer server may report a kind of row that is unknown here
+        row = value["row"]
+        names = (str(row.get(name, "")) for name in ("kind", "id", "message_id", "error"))
+        return DamagedChange(value["seq"], DamagedRow(*cast(Any, names), raw=b""))
     return msgspec.convert(value, cls)
 
 

@@ -416,10 +416,11 @@ EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for c
 
 def is_standard_event(event: Event) -> TypeGuard[StandardEvent]:
     """Returns False for an event class that a program has added."""
-    return type(event) in _STANDARD
+    return type(event) in _STANDARD or isinstance(event, _STANDARD_CLASSES)
 
 
-_STANDARD = frozenset(EVENT_TYPES.values())
+_STANDARD_CLASSES = tuple(EVENT_TYPES.values())
+_STANDARD = frozenset(_STANDARD_CLASSES)
 
 
 def event_from_dict(value: dict[str, Any]) -> Event:

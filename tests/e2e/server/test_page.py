@@ -202,8 +202,8 @@ async def test_what_the_page_does_not_know_is_shown_all_the_same(tmp_path):
         note = page.locator("#conversation .note").get_by_text("deployed")
         async with asyncio.timeout(30):
             while not await note.count():  # the page may not listen yet, and nothing stores this event
-                for _ in range(2):
-                    client.engine.bus.publish(DeployedEvent(session_id=session_id))
+                client.engine.bus.publish(DeployedEvent(session_id=session_id))
+                client.engine.bus.publish(DeployedEvent(session_id=session_id))
                 await asyncio.sleep(0.1)
         assert await page.locator("#conversation .note").count() == 1
         await client.engine.prompt(session_id, "hi")

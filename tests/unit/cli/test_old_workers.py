@@ -40,7 +40,9 @@ async def check(*lists: list[WorkerInfo], **given: Any) -> None:
     "given", [{"deny": ["shell(rm *)"]}, {"ask": ["web_fetch"]}, {"allow": ["shell", "may write docs"]}], ids=str
 )
 async def test_weaker_rules_are_refused_with_the_remedy(given: Any):
-    with pytest.raises(ConfigurationError, match=r"version 0\.1 is running .*nothing was submitted.*worker --restart"):
+    with pytest.raises(
+        ConfigurationError, match=r"version 0\.1 is registered .*nothing was submitted.*worker --restart"
+    ):
         await check([OLD], **given)
 
 

@@ -88,6 +88,17 @@ async def test_a_damaged_row_of_the_server_is_reported_as_everywhere():
     assert followed.seq == 7
 
 
+async def test_a_damaged_row_of_a_kind_that_only_a_newer_server_knows_is_reported():
+    sent = {
+        "type": "damaged",
+        "seq": 7,
+        "row": {"kind": "todo", "id": "t", "message_id": "", "error": "bad", "raw": ""},
+    }
+    (event,) = await mirror().apply_change(StoredChange(7, decode_change(sent)))
+    assert isinstance(event, ErrorEvent)
+    assert event.message == "a damaged todo is skipped: bad"
+
+
 async def test_a_change_of_a_newer_server_is_counted_and_ignored():
     followed = mirror()
     assert await followed.apply_change(StoredChange(8, decode_change({"type": "hologram", "seq": 8}))) == []

@@ -88,7 +88,7 @@ async def warn_without_worker(jobs: "JobClient", runs: "Sequence[Run]") -> None:
 
 
 _OLD_WORKER = """\
-A worker of version 0.1 is running (process {pid} on {host}). It {effect}. Stop it, or start one of this version: \
+A worker of version 0.1 is registered (process {pid} on {host}). It {effect}. Stop it, or start one of this version: \
 outrider worker --restart"""
 _FIRST_HEARTBEAT_SECONDS = 2.5  # a worker that has just started has not reported its version yet
 

@@ -327,10 +327,10 @@ _KNOWN_PREFIX_LENGTH = 4
 _SECRET_NAME = re.compile(
     r"(?:^|[_-])(?:pwd|[ox]?auth[nz]?\d*|credential|private|dsn|bearer|sig)s?(?:$|[_-])|"
     r"(?<!mon)(?<!tur)(?<!don)(?<!hot)keys?\d*(?:$|[_-])|api_?key|access_?key|"
-    r"token(?!i[sz])|secret|passw(?:or)?d|passphrase|cookie|signature|authorization|authentication|connection_?string",
+    r"token(?!i[sz])|secret|pass_?w(?:or)?d|pass_?phrase|cookie|signature|authorization|authentication|connection_?string",
     re.IGNORECASE,
 )
-_HARMLESS_NAMES = re.compile(r"^(?:.*_)?(?:PUBLIC_?KEY|PUBKEY|SSH_AUTH_SOCK|MAX_TOKENS)$")
+_HARMLESS_NAMES = re.compile(r"^(?:.*_)?(?:PUB(?:LIC)?_?KEY|SSH_AUTH_SOCK|MAX_TOKENS)$")
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MAX_CLEAN_PARTS = 512
 # The table of `html.escape`; importing `html` would also load its 2,000 entity names.

@@ -1,6 +1,7 @@
 """Encodes prompt messages and settings for the Messages API; each message is encoded to bytes once."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -366,12 +367,16 @@ def lacks_required_thinking(request: Request, traits: ModelTraits) -> bool:
     prompt = request.prompt
     if traits.thinking_form(budget=request.settings.reasoning_budget is not None) != "enabled" or len(prompt) < 2:
         return False
-    if not _has_results(prompt[-1]):
+    if not _has_results(prompt[-1]) or _begins_with_thinking(prompt[-2]):
         return False
-    first = len(prompt) - 2
-    while first >= 2 and _has_results(prompt[first - 1]):
-        first -= 2
-    return not (_begins_with_thinking(prompt[-2]) or _begins_with_thinking(prompt[first]))
+    # The prompt caches the marks, so each message is read once: a turn can have thousands of them.
+    ends = prompt.message_ends(prompt.encoded("anthropic-inputs", _mark_input))
+    last_input = bisect_left(ends, ends[-1]) if ends[-1] else 0 if prompt[0].role == "user" else -1
+    return not _begins_with_thinking(prompt[min(last_input + 1, len(prompt) - 2)])
+
+
+def _mark_input(message: ModelMessage) -> bytes:
+    return b"1" if message.role == "user" and not _has_results(message) else b""
 
 
 def _has_results(message: ModelMessage) -> bool:

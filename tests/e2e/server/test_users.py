@@ -435,6 +435,9 @@ async def test_a_lasting_answer_of_an_operator_does_not_allow_calls_of_other_use
         answer = {"allow": True, "scope": "always"}
         status, answered = await client.ask("POST", f"/api/approvals/{asked['id']}", answer, token=tokens["ana"])
         assert (status, answered["scope"]) == (200, "project")
+        async with asyncio.timeout(30):  # both sessions read the same script
+            while client.engine.live[own].is_busy:
+                await asyncio.sleep(0.01)
         other = (await client.ask("POST", "/api/sessions", {}, token=tokens["ben"]))[1]["id"]
         await client.ask("POST", f"/api/sessions/{other}/prompt", {"text": "go"}, token=tokens["ben"])
         asked = await wait_for_approval(client, tokens["ben"])

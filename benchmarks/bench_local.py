@@ -26,24 +26,6 @@ from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request
 ROUNDS = 5
 TOKENS = 64
 SECONDS, SHARE = 3.0, 1.10
-# A complete start: the settings, the standard engine, the weights, the default prompt, and the first text.
-START = """
-import asyncio, sys, time
-from pathlib import Path
-from outrider.config.settings import Flags, read_settings
-from outrider.engine.factory import standard_engine
-from outrider.event_bus import EventBus
-from outrider.types.events import PartDeltaEvent
-async def main():
-    bus, first = EventBus(), []
-    bus.subscribe(PartDeltaEvent, lambda event: first.append(time.time()))
-    settings = read_settings(cwd=sys.argv[1], flags=Flags(model=sys.argv[2]))
-    async with standard_engine(settings, workspace=Path(sys.argv[1]), attended=False, bus=bus) as engine:
-        session = await engine.create(workspace=sys.argv[1])
-        await engine.prompt(session, "Hello!")
-    print(first[0])
-asyncio.run(main())
-"""
 
 
 def bench() -> list[Figure]:
@@ -73,9 +55,9 @@ def first_text(weights: ModelWeights, place: Path) -> Figure:
 
 def started(home: Path, workspace: Path, name: str) -> float:
     begin = time.time()
-    command = [sys.executable, "-c", START, str(workspace), f"local/{name}"]
+    command = [sys.executable, "-m", "benchmarks.local_start", str(workspace), f"local/{name}"]
     environment = os.environ | {"OUTRIDER_HOME": str(home)}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout) - begin
 
 

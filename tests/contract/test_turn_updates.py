@@ -3,8 +3,8 @@ which the bus dropped deltas."""
 
 import io
 import json
-import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +205,7 @@ async def editor_text(events: Sequence[Event]) -> str:
 
 async def job_text(events: Sequence[Event]) -> str:
     text, out = "", io.StringIO()
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(sys, "stdout", out)
+    with redirect_stdout(out):
         printer = JobTextPrinter()
         for event in events:
             if isinstance(event, PartDeltaEvent):

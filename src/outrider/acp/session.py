@@ -311,7 +311,7 @@ async def _restore_files(
 
 
 COMMANDS_DELAY_SECONDS = 0.05  # seconds
-_PLAN_OPTIONS = tuple(  # an editor has no field for a text, neither for the plan nor for a reason
+PLAN_OPTIONS = tuple(  # an editor has no field for a text, neither for the plan nor for a reason
     PermissionOption(
         option_id=choice.id, name=choice.label, kind="allow_once" if choice.id == "accept" else "reject_once"
     )
@@ -484,7 +484,7 @@ class EditorSession:
         update = ToolCallUpdate(
             tool_call_id=call.tool_call_id, title=call.title, kind=call.kind, status=call.status, content=call.content
         )
-        chosen = await self.permissions.request_choice(update, _PLAN_OPTIONS)
+        chosen = await self.permissions.request_choice(update, PLAN_OPTIONS)
         accepted = chosen == "accept"
         await self._send_update(acp.update_tool_call(call.tool_call_id, status="completed" if accepted else "failed"))
         if accepted:

@@ -192,7 +192,6 @@ def _measure_progress(engine: Engine, run_id: str) -> tuple[int, int]:
 
 _USAGE_PAGE = 200
 _DRAIN_POLL_SECONDS = 0.05
-FULL_DISK_SECONDS = 5.0  # until a run is tried again that a full disk has stopped
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
 
 
@@ -224,7 +223,8 @@ async def _assume_owned(_: str) -> bool:
 
 class RunExecutor:
     """Executes runs that DBOS has assigned to this worker, and so may take over their session leases. It asks `owns`
-    again before each turn, because a worker that was paused may act on an assignment that has since moved."""
+    again before each turn, because a worker that was paused may act on an assignment that has since moved. A run that
+    a full disk has stopped is tried again every `full_disk_seconds`."""
 
     def __init__(
         self,
@@ -233,6 +233,8 @@ class RunExecutor:
         reports: ReportTable,
         owns: OwnershipCheck = _assume_owned,
         retries: RunRetries | None = None,
+        *,
+        full_disk_seconds: float = 5.0,
     ) -> None:
         self._retries = retries
         self._owns_run = owns
@@ -241,6 +243,7 @@ class RunExecutor:
         self._reports = reports
         self._open_engines: dict[str, Engine] = {}
         self._active_counts = Counter[str]()
+        self._full_disk_seconds = full_disk_seconds
         self._leaving = False
         self.waiting_for_store = 0  # runs that cannot continue before the store is available
 
@@ -378,7 +381,7 @@ class RunExecutor:
             raise problem
         _log.warning("run %s is waiting for disk space: %s", short_id(run_id), problem)
         await self._block_if_leaving()
-        await asyncio.sleep(FULL_DISK_SECONDS)
+        await asyncio.sleep(self._full_disk_seconds)
 
     def _still_holds(self, run_id: str, engine: Engine) -> bool:
         """Returns whether this execution still holds the run and its session lease."""

@@ -49,7 +49,6 @@ _log = logging.getLogger("outrider.worker")
 _DEFAULT_LIMITS = BackgroundTable()
 _WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
 _DEQUEUE_SECONDS = _WORKFLOW_POLL_SECONDS  # between two looks at the queue: more often than DBOS polls gains no time
-_RUNTIME_IDLE_SECONDS = 5.0
 # A workflow that DBOS has taken starts within milliseconds. Heartbeats are counted and not seconds: a process that was
 # paused finds that much time has passed although DBOS had none to start the workflow, and it must not run twice.
 _LOST_HEARTBEATS = 10
@@ -98,7 +97,8 @@ class Worker:
 
     It starts runs within `limits`. On Postgres it is notified of new runs through a connection to `listen_url` (by
     default that of the database; "" for none), and looks for work with each heartbeat in any case; on SQLite it polls
-    every `poll` seconds. When it closes, running calls have `grace` seconds to end."""
+    every `poll` seconds. Its DBOS runtime stops when there was no run for `idle_after` seconds. When it closes, running
+    calls have `grace` seconds to end."""
 
     def __init__(
         self,
@@ -110,6 +110,7 @@ class Worker:
         heartbeat: float = 1.0,
         dead_after: float = 6.0,
         grace: float = 0.0,
+        idle_after: float = 5.0,
         workspace: RunWorkspace | None = None,
         listen_url: str | None = None,
         version: str = "",
@@ -120,6 +121,7 @@ class Worker:
         self._poll = poll
         self._heartbeat = heartbeat
         self.grace = grace
+        self._idle_after = idle_after
         self._queue = RunQueue(database)
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
@@ -129,7 +131,7 @@ class Worker:
         self._executor = RunExecutor(engine, workspace, self._reports, self._owns_run, self._retries)
         self._store = engine.store
         self._failure_detector = FailureDetector(dead_after)
-        self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)
+        self.runtime = WorkflowRuntime(database, self.id, self._run_workflow)
         self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
         self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._found_work: asyncio.Queue[PendingWork] = asyncio.Queue()
@@ -184,9 +186,9 @@ class Worker:
             task.cancel()
         await asyncio.wait(self._tasks)
         await self._executor.release_all()
-        await asyncio.to_thread(self._runtime.stop)
+        await asyncio.to_thread(self.runtime.stop)
         try:
-            await asyncio.to_thread(self._remove_worker, self.id)
+            await asyncio.to_thread(self.remove_worker, self.id)
         except SQLAlchemyError as problem:
             _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
         await asyncio.to_thread(self._client.destroy)
@@ -237,7 +239,7 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._database.is_postgres else self._poll):
                     await self._wake.wait()
-            if self._runtime.is_running:  # DBOS starts what was assigned with its next poll, so assign it together
+            if self.runtime.is_running:  # DBOS starts what was assigned with its next poll, so assign it together
                 await asyncio.sleep(_DEQUEUE_SECONDS - (monotonic() - self._last_dequeue))
             self._wake.clear()
             self._last_dequeue = monotonic()
@@ -270,7 +272,7 @@ class Worker:
                 outcome = await self._executor.fail_run(run_id, job, message)
             else:
                 assignment = RunAssignment(entry.attempts, read_at)
-                outcome = await self._start_run(run_id, job, assignment)
+                outcome = await self._executor.execute_run(run_id, job, assignment)
             await self._finish_attempts(entry, outcome)
         is_own = assignment is not None and assignment.is_released
         if not is_own:
@@ -295,9 +297,6 @@ class Worker:
     async def _load_entry(self, run_id: str) -> QueueEntry:
         found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
         return found or QueueEntry(id=run_id, state="released")
-
-    async def _start_run(self, run_id: str, job: JobSpec, assignment: RunAssignment) -> RunOutcome:
-        return await self._executor.execute_run(run_id, job, assignment)
 
     async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
         """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed. A
@@ -382,7 +381,7 @@ class Worker:
     def _start_workflows(self, run_ids: list[str]) -> None:
         """Launches DBOS, which can take seconds: a worker that is paused then may have lost its runs."""
         start = monotonic()
-        self._runtime.launch(self._register_queue)
+        self.runtime.launch(self._register_queue)
         if monotonic() - start > FRESH_SECONDS:
             run_ids = [entry.id for entry in self._queue.get_entries(run_ids).values() if entry.is_assigned_to(self.id)]
         if run_ids:
@@ -390,9 +389,9 @@ class Worker:
 
     async def _stop_idle_runtime(self) -> None:
         """Stops DBOS when the worker has had no run for some time and DBOS has stored all outcomes."""
-        if not self._runtime.is_running or self._executor.active_runs:
+        if not self.runtime.is_running or self._executor.active_runs:
             return
-        if monotonic() - self._last_busy < _RUNTIME_IDLE_SECONDS:
+        if monotonic() - self._last_busy < self._idle_after:
             return
         async with self._assigning:
             if await asyncio.to_thread(self._queue.list_assigned, self.id):
@@ -401,7 +400,7 @@ class Worker:
                 status="PENDING", executor_id=self.id, load_input=False, load_output=False, limit=1
             )
             if not pending:
-                await asyncio.to_thread(self._runtime.stop)
+                await asyncio.to_thread(self.runtime.stop)
                 await asyncio.to_thread(self._database.close_idle_connections)
 
     def _resume_workflows(self, run_ids: list[str]) -> None:
@@ -500,7 +499,7 @@ class Worker:
             await self._abort_canceled_runs(assigned)
             await self._resume_unstarted({entry.id for entry in assigned})
             await self._finish_orphans({worker.worker_id for worker in pending.others})
-        if self._runtime.is_running and not self._is_draining:
+        if self.runtime.is_running and not self._is_draining:
             await self._requeue_lost()
         if pending.scheduled or pending.awaited:
             await self.job_client.submit_due()
@@ -512,7 +511,7 @@ class Worker:
         unregistered = await self._unregistered_workers() if pending.unregistered else []
         for worker_id in self._failure_detector.find_dead_workers([*pending.others, *unregistered]):
             _log.warning("worker %s is dead; its runs are queued again", worker_id)
-            await asyncio.to_thread(self._remove_worker, worker_id)
+            await asyncio.to_thread(self.remove_worker, worker_id)
 
     async def _resume_waiting(self) -> None:
         for run_id in await asyncio.to_thread(self.job_client.waiting_runs.list_runs):
@@ -526,7 +525,7 @@ class Worker:
         async with self._assigning:
             held = self._executor.open_runs
             await asyncio.to_thread(self._requeue_runs, self.id)
-            if self._runtime.is_running:
+            if self.runtime.is_running:
                 await asyncio.to_thread(self._register_queue)
             for run_id, engine in held.items():
                 await self._executor.release_run(run_id, engine)
@@ -541,9 +540,9 @@ class Worker:
             for worker_id in workers - await asyncio.to_thread(self._workers.worker_ids)
         ]
 
-    def _remove_worker(self, worker_id: str) -> None:
-        """Requeues the runs first and deletes the worker's row last, so that another worker repeats it after a crash in
-        between."""
+    def remove_worker(self, worker_id: str) -> None:
+        """Removes a worker that takes no more runs. Requeues its runs first and deletes its row last, so that another
+        worker repeats it after a crash in between."""
         self._requeue_runs(worker_id)
         self._client.delete_queue(worker_queue(worker_id))
         self._workers.remove_worker(worker_id)

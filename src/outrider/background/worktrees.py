@@ -318,17 +318,22 @@ class RunWorkspace:
         store: Store,
         worktrees: WorktreeManager | None = None,
         build_options: EngineOptionsBuilder = no_engine_options,
+        *,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._store = store
         self._worktrees = worktrees
         self._build_options = build_options
+        self._clock = clock
         self.snapshots: WorktreeSnapshots | None = None
 
     def store_snapshots(self, table: SnapshotTable, limits: BackgroundTable) -> None:
         """Stores the changed files of worktrees from now on, as far as the limits allow it."""
         if self._worktrees is not None and limits.snapshot_megabytes:
             limit = limits.snapshot_megabytes << 20
-            self.snapshots = WorktreeSnapshots(table, self._worktrees, limit=limit, ignored=limits.snapshot_ignored)
+            self.snapshots = WorktreeSnapshots(
+                table, self._worktrees, limit=limit, ignored=limits.snapshot_ignored, clock=self._clock
+            )
 
     async def prepare_workspace(self, run_id: str, job: JobSpec) -> str:
         """Creates the run's worktree if it needs one, and returns the folder of the run. A run keeps its worktree while
@@ -452,18 +457,27 @@ class WorktreeSnapshots:
     """Stores the changed files of worktrees: after progress of a run, at most every SNAPSHOT_SECONDS, and when a worker
     releases it. `table` belongs to the worker; `limit` is in bytes."""
 
-    def __init__(self, table: SnapshotTable, worktrees: WorktreeManager, *, limit: int, ignored: bool = False) -> None:
+    def __init__(
+        self,
+        table: SnapshotTable,
+        worktrees: WorktreeManager,
+        *,
+        limit: int,
+        ignored: bool = False,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._table = table
         self._worktrees = worktrees
         self._limit = limit
         self._ignored = ignored
+        self._clock = clock
         self._last: dict[str, tuple[object, float]] = {}  # the progress at the last snapshot, and its time
 
     def is_due(self, run_id: str, progress: object, *, force: bool) -> bool:
-        before, last = self._last.setdefault(run_id, (progress, monotonic()))
-        if not force and (before == progress or monotonic() - last < SNAPSHOT_SECONDS):
+        before, last = self._last.setdefault(run_id, (progress, self._clock()))
+        if not force and (before == progress or self._clock() - last < SNAPSHOT_SECONDS):
             return False
-        self._last[run_id] = (progress, monotonic())
+        self._last[run_id] = (progress, self._clock())
         return True
 
     async def store_files(self, run_id: str, tree: RunWorktree) -> None:

@@ -240,20 +240,27 @@ class PeerApprovals:
         )
 
 
-POLL_SECONDS = 0.5  # another process may store an answer, so the store is polled
-REFRESH_SECONDS = 2.0  # another process may revoke an approval, so the cache expires
-
-
 class ApprovalQueue:
-    """Approval requests of an engine. `attended` returns whether a user can answer; if not, requests are denied."""
+    """Approval requests of an engine. `attended` returns whether a user can answer; if not, requests are denied.
+
+    Another process may store an answer, so the store is polled every `poll` seconds, and it may revoke an approval, so
+    the cached ones expire after `refresh` seconds."""
 
     def __init__(
-        self, store: Store, bus: EventBus, attended: Callable[[], bool], remote: PeerApprovals | None = None
+        self,
+        store: Store,
+        bus: EventBus,
+        attended: Callable[[], bool],
+        remote: PeerApprovals | None = None,
+        *,
+        poll: float = 0.5,
+        refresh: float = 2.0,
     ) -> None:
         self._store = store
         self._bus = bus
         self._remote = remote or PeerApprovals(bus, ())
         self.attended = attended
+        self._poll, self._refresh = poll, refresh
         self._waiting: dict[str, asyncio.Event] = {}
         self._lasting: dict[str, Approval] = {}
         self._loaded = 0.0
@@ -350,8 +357,8 @@ class ApprovalQueue:
         return await self._store.answer(approval_id, "revoked")
 
     async def refresh_grants(self) -> None:
-        """Reload lasting approvals at most every `REFRESH_SECONDS`: another process may have revoked one."""
-        if self._lasting and monotonic() - self._loaded > REFRESH_SECONDS:
+        """Reload lasting approvals if the cached ones have expired: another process may have revoked one."""
+        if self._lasting and monotonic() - self._loaded > self._refresh:
             await self.load()
 
     def find_grant(self, sessions: Collection[str], workspace: str) -> ApprovalGrant:
@@ -374,7 +381,7 @@ class ApprovalQueue:
         answered = self._waiting.setdefault(request.id, asyncio.Event())
         try:
             while request.answer == "open":
-                await _wait_or_poll(answered)
+                await self._wait_or_poll(answered)
                 known = await self._store.approvals(request.session_id)
                 request = next((approval for approval in known if approval.id == request.id), request)
         finally:
@@ -382,6 +389,12 @@ class ApprovalQueue:
         self._cache_lasting(request)
         self._publish_result(request)
         return request
+
+    async def _wait_or_poll(self, answered: asyncio.Event) -> None:
+        """Wait for an answer in this process, at most until the next poll of the store."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._poll):
+                await answered.wait()
 
     def _publish_result(self, request: Approval) -> None:
         self._bus.publish(request.result_event())
@@ -391,10 +404,3 @@ class ApprovalQueue:
             self._lasting[approval.id] = approval
         else:
             self._lasting.pop(approval.id, None)
-
-
-async def _wait_or_poll(answered: asyncio.Event) -> None:
-    """Wait for an answer in this process, at most until the next poll of the store."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(POLL_SECONDS):
-            await answered.wait()

@@ -426,7 +426,7 @@ def describe_custom_model(provider: Provider, model: str) -> ModelDescription:
     return found
 
 
-_MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
+MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
 _UNSHARED_KINDS = ("scripted", "custom")
 
 
@@ -453,7 +453,7 @@ async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGener
             yield known.client
             return
     client = model_client(provider, catalog=catalog)
-    if len(clients) >= _MAX_SHARED_CLIENTS or provider.kind in _UNSHARED_KINDS or "cassette" in provider.options:
+    if len(clients) >= MAX_SHARED_CLIENTS or provider.kind in _UNSHARED_KINDS or "cassette" in provider.options:
         try:
             yield client
         finally:

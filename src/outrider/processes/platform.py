@@ -29,7 +29,6 @@ else:
 
 
 LINUX = sys.platform == "linux"
-_CHILDREN_LISTED = os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK)
 _PR_SET_CHILD_SUBREAPER = 36
 _F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1 << 18  # the kernel allows an unprivileged user 64 MiB for all pipes
@@ -180,9 +179,14 @@ def send_signal(process: ProcessInstance, number: int) -> None:
             os.close(pidfd)
 
 
+def lists_children() -> bool:
+    """Returns whether this system lists children in /proc."""
+    return os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK)
+
+
 def start_time_of(pid: int) -> str | None:
     """Returns the start time of a process as the system reports it, or None if it has ended or is a zombie."""
-    if not _CHILDREN_LISTED:
+    if not lists_children():
         return next((start for listed, _, start in _list_with_ps() if listed == pid), None)
     fields = _read_system_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return fields[19].decode() if fields and fields[0] not in b"ZX" else None
@@ -190,7 +194,7 @@ def start_time_of(pid: int) -> str | None:
 
 def list_children(pid: int) -> list[ProcessInstance]:
     """Returns the live children of a process."""
-    if not _CHILDREN_LISTED:
+    if not lists_children():
         return [ProcessInstance(child, start) for child, parent, start in _list_with_ps() if parent == pid]
     try:
         threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  importing pathlib is slow

@@ -195,7 +195,10 @@ async def import_from_url(
     return await import_session(store, await fetch_export(url, key, proxy), as_copy=as_copy)
 
 
-async def fetch_export(url: str, key: str | None = None, proxy: "ProxySelector | None" = None) -> bytes:
+async def fetch_export(
+    url: str, key: str | None = None, proxy: "ProxySelector | None" = None, *, max_bytes: int = MAX_EXPORT_BYTES
+) -> bytes:
+    """Returns the export at the URL. Raises StoreError if it is longer than `max_bytes`."""
     # Imported here: every command that opens the archive imports this module.
     from outrider.http.client import COMPRESSED, HttpClient, read_body
     from outrider.http.transport import HttpRequest
@@ -209,16 +212,16 @@ async def fetch_export(url: str, key: str | None = None, proxy: "ProxySelector |
         # Redirects are not followed: the API key must not be sent to another address.
         async with (
             asyncio.timeout(FETCH_TIMEOUT_SECONDS),
-            aclosing(HttpClient(proxy=proxy, max_body_bytes=MAX_EXPORT_BYTES)) as client,
+            aclosing(HttpClient(proxy=proxy, max_body_bytes=max_bytes)) as client,
         ):
             response = await client.send(HttpRequest(url, headers, method="GET"))
             if response.status != _OK:
                 raise StoreUnavailableError(f"{url} answered {response.status}")
-            document, is_longer = await read_body(response, MAX_EXPORT_BYTES)
+            document, is_longer = await read_body(response, max_bytes)
     except TimeoutError as error:
         raise StoreUnavailableError(f"{url} did not answer within {FETCH_TIMEOUT_SECONDS} s") from error
     except (OSError, NetworkError, ConfigurationError, ValueError) as error:
         raise StoreUnavailableError(f"{url} cannot be reached: {error}") from error
     if is_longer:
-        raise StoreError(f"the export at {url} is larger than {MAX_EXPORT_BYTES:,} bytes")
+        raise StoreError(f"the export at {url} is larger than {max_bytes:,} bytes")
     return document

@@ -177,9 +177,9 @@ _STATUS_LABELS: dict[SpanStatus, str] = {
 }
 
 
-def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
-    spans = list(islice(root.walk(), SPAN_LIMIT + 1))
-    shown = spans[:SPAN_LIMIT]
+def render_timeline(root: Span, *, title: str = "", dropped: int = 0, span_limit: int = SPAN_LIMIT) -> str:
+    spans = list(islice(root.walk(), span_limit + 1))
+    shown = spans[:span_limit]
     summary = summarise_spans(span for _, span in shown)
     parts = {
         "CSP": escape(_content_security_policy(), quote=True),
@@ -191,7 +191,7 @@ def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
         "OUTCOME": escape(_outcome_text(root)),
         "TILES": "".join(_render_tiles(root, [span for _, span in shown])),
         "TABLES": _render_tables(summary),
-        "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _render_notes(len(spans), dropped)),
+        "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _render_notes(len(spans), dropped, span_limit)),
         "PLAIN": escape(render_tree(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
         "ROWS": json_for_html(timeline_rows(shown)),
     }
@@ -294,8 +294,8 @@ def _table_row(share: NameTotals, longest: int, *, usage: bool) -> str:
     return f'<tr><th scope="row" title="{name}">{name}{bar}</th>{numbers}</tr>'
 
 
-def _render_notes(count: int, dropped: int) -> Iterator[str]:
-    if count > SPAN_LIMIT:
-        yield f"Only the first {SPAN_LIMIT:,} spans are on this page, and its tables count only those."
+def _render_notes(count: int, dropped: int, span_limit: int) -> Iterator[str]:
+    if count > span_limit:
+        yield f"Only the first {span_limit:,} spans are on this page, and its tables count only those."
     if dropped:
         yield f"{dropped:,} older records had been dropped from the log; the trace begins after them."

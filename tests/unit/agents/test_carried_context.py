@@ -1,5 +1,7 @@
 """What compactions carry over: each removed message is read once, and old texts are bounded without losing rules."""
 
+import pickle
+
 from outrider import Message, TextPart, ToolCompleted, ToolPart
 from outrider.agents.carried_context import MAX_SEARCHED, MAX_USER_TEXTS, RemovedTexts, carried_budget, carry_over
 from outrider.types.tool_state import EndedTime
@@ -61,4 +63,4 @@ def test_old_answers_are_not_held_in_memory():
     answer = spoken("assistant", "x" * MAX_SEARCHED)
     removed = removed.read([answer, *(spoken("assistant", f"{number} " + "y" * 50_000) for number in range(40))])
     assert sum(map(len, removed.by_agent.newest())) <= MAX_SEARCHED
-    assert sum(map(len, removed.by_agent._texts)) <= 3 * MAX_SEARCHED
+    assert len(pickle.dumps(removed)) < 4 * MAX_SEARCHED, "of more than 2,000,000 characters"

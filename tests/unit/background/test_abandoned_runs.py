@@ -24,7 +24,8 @@ class Left:
         self.database = database
         self.jobs = jobs
         self.run_id = run_id
-        self.orphans = OrphanedRunFinder(database, jobs._client)  # pyright: ignore[reportPrivateUsage]
+        self.client = database.open_client()
+        self.orphans = OrphanedRunFinder(database, self.client)
 
     def started_by(self, worker: str | None) -> None:
         with self.database.engine.begin() as db:
@@ -41,7 +42,9 @@ async def left(tmp_path: Path) -> AsyncIterator[Left]:
     async with open_job_client(database, MemoryStore()) as jobs:
         run = await jobs.submit_run("look")
         await jobs.cancel_run(run.id)
-        yield Left(database, jobs, run.id)
+        there = Left(database, jobs, run.id)
+        yield there
+        there.client.destroy()
     database.close()
 
 

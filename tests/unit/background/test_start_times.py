@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from outrider.cli.commands.jobs import _delay_until  # pyright: ignore[reportPrivateUsage]
+from outrider.cli.commands.jobs import delay_until
 
 NOW = datetime(2026, 11, 15, 22, 0, tzinfo=timezone(timedelta(hours=1)))
 
@@ -22,4 +22,4 @@ NOW = datetime(2026, 11, 15, 22, 0, tzinfo=timezone(timedelta(hours=1)))
     ],
 )
 def test_a_time_is_reported_from_the_id_of_a_run(after: str, expected: float | None):
-    assert _delay_until(after, NOW) == expected
+    assert delay_until(after, NOW) == expected

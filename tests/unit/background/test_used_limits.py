@@ -6,10 +6,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background import executor
 from outrider.background.executor import RunUsage, compute_run_usage, remaining_limits
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import StoredSession
+from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.agents import Limits
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
@@ -37,8 +36,17 @@ def call(start: int, end: int, reason: str = "") -> ToolPart:
     return ToolPart(f"call-{start}", "effect", ended)
 
 
-async def test_called_agents_are_included_and_time_is_counted_once(monkeypatch: pytest.MonkeyPatch):
-    store = MemoryStore()
+class SmallPages(MemoryStore):
+    """Returns one message for each request."""
+
+    async def load(
+        self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
+    ) -> SessionTranscript:
+        return await super().load(session_id, limit=1, before=before, after=after)
+
+
+async def test_called_agents_are_included_and_time_is_counted_once():
+    store = SmallPages()
     run, child, grandchild, another = (new_id() for _ in range(4))
     for name, above in ((run, None), (child, run), (grandchild, child), (another, None)):
         await store.create(StoredSession(id=name, parent_id=above))
@@ -51,7 +59,6 @@ async def test_called_agents_are_included_and_time_is_counted_once(monkeypatch: 
         answer(another, 0, 50_000, cost="9"),
     ):
         await store.append(message.session_id, [message])
-    monkeypatch.setattr(executor, "_USAGE_PAGE", 1)
     used = await compute_run_usage(store, run)
     assert (used.steps, used.usage.tokens.total, used.usage.total_cost) == (5, 75, Decimal("0.9"))
     assert used.seconds == 5

@@ -12,11 +12,10 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 import sqlalchemy as sa
+from dbos import DBOS, DBOSClient
 
 from outrider import Agent, Engine, Tool
-from outrider.background import worker as worker_module
-from outrider.background.database import RunDatabase
-from outrider.background.executor import RunAssignment
+from outrider.background.database import RunDatabase, worker_queue
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
@@ -31,78 +30,88 @@ pytestmark = pytest.mark.slow  # a real worker for each test
 SECONDS = 30
 
 
-class Stumbling(Worker):
-    """Is given up a second time while it begins anew: its queue is gone as soon as it is there."""
+async def test_one_that_the_others_gave_up_twice_registers_again_and_takes_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is given up a second time while it begins anew: its queue is gone as soon as it is there."""
+    stumbles, register_queue = 0, DBOS.register_queue
 
-    stumbles = 0
-
-    def _register_queue(self) -> None:
-        if self.stumbles:
-            self.stumbles -= 1
+    def stumble(*given: Any, **options: Any) -> Any:
+        nonlocal stumbles
+        if stumbles:
+            stumbles -= 1
             raise AssertionError("the queue is missing from the database")
-        super()._register_queue()
+        return register_queue(*given, **options)
 
-
-async def test_one_that_the_others_gave_up_twice_registers_again_and_takes_runs(tmp_path: Path):
+    monkeypatch.setattr(DBOS, "register_queue", stumble)
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with (
         Engine([agent()], [scripted(["It is done."] * 2)], store=MemoryStore()) as engine,
-        Stumbling(engine, database, poll=0.05, heartbeat=0.05) as worker,
-        asyncio.timeout(SECONDS),
-    ):
-        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
-        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
-        worker.stumbles = 2
-        worker._remove_worker(worker.id)  # as another one does
-        while worker.stumbles:
-            await asyncio.sleep(0.02)
-        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
-        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
-    database.close()
-
-
-class Occupied(Worker):
-    """Needs long for what a heartbeat finds."""
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.is_occupied, self.may_continue = asyncio.Event(), asyncio.Event()
-
-    async def _stop_idle_runtime(self) -> None:
-        self.is_occupied.set()
-        await self.may_continue.wait()
-
-
-async def test_one_that_is_occupied_is_not_considered_dead(tmp_path: Path):
-    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    async with (
-        Engine([agent()], [scripted([])], store=MemoryStore()) as engine,
-        Occupied(engine, database, poll=0.05, heartbeat=0.05) as worker,
-        asyncio.timeout(SECONDS),
-    ):
-        await worker.is_occupied.wait()
-        observer = WorkerRegistry(database)
-        (before,) = observer.other_heartbeats()
-        while observer.other_heartbeats()[0].count < before.count + 5:
-            await asyncio.sleep(0.02)
-        worker.may_continue.set()
-    database.close()
-
-
-async def test_dbos_stops_at_once_when_there_are_no_more_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It waits for its threads; one that sleeps for long would delay the next run."""
-    monkeypatch.setattr(worker_module, "_RUNTIME_IDLE_SECONDS", 0.2)
-    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    warnings: list[str] = []
-    monkeypatch.setattr(logging.getLogger("dbos"), "warning", warnings.append)
-    async with (
-        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
         Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
         asyncio.timeout(SECONDS),
     ):
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
-        while worker._runtime.is_running:
+        stumbles = 2
+        worker.remove_worker(worker.id)  # as another one does
+        while stumbles:
+            await asyncio.sleep(0.02)
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+    database.close()
+
+
+class SlowAborts(Engine):
+    """Needs long to abort a turn."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.is_occupied, self.may_continue = asyncio.Event(), asyncio.Event()
+
+    async def abort(self, session_id: str) -> None:
+        self.is_occupied.set()
+        await self.may_continue.wait()
+        await super().abort(session_id)
+
+
+async def test_one_that_is_occupied_is_not_considered_dead(tmp_path: Path):
+    database, started = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), asyncio.Event()
+
+    async def wait() -> str:
+        started.set()
+        await asyncio.sleep(60)
+        return "waited"
+
+    async with (
+        SlowAborts([agent()], [scripted([[call("wait", "c1")]])], [Tool(wait)], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        await started.wait()
+        await worker.job_client.cancel_run(run.id)
+        await engine.is_occupied.wait()
+        observer = WorkerRegistry(database)
+        (before,) = observer.other_heartbeats()
+        while observer.other_heartbeats()[0].count < before.count + 5:
+            await asyncio.sleep(0.02)
+        engine.may_continue.set()
+    database.close()
+
+
+async def test_dbos_stops_at_once_when_there_are_no_more_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It waits for its threads; one that sleeps for long would delay the next run."""
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    warnings: list[str] = []
+    monkeypatch.setattr(logging.getLogger("dbos"), "warning", warnings.append)
+    async with (
+        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05, idle_after=0.2) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+        while worker.runtime.is_running:
             await asyncio.sleep(0.05)
     assert not [text for text in warnings if "did not exit within timeout" in text]
     database.close()
@@ -128,30 +137,72 @@ async def test_an_ended_run_whose_workflow_a_paused_worker_has_taken_is_done(
             db.execute(sa.text("UPDATE outrider_entries SET worker = 'another'"))
             db.execute(sa.text(taken), {"status": status, "id": executor_id, "queue": f"worker:{executor_id}"})
         if executor == "dead":
-            worker._remove_worker(executor)
+            worker.remove_worker(executor)
         ended = await worker.job_client.wait_for_run(run.id, poll=0.05)
         assert (ended.state, ended.outcome and ended.outcome.output) == ("done", "It is done.")
     database.close()
 
 
-async def test_a_worker_returns_workflows_that_another_one_has_got_meanwhile(tmp_path: Path):
-    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+class PausedClient:
+    """A client of a worker that is paused before its first resume, while another worker gets its run. The other one has
+    ended it, if `state` is "released", and has moved the workflow into its own queue last."""
+
+    def __init__(self, database: RunDatabase, client: DBOSClient, state: str) -> None:
+        self._database, self._client = database, client
+        self._state = state
+        self._is_paused = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def resume_workflows(self, run_ids: list[str], **options: Any) -> Any:
+        if self._is_paused:
+            self._is_paused = False
+            statement = "UPDATE outrider_entries SET state = :state, worker = 'another', attempts = 2"
+            with self._database.engine.begin() as db:
+                db.execute(sa.text(statement), {"state": self._state})
+            if self._state == "released":
+                options["queue_name"] = worker_queue("another")
+        return self._client.resume_workflows(run_ids, **options)
+
+
+class PausedDatabase(RunDatabase):
+    """A database whose clients are paused; `state` is the state of a run that another worker has got."""
+
+    def __init__(self, url: str, state: str) -> None:
+        super().__init__(url)
+        self.state = state
+
+    def open_client(self) -> Any:
+        return PausedClient(self, super().open_client(), self.state)
+
+
+@asynccontextmanager
+async def paused_worker(folder: Path, state: str) -> AsyncIterator[tuple[Worker, RunDatabase]]:
+    database = PausedDatabase(f"sqlite:///{folder / 'runs.sqlite'}", state)
     async with (
-        Engine([agent()], [scripted([])], store=MemoryStore()) as engine,
-        Worker(engine, database, poll=3600, heartbeat=3600) as paused,
+        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=3600) as worker,
+        asyncio.timeout(SECONDS),
     ):
-        paused._is_draining = True  # so that it does not take the run itself
-        run = await paused.job_client.submit_run("go", workspace=str(tmp_path))
-        with database.engine.begin() as db:
-            db.execute(sa.text("UPDATE outrider_entries SET state = 'assigned', worker = 'another', attempts = 2"))
-        await asyncio.to_thread(paused._resume_workflows, [run.id])
-        with database.engine.begin() as db:
-            assert db.execute(sa.text("SELECT queue_name FROM workflow_status")).scalar() == "worker:another"
-            db.execute(sa.text("UPDATE outrider_entries SET state = 'released'"))
-        await asyncio.to_thread(paused._resume_workflows, [run.id])
-        with database.engine.begin() as db:
-            assert db.execute(sa.text("SELECT state FROM outrider_entries")).scalar() == "queued"
+        yield worker, database
     database.close()
+
+
+async def test_a_worker_returns_a_workflow_that_another_one_has_got_meanwhile(tmp_path: Path):
+    async with paused_worker(tmp_path, "assigned") as (worker, database):
+        await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        queue_name = ""
+        while queue_name != worker_queue("another"):
+            await asyncio.sleep(0.02)
+            with database.engine.begin() as db:
+                queue_name = db.execute(sa.text("SELECT queue_name FROM workflow_status")).scalar()
+
+
+async def test_a_run_that_another_worker_has_ended_meanwhile_is_queued_again(tmp_path: Path):
+    async with paused_worker(tmp_path, "released") as (worker, _):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
 
 
 async def test_no_call_starts_while_the_files_of_a_released_run_are_stored(tmp_path: Path):
@@ -241,18 +292,18 @@ async def simulating(answer: Any) -> AsyncIterator[Simulator]:
         yield simulator
 
 
-class Broken(Worker):
+class Broken(RunWorkspace):
     """Has a defect that no run can survive."""
 
-    async def _start_run(self, run_id: str, job: JobSpec, assignment: RunAssignment) -> RunOutcome:
+    async def prepare_workspace(self, run_id: str, job: JobSpec) -> str:
         raise ValueError("a defect of the worker")
 
 
 async def test_the_reason_is_stored_when_the_workflow_itself_breaks(tmp_path: Path):
-    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    database, store = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), MemoryStore()
     async with (
-        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
-        Broken(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        Engine([agent()], [scripted(["It is done."])], store=store) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05, workspace=Broken(store)) as worker,
         asyncio.timeout(SECONDS),
     ):
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))

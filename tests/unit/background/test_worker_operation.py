@@ -19,9 +19,11 @@ import sqlalchemy as sa
 
 from outrider import Engine, Tool
 from outrider.background.database import RunDatabase, worker_queue
+from outrider.background.executor import RunExecutor
 from outrider.background.jobs import QueuePlacement, open_job_client
 from outrider.background.queue import RunQueue
 from outrider.background.records import JobSpec, RunFilter
+from outrider.background.reports import ReportTable
 from outrider.background.worker import Worker
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
@@ -58,20 +60,19 @@ async def done_after(worker: Worker, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("state", ["assigned", "released"])
-async def test_a_run_that_dbos_dequeued_and_lost_is_executed(
-    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_run_that_dbos_dequeued_and_lost_is_executed(state: str, tmp_path: Path):
     """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""
-    monkeypatch.setattr("outrider.background.worker._LOST_HEARTBEATS", 2)
-    async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", heartbeat=0.2) as worker:
+    async with working(url := f"sqlite:///{tmp_path / 'runs.sqlite'}", heartbeat=0.05) as worker:
         await done_after(worker, tmp_path)
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path), place=QueuePlacement(after=1000))
-        with worker._database.engine.begin() as db:
+        database = RunDatabase(url)
+        with database.engine.begin() as db:
             values = {"id": run.id, "state": state, "worker": worker.id, "queue": worker_queue(worker.id)}
             entry = "state = :state, worker = :worker, attempts = 1, held = 0, ready = 0"
             db.execute(sa.text(f"UPDATE outrider_entries SET {entry} WHERE id = :id"), values)
             columns = "status = 'PENDING', executor_id = :worker, owner_xid = 'lost', queue_name = :queue"
             db.execute(sa.text(f"UPDATE workflow_status SET {columns} WHERE workflow_uuid = :id"), values)
+        database.close()
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
 
 
@@ -92,13 +93,18 @@ class SmallDisk(RunWorkspace):
         return await super().prepare_workspace(run_id, job)
 
 
-async def test_a_full_disk_is_a_wait_and_not_the_end_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outrider.background.executor.FULL_DISK_SECONDS", 0.05)
-    workspace = SmallDisk(MemoryStore())
-    async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", workspace=workspace) as worker:
-        workspace._store = worker.job_client.store
-        await done_after(worker, tmp_path)
-    assert not workspace.problems
+async def test_a_full_disk_is_a_wait_and_not_the_end_of_a_run(tmp_path: Path):
+    database, workspace = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), SmallDisk(store := MemoryStore())
+    async with (
+        asyncio.timeout(SECONDS),
+        Engine([agent()], [scripted(["It is done."])], store=store) as engine,
+        open_job_client(database, store) as jobs,
+    ):
+        run = await jobs.submit_run("go", workspace=str(tmp_path))
+        executor = RunExecutor(engine, workspace, ReportTable(database), full_disk_seconds=0.05)
+        outcome = await executor.execute_run(run.id, await jobs.get_job(run.id))
+    assert (outcome.reason, outcome.output, workspace.problems) == ("completed", "It is done.", [])
+    database.close()
 
 
 async def until_pushed(worker: Worker) -> None:
@@ -135,7 +141,7 @@ async def test_an_idle_worker_makes_few_transactions_on_few_connections(tmp_path
     async with working(url) as worker:
         await until_pushed(worker)
         await done_after(worker, tmp_path)
-        while worker._runtime.is_running:
+        while worker.runtime.is_running:
             await asyncio.sleep(0.1)
         await asyncio.sleep(11)  # the server adds up its statistics late
         before = await asyncio.to_thread(read, "xact_commit + xact_rollback", "pg_stat_database")

@@ -15,7 +15,7 @@ from outrider.background.database import RunDatabase
 from outrider.background.jobs import JobClient, open_job_client
 from outrider.background.records import JobSpec
 from outrider.background.workspace_snapshots import SnapshotFile, SnapshotTable, capture_files, restore_files
-from outrider.background.worktrees import RunWorkspace, WorktreeManager, stored_worktree
+from outrider.background.worktrees import SNAPSHOT_SECONDS, RunWorkspace, WorktreeManager, stored_worktree
 from outrider.config.file import BackgroundTable
 from outrider.sessions.memory_store import MemoryStore
 from tests.unit.background.repositories import folders_in, repository, run_git
@@ -33,9 +33,11 @@ class Machines:
         self.database = database
         self.jobs = jobs
         self.run_id = run_id
+        self.time = 0.0
 
     def workspace(self, name: str, **limits: int) -> RunWorkspace:
-        workspace = RunWorkspace(self.jobs.store, WorktreeManager(folders_in(self._folder / name)))
+        worktrees = WorktreeManager(folders_in(self._folder / name))
+        workspace = RunWorkspace(self.jobs.store, worktrees, clock=lambda: self.time)
         workspace.store_snapshots(SnapshotTable(self.database, "w"), BackgroundTable(**limits))
         return workspace
 
@@ -147,13 +149,13 @@ async def test_a_run_that_ends_needs_no_snapshot(machines: Machines):
     assert await machines.jobs.get_snapshot(machines.run_id) is None
 
 
-async def test_files_are_stored_after_progress_and_not_too_often(machines: Machines, monkeypatch: pytest.MonkeyPatch):
+async def test_files_are_stored_after_progress_and_not_too_often(machines: Machines):
     first = machines.workspace("a")
     work_in(Path(await first.prepare_workspace(machines.run_id, JOB)))
     await first.save_snapshot(machines.run_id, (1, 0))
     await first.save_snapshot(machines.run_id, (1, 1))
     assert await machines.jobs.get_snapshot(machines.run_id) is None, "too soon"
-    monkeypatch.setattr("outrider.background.worktrees.SNAPSHOT_SECONDS", 0)
+    machines.time += SNAPSHOT_SECONDS
     await first.save_snapshot(machines.run_id, (1, 0))
     assert await machines.jobs.get_snapshot(machines.run_id) is None, "nothing has happened"
     await first.save_snapshot(machines.run_id, (1, 1))

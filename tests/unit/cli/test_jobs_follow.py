@@ -1,8 +1,6 @@
 """The output of a call is printed line by line while it runs, each line once, and its end after it."""
 
-import io
 import random
-import sys
 
 import pytest
 
@@ -33,48 +31,46 @@ def failed(error: str) -> ToolPart:
     return call.with_state(call.state.fail(error, 2, reason="timeout"))
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, *parts: ToolPart) -> list[str]:
-    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+def printed(capsys: pytest.CaptureFixture[str], *parts: ToolPart) -> list[str]:
     printer = JobTextPrinter()
     for seq, part in enumerate(parts, 1):
         printer.print_change(PartChange(seq, part, draft=False))
-    return out.getvalue().splitlines()
+    return capsys.readouterr().out.splitlines()
 
 
-def test_lines_are_printed_once_when_they_are_whole_and_the_last_ones_with_the_end(monkeypatch: pytest.MonkeyPatch):
+def test_lines_are_printed_once_when_they_are_whole_and_the_last_ones_with_the_end(capsys: pytest.CaptureFixture[str]):
     parts = running(), running("one\ntw"), running("one\ntwo\nthr"), done("one\ntwo\nthree\nfour\n", exit_code=0)
-    assert printed(monkeypatch, *parts) == [
+    assert printed(capsys, *parts) == [
         "· make",
         *("  one", "  two", "  three", "  four"),
         "✓ make",
     ]
 
 
-def test_a_call_that_was_cut_off_shows_why_and_does_not_repeat_what_it_wrote(monkeypatch: pytest.MonkeyPatch):
+def test_a_call_that_was_cut_off_shows_why_and_does_not_repeat_what_it_wrote(capsys: pytest.CaptureFixture[str]):
     output = "killed after its time limit of 5 s\n\nIts output until then:\none\ntw"
-    assert printed(monkeypatch, running("one\ntw"), failed(output)) == [
+    assert printed(capsys, running("one\ntw"), failed(output)) == [
         "· make",
         *("  one", "  tw"),
         "✗ make: killed after its time limit of 5 s",
     ]
-    assert printed(monkeypatch, running(), failed(output))[1:] == f"✗ make: {output}".splitlines()
+    assert printed(capsys, running(), failed(output))[1:] == f"✗ make: {output}".splitlines()
 
 
-def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(monkeypatch: pytest.MonkeyPatch):
-    assert printed(monkeypatch, done("no such target", exit_code=2)) == ["✗ make: exit code 2"]
+def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(capsys: pytest.CaptureFixture[str]):
+    assert printed(capsys, done("no such target", exit_code=2)) == ["✗ make: exit code 2"]
 
 
 def text(part_id: str, output: str, seq: int = 1, *, draft: bool = False) -> PartChange:
     return PartChange(seq, TextPart(output, id=part_id, message_id="answer"), draft=draft)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *changes: Change | ChildChange) -> list[str]:
-    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+def shown(capsys: pytest.CaptureFixture[str], *changes: Change | ChildChange) -> list[str]:
     printer = JobTextPrinter()
     for change in changes:
         printer.print_change(change)
     printer.finish()
-    return out.getvalue().splitlines()
+    return capsys.readouterr().out.splitlines()
 
 
 def by(agent: str, change: Change, depth: int = 1) -> ChildChange:
@@ -82,7 +78,7 @@ def by(agent: str, change: Change, depth: int = 1) -> ChildChange:
 
 
 def test_called_agents_are_indented_and_named_whenever_one_continues_after_another(
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     changes = (
         text("a", "I ask two."),
@@ -92,7 +88,7 @@ def test_called_agents_are_indented_and_named_whenever_one_continues_after_anoth
         by("ann", PartChange(3, done("one\ntwo\n", exit_code=0))),
         text("c", "Done."),
     )
-    assert shown(monkeypatch, *changes) == [
+    assert shown(capsys, *changes) == [
         "I ask two.",
         *("  ▸ ann n-of-ann", "  · make", "    one", "    two"),
         *("    ▸ bob n-of-bob", "    Two", "    lines."),
@@ -101,7 +97,9 @@ def test_called_agents_are_indented_and_named_whenever_one_continues_after_anoth
     ]
 
 
-def test_of_two_that_write_at_once_one_is_seen_growing_and_the_other_when_it_is_whole(monkeypatch: pytest.MonkeyPatch):
+def test_of_two_that_write_at_once_one_is_seen_growing_and_the_other_when_it_is_whole(
+    capsys: pytest.CaptureFixture[str],
+):
     changes = (
         by("ann", text("a", "Ann sa", draft=True)),
         by("bob", text("b", "Bob s", draft=True)),
@@ -110,19 +108,19 @@ def test_of_two_that_write_at_once_one_is_seen_growing_and_the_other_when_it_is_
         by("ann", text("a", "Ann says it all.")),
         by("bob", text("b", "Bob says it all.")),
     )
-    assert shown(monkeypatch, *changes) == [
+    assert shown(capsys, *changes) == [
         *("  ▸ ann n-of-ann", "  Ann says it all."),
         *("  ▸ bob n-of-bob", "  Bob says it all."),
     ]
 
 
-def test_an_answer_that_another_agent_s_line_interrupts_is_not_printed_twice(monkeypatch: pytest.MonkeyPatch):
+def test_an_answer_that_another_agent_s_line_interrupts_is_not_printed_twice(capsys: pytest.CaptureFixture[str]):
     changes = (
         text("a", "The first half", draft=True),
         by("bob", PartChange(1, done("", exit_code=0))),
         text("a", "The first half and the second.", 2),
     )
-    assert shown(monkeypatch, *changes) == [
+    assert shown(capsys, *changes) == [
         "The first half",
         *("  ▸ bob n-of-bob", "  ✓ make"),
         " and the second.",
@@ -144,8 +142,8 @@ def test_what_was_never_seen_is_marked_as_missing():
     assert (appended_text("", "abc"), appended_text("abc", "abc"), appended_text("abc", "bcd")) == ("abc", "", "d")
 
 
-def test_a_text_that_was_printed_and_withdrawn_is_reported(monkeypatch: pytest.MonkeyPatch):
+def test_a_text_that_was_printed_and_withdrawn_is_reported(capsys: pytest.CaptureFixture[str]):
     shown = TextPart("half a sen", id="text")
     gone = TextPart("half a sen", ignored=True, metadata={"withdrawn": True}, id="text")
-    assert printed(monkeypatch, shown, gone) == ["half a sen", "[the text above is withdrawn]"]  # type: ignore[arg-type]
-    assert printed(monkeypatch, gone) == []  # type: ignore[arg-type]
+    assert printed(capsys, shown, gone) == ["half a sen", "[the text above is withdrawn]"]  # type: ignore[arg-type]
+    assert printed(capsys, gone) == []  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from outrider.cli import exit_codes
-from outrider.cli.commands.worker import ServiceUnit, _open_worker, build_unit
+from outrider.cli.commands.worker import ServiceUnit, build_unit, open_worker
 from outrider.cli.main import main
 from outrider.cli.parser import find_command, parse_arguments
 from outrider.config.paths import AppFolders
@@ -165,4 +165,4 @@ async def test_a_worker_that_waits_for_its_database_ends_when_it_is_asked_to():
 
     async with AsyncExitStack() as stack, asyncio.timeout(30):
         with pytest.raises(SystemExit):
-            await _open_worker(stack, waiting, stop)
+            await open_worker(stack, waiting, stop)

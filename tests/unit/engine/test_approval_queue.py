@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.engine import approvals
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals, lasting_approvals
 from outrider.event_bus import EventBus
 from outrider.permissions.redaction.redactor import Redactor
@@ -28,7 +27,7 @@ class Asked:
         self.store = redact_store(self.inner, Redactor())
         self.bus, self.received = EventBus(), list[Event]()
         self.bus.subscribe_all(self.received.append)
-        self.queue = ApprovalQueue(self.store, self.bus, lambda: True)
+        self.queue = ApprovalQueue(self.store, self.bus, lambda: True, poll=0.01)
 
     async def session(self, session_id: str) -> None:
         await self.store.create(StoredSession(id=session_id, workspace_directory=self.workspace))
@@ -138,16 +137,16 @@ async def test_lasting_answers_are_listed_and_can_be_revoked(asked: Asked):
     assert await lasting_approvals(asked.store) == []
 
 
-async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(approvals, "REFRESH_SECONDS", 0.0)
+async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked):
+    asked.queue = ApprovalQueue(asked.store, asked.bus, lambda: True, refresh=0.0)
+    await asked.queue.load()
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     (found,) = await lasting_approvals(asked.store)
     await asked.inner.answer(found.id, "revoked")
     assert await asked.rules() == ()
 
 
-async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(approvals, "POLL_SECONDS", 0.01)
+async def test_an_answer_from_another_process_holds_here_too(asked: Asked):
     waiting = asyncio.create_task(asked.queue.ask(asked.question("shell", command="make test"), "agent"))
     await asked.next_question()
     (question,) = await asked.inner.approvals(only_open=True)

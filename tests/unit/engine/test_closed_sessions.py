@@ -28,7 +28,7 @@ async def test_a_closed_session_is_freed_without_the_garbage_collector() -> None
     client = ScriptedClient([[call("look")], "done"])
     async with Engine([agent], [client], [Tool(look)], store=MemoryStore()) as engine:
         session = await engine.create()
-        live = engine._sessions.live[session]  # pyright: ignore[reportPrivateUsage]
+        live = engine.live[session]
         watched = {"session": ref(live), "journal": ref(live.journal), "inbox": ref(live.inbox)}
         del live
         assert (await engine.prompt(session, "Look.")).output == "done"

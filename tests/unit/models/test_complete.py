@@ -1,6 +1,8 @@
 """`complete()`: one answer without the loop, in asynchronous and synchronous code."""
 
 import asyncio
+import socket
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -8,8 +10,7 @@ import pytest
 
 from outrider.context.lower import lower
 from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError, NotFoundError
-from outrider.models import clients as connections
-from outrider.models.clients import model_client
+from outrider.models.clients import MAX_SHARED_CLIENTS, model_client
 from outrider.models.complete import answer_cost, async_complete, complete
 from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.catalog import ModelCatalog
@@ -99,18 +100,34 @@ async def test_calls_in_one_loop_share_their_connection():
 
 
 def test_a_connection_closes_with_its_loop():
-    async def ask() -> asyncio.AbstractEventLoop:
-        async with serving(Reply([ANSWER], headers=JSON)) as server:
-            await async_complete(Provider("o", "openai", "k", server.url), "m", "?", stream=False)
-            assert asyncio.get_running_loop() in connections._shared_clients
-            return asyncio.get_running_loop()
+    after_answer = list[bytes]()
 
-    assert asyncio.run(ask()) not in connections._shared_clients
+    def serve(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(30)
+            connection.recv(65_536)
+            head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(ANSWER)}\r\n\r\n"
+            connection.sendall(head.encode() + ANSWER)
+            after_answer.append(connection.recv(1))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=(listener,))
+        server.start()
+        provider = Provider("o", "openai", "k", f"http://127.0.0.1:{listener.getsockname()[1]}")
+
+        async def ask() -> None:
+            await async_complete(provider, "m", "?", stream=False)
+            assert after_answer == [], "the connection stays open for the next call"
+
+        asyncio.run(ask())
+        server.join()
+    assert after_answer == [b""]
 
 
 async def test_more_providers_than_are_preserved_are_asked_all_the_same():
     async with serving(Reply([ANSWER], headers=JSON)) as server:
-        for number in range(connections._MAX_SHARED_CLIENTS + 2):
+        for number in range(MAX_SHARED_CLIENTS + 2):
             provider = Provider(f"p{number}", "openai", "k", server.url)
             assert (await async_complete(provider, "m", "?", stream=False)).finish == "stop"
 

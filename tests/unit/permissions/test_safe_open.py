@@ -1,6 +1,7 @@
 """A file is opened at the path of the decision, even if links are replaced meanwhile."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import threading
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.paths import containment as opening
 from outrider.permissions.paths.containment import PathRefused, open_to_read, open_to_write, write_atomically
 
 
@@ -28,11 +28,23 @@ def read(path: str, place: Path) -> bytes:
         return file.read()
 
 
+class OldKernel:
+    """The C library on a kernel without openat2."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.syscall = self.refuse
+
+    @staticmethod
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
+
+
 @pytest.fixture(params=["openat2", "walk"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's own call, and without it."""
     if request.param == "walk":
-        monkeypatch.setattr(opening, "_call_openat2", lambda *_: None)
+        monkeypatch.setattr(ctypes, "CDLL", OldKernel)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -195,9 +207,8 @@ def test_protected_files_are_refused_unless_it_is_reported_otherwise(open_it: Ca
     assert (place / "ws" / ".env").read_text() == "y"
 
 
-def test_without_the_kernels_call_the_walk_opens_the_same(place: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(opening, "_OPENAT2", 99_999)
-    assert read("a.txt", place) == b"inside"
+@pytest.mark.usefixtures("both_ways")
+def test_a_missing_file_is_reported_as_missing(place: Path):
     with pytest.raises(FileNotFoundError):
         read("missing", place)
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.permissions.redaction import redactor
-from outrider.permissions.redaction.redactor import Redactor
+from outrider.permissions.redaction.redactor import Redactor, last_words, open_context_pattern
 from tests.fixtures.cases import for_each
 
 
@@ -65,11 +64,11 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_the_context_of_a_secret_is_found_in_the_last_words_wherever_it_starts(pieces: list[str]):
     text = "".join(pieces)
-    pattern = redactor._open_context_pattern()
-    anywhere, in_last_words = pattern.search(text), pattern.search(text, redactor._last_words(text))
+    pattern = open_context_pattern()
+    anywhere, in_last_words = pattern.search(text), pattern.search(text, last_words(text))
     assert (in_last_words and in_last_words.span("rest")) == (anywhere and anywhere.span("rest"))
 
 
 def test_only_the_last_words_of_a_long_draft_are_searched_for_an_unfinished_secret():
     text = "some words " * 700
-    assert 0 < len(text) - redactor._last_words(text) < 100
+    assert 0 < len(text) - last_words(text) < 100

@@ -147,5 +147,5 @@ def test_a_call_that_needed_a_user_differs_from_one_that_a_rule_or_a_user_refuse
 def test_the_answers_to_a_plan_have_separate_keys_and_editors_get_those_without_a_text():
     session = pytest.importorskip("outrider.acp.session", reason="the extra `acp` is not installed")
     assert len({choice.key for choice in PLAN_CHOICES}) == len({choice.id for choice in PLAN_CHOICES}) == 4
-    options = [(option.option_id, option.kind) for option in session._PLAN_OPTIONS]
+    options = [(option.option_id, option.kind) for option in session.PLAN_OPTIONS]
     assert options == [("accept", "allow_once"), ("refuse", "reject_once"), ("later", "reject_once")]

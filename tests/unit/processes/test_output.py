@@ -1,5 +1,6 @@
 """Output is limited in memory and on disk; every byte is shown, stored in a file or counted."""
 
+import contextlib
 import os
 import re
 import stat
@@ -99,13 +100,20 @@ def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path: Path):
     assert (text.path, text.size, text.head) == (None, 1000, "z" * 10)
 
 
+def opened_path(fd: Path) -> Path | None:
+    with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+        return fd.readlink()
+    return None
+
+
 def test_a_full_disk_ends_the_file_and_nothing_else(tmp_path: Path):
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     output = written(b"a" * 15, folder=tmp_path)
     output.write(b"b" * 15)
     full = os.open("/dev/full", os.O_RDWR)
-    os.dup2(full, output._file._descriptor)  # pyright: ignore
+    (descriptor,) = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if opened_path(fd) == output.text().path]
+    os.dup2(full, descriptor)
     os.close(full)
     output.write(b"c" * 30)
     text = output.text()

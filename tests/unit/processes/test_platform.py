@@ -13,9 +13,10 @@ from tests.fixtures.process_checks import wait_until_dead
 
 @pytest.fixture(params=["proc", "ps"])
 def listing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "proc" and not platform._CHILDREN_LISTED:  # pyright: ignore
+    if request.param == "ps":
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
+    elif not platform.lists_children():
         pytest.skip("this system does not list children in /proc")
-    monkeypatch.setattr(platform, "_CHILDREN_LISTED", request.param == "proc")
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from outrider import FilePart, ReasoningPart, TextPart, Tokens, ToolPart
 from outrider.providers.provider import AnswerAssembler, assemble_answer
 from outrider.providers.response_json import parse_tool_input
-from outrider.providers.stream_filters import TextSplitFilter
+from outrider.providers.stream_filters import apply_filter, create_think_filter
+from outrider.types.events import ModelProgressEvent
 from outrider.types.request import (
     AnswerStart,
     Delta,
@@ -18,7 +19,11 @@ from outrider.types.request import (
     InputDelta,
     PartEnd,
     PartStart,
+    Prompt,
     ReasoningDelta,
+    RemoteEvent,
+    Request,
+    Retry,
     TextDelta,
     UsageReport,
 )
@@ -139,7 +144,26 @@ def test_any_object_is_read_back_however_it_was_cut(value, size):
 
 
 def test_every_kind_of_delta_is_read():
-    assert AnswerAssembler._HANDLERS.keys() == TextSplitFilter._HANDLERS.keys() == set(get_args(Delta))  # pyright: ignore[reportPrivateUsage]
+    deltas = [
+        AnswerStart("resp_1"),
+        RemoteEvent(ModelProgressEvent(stage="loading")),
+        PartStart(0, "text"),
+        TextDelta(0, "Hello"),
+        PartEnd(0),
+        Retry(1, 10, "overloaded"),
+        PartStart(0, "reasoning"),
+        ReasoningDelta(0, "let me see"),
+        PartEnd(0),
+        PartStart(1, "tool", "c", "read"),
+        InputDelta(1, "{}"),
+        PartEnd(1),
+        UsageReport(Tokens(1)),
+        Finish("tool_use"),
+    ]
+    assert {type(delta) for delta in deltas} == set(get_args(Delta))
+    splitter = create_think_filter(Request("m", Prompt()))
+    for received in (deltas, [*apply_filter(splitter, deltas), *splitter.close()]):
+        assert [type(part) for part in assemble_answer(received, "fam").message.parts] == [ReasoningPart, ToolPart]
 
 
 def test_parts_that_are_known_are_not_given_again():

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
-from outrider.errors import OutriderError
+from mcp.server.mcpserver.exceptions import ToolError as McpToolError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
 from outrider.presentation.approvals import ApprovalView, requested_approval_view
 from outrider.server.mcp import (
     MAX_PAUSED_RUNS,
+    ApprovalForm,
+    AskClient,
     McpTools,
-    PausedRun,
     RunReport,
     create_approval_form,
     read_answer,
@@ -21,27 +24,48 @@ from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 
 
+class AskingRunner:
+    """Runs that ask for an approval, and end without its answer when they may."""
+
+    def __init__(self) -> None:
+        self.may_end, self.ended = asyncio.Event(), 0
+
+    async def run_prompt(
+        self, _prompt: str, _id: str, _mode: Any, _report: Any, ask: AskClient, _owner: str
+    ) -> RunReport:
+        async with asyncio.TaskGroup() as group:
+            question = group.create_task(ask("May it?", ApprovalForm))
+            await self.may_end.wait()
+            question.cancel()
+        self.ended += 1
+        return RunReport("s", "", "completed", [])
+
+
+class RepeatingClient:
+    """The request of a client that answers questions by repeating it."""
+
+    client_capabilities = SimpleNamespace(elicitation=object())
+    protocol_version = MODERN_PROTOCOL_VERSIONS[0]
+    request_context = SimpleNamespace(request=None)
+    input_responses = None
+
+    def __init__(self, request_state: str | None = None) -> None:
+        self.request_state = request_state
+
+
 async def test_runs_that_ended_while_their_client_was_away_do_not_count_against_the_limit():
-    may_end = asyncio.Event()
-
-    class Runner:
-        async def run_prompt(self, *_: Any) -> RunReport:
-            await may_end.wait()
-            return RunReport("s", "", "completed", [])
-
-    settings, nothing, runner = SimpleNamespace(missing="", mcp_all_sessions=True), Any, Runner()
+    runner, nothing, settings = AskingRunner(), Any, SimpleNamespace(missing="", mcp_all_sessions=True)
     async with asyncio.TaskGroup() as tasks:
-        tools: Any = McpTools(nothing, None, settings, tasks)  # type: ignore[arg-type]
-        runs: list[PausedRun] = [tools._start_run(runner, "go", "", None, "") for _ in range(MAX_PAUSED_RUNS)]
-        tools._paused = {run.id: run for run in runs}
-        with pytest.raises(OutriderError, match="wait for approvals already"):
-            tools._start_run(runner, "go", "", None, "")
-        may_end.set()
-        while not all(run.has_ended for run in runs):
+        tools: Any = McpTools(nothing, runner, settings, tasks)  # type: ignore[arg-type]
+        paused = [await tools.run_agent("go", RepeatingClient()) for _ in range(MAX_PAUSED_RUNS)]
+        with pytest.raises(McpToolError, match="wait for approvals already"):
+            await tools.run_agent("go", RepeatingClient())
+        runner.may_end.set()
+        while runner.ended < MAX_PAUSED_RUNS:
             await asyncio.sleep(0)
-        tools._start_run(runner, "go", "", None, "")
-        with pytest.raises(OutriderError, match="this run has ended"):
-            tools._find_run(runs[0].id)
+        assert (await tools.run_agent("go", RepeatingClient())).ended == "completed"
+        with pytest.raises(McpToolError, match="this run has ended"):
+            await tools.run_agent("go", RepeatingClient(paused[0].request_state))
 
 
 def requested(**more: Any) -> ApprovalView:

@@ -39,9 +39,11 @@ async def test_an_answer_that_cannot_be_used_is_an_error_with_the_address(tmp_pa
 
 
 async def test_a_login_starts_at_the_page_of_the_provider(tmp_path):
-    async with serving(Reply()) as server:
+    def describe() -> list[bytes]:
         endpoints = {"authorization_endpoint": f"{server.url}/auth?x=1", "token_endpoint": f"{server.url}/token"}
-        server._replies = [Reply([json.dumps({"issuer": server.url, **endpoints}).encode()], headers=JSON)]
+        return [json.dumps({"issuer": server.url, **endpoints}).encode()]
+
+    async with serving(Reply(describe, headers=JSON)) as server:
         started = await create_logins(server.url, tmp_path).start()
     assert started.url.startswith(f"{server.url}/auth?x=1&response_type=code&client_id=outrider&")
     assert "s3cret" not in started.url

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outrider.sessions.records import Change, SessionChange, SessionUpdate, StoredSession
 from outrider.sessions.rows.session_rows import CHANGES_LIMIT, SessionListeners
-from outrider.sessions.sqlite.store import SqliteStore
+from outrider.sessions.sqlite.store import ChangePoller, SqliteStore
 
 
 def change(seq: int) -> Change:
@@ -60,7 +60,8 @@ async def test_a_commit_of_another_process_wakes_the_listeners_of_its_session_on
     async with SqliteStore(path) as store, SqliteStore(path) as other, asyncio.timeout(10):
         for name in ("changed", "unchanged", "deleted"):
             await store.create(StoredSession(id=name))
-        listen = store._listeners.listen
+        poller = ChangePoller(path)
+        listen = poller.listen
         with listen("changed") as changed, listen("unchanged") as unchanged, listen("deleted") as deleted:
             for event in (changed, unchanged, deleted):
                 await event.wait()  # the first look
@@ -69,3 +70,4 @@ async def test_a_commit_of_another_process_wakes_the_listeners_of_its_session_on
             await other.delete("deleted")
             await asyncio.gather(changed.wait(), deleted.wait())
             assert not unchanged.is_set()
+        await poller.close()

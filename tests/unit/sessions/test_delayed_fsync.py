@@ -9,7 +9,6 @@ import pytest
 
 from outrider.errors import StoreUnavailableError
 from outrider.sessions.database_files import file_system_type
-from outrider.sessions.sqlite import writer as writer_module
 from outrider.sessions.sqlite.recovery import open_file
 from outrider.sessions.sqlite.writer import DatabaseWriter
 
@@ -35,11 +34,10 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path: Path):
     disk, path = Disk(), tmp_path / "sessions.db"
-    monkeypatch.setattr(writer_module, "_sync", disk.sync)
     open_file(path, file_system_type)
-    writer = DatabaseWriter(path, lambda _: None)
+    writer = DatabaseWriter(path, lambda _: None, sync=disk.sync)
     try:
         await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), synced=False)
         await until(disk.reached.is_set)
@@ -53,11 +51,10 @@ async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path:
         await writer.close()
 
 
-async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path):
     disk, path = Disk(), tmp_path / "sessions.db"
-    monkeypatch.setattr(writer_module, "_sync", disk.sync)
     open_file(path, file_system_type)
-    writer, other = DatabaseWriter(path, lambda _: None), DatabaseWriter(path, lambda _: None)
+    writer, other = (DatabaseWriter(path, lambda _: None, sync=disk.sync) for _ in range(2))
     try:
         first = asyncio.create_task(writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True))
         await until(disk.reached.is_set)
@@ -72,21 +69,21 @@ async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, 
         await other.close()
 
 
-async def test_a_commit_that_does_not_reach_the_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "sessions.db"
+async def test_a_commit_that_does_not_reach_the_disk_is_an_error(tmp_path: Path):
+    path, is_broken = tmp_path / "sessions.db", True
     open_file(path, file_system_type)
-    writer = DatabaseWriter(path, lambda _: None)
 
-    def fail(_: int) -> None:
-        raise OSError(5, "Input/output error")
+    def sync(_: int) -> None:
+        if is_broken:
+            raise OSError(5, "Input/output error")
 
+    writer = DatabaseWriter(path, lambda _: None, sync=sync)
     try:
-        with monkeypatch.context() as broken:
-            broken.setattr(writer_module, "_sync", fail)
-            with pytest.raises(StoreUnavailableError):
-                await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True)
-            with pytest.raises(StoreUnavailableError):
-                await writer.run(lambda db: db.execute("PRAGMA user_version = 99"))
+        with pytest.raises(StoreUnavailableError):
+            await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True)
+        with pytest.raises(StoreUnavailableError):
+            await writer.run(lambda db: db.execute("PRAGMA user_version = 99"))
+        is_broken = False
         await writer.run(lambda db: db.execute("PRAGMA user_version = 100"))
     finally:
         await writer.close()

@@ -63,7 +63,7 @@ async def test_a_session_comes_over_as_a_copy(server: Server):
     assert server.seen == [("/export", "Bearer secret")]
 
 
-async def test_any_other_server_is_refused(server: Server, monkeypatch: pytest.MonkeyPatch):
+async def test_any_other_server_is_refused(server: Server):
     store = MemoryStore()
     for path in ("/moved", "/nothing"):
         with pytest.raises(StoreUnavailableError, match="answered"):
@@ -72,9 +72,8 @@ async def test_any_other_server_is_refused(server: Server, monkeypatch: pytest.M
     server.document = b"<html>"
     with pytest.raises(PartValidationError):
         await remote.import_from_url(store, f"{server.url}/export")
-    monkeypatch.setattr(remote, "MAX_EXPORT_BYTES", 3)
-    with pytest.raises(StoreError, match="larger"):
-        await remote.import_from_url(store, f"{server.url}/export")
+    with pytest.raises(StoreError, match="larger than 3 bytes"):
+        await remote.fetch_export(f"{server.url}/export", max_bytes=3)
     with pytest.raises(StoreError, match="not an http"):
         await remote.import_from_url(store, "file:///etc/passwd")
     with pytest.raises(StoreUnavailableError):

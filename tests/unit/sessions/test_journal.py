@@ -12,7 +12,7 @@ from outrider.event_bus import EventBus
 from outrider.sessions.journal import FLUSH_SECONDS, Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import InboxItem, SessionUpdate, StoredValue
+from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredValue
 from outrider.sessions.session import Session
 from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.messages import Message, text_message
@@ -28,6 +28,8 @@ class SmallStore(MemoryStore):
         self.full = False
         self.delay = 0.0
         self.drafts = 0
+        self.appended: list[StoredValue] = []
+        self.renewals = 0
 
     async def append(
         self,
@@ -41,7 +43,13 @@ class SmallStore(MemoryStore):
         if self.full:
             raise StorageFullError("no space left")
         self.drafts += draft
-        return await super().append(session_id, values, draft=draft, **more)
+        last = await super().append(session_id, values, draft=draft, **more)
+        self.appended += values
+        return last
+
+    async def renew(self, lease: Lease) -> Lease:
+        self.renewals += 1
+        return await super().renew(lease)
 
 
 @pytest.fixture
@@ -76,8 +84,7 @@ async def test_a_change_is_preserved_before_it_is_applied_and_applied_before_it_
         seen: list[tuple[int, bool]] = []
 
         def look(event: PartUpdatedEvent) -> None:
-            stored_session = store._sessions[journal.session.id]
-            stored = any(part.id in stored_session.parts[event.part.message_id] for part in [event.part])
+            stored = any(value is event.part for value in store.appended)
             seen.append((event.seq or 0, stored and journal.session.messages[0].parts[-1] is event.part))
 
         bus.subscribe(PartUpdatedEvent, look)
@@ -224,8 +231,7 @@ async def test_a_lease_is_renewed_while_the_journal_is_open(store: SmallStore, b
     async with Journal(session, store, bus, held=(LeaseOwner(store, current_process()), lease)) as journal:
         lost = asyncio.Event()
         journal.lease.on_lost = lost.set
-        until = store._sessions[session.id].expires
-        while store._sessions[session.id].expires == until:
+        while not store.renewals:
             await asyncio.sleep(0.005)
         await store.acquire(session.id, current_process(), take_over=True)
         await asyncio.wait_for(lost.wait(), 30)

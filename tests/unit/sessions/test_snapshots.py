@@ -15,13 +15,15 @@ import pytest
 from outrider.errors import ConfigurationError, StorageFullError, StoreError
 from outrider.permissions.paths.gitignore import IgnoreRules, parse_ignore_lines, temporary_name
 from outrider.sessions.snapshots.changes import (
+    DATABASE_NAME,
     ChangeOrigin,
     ChangeSet,
     ParentCall,
+    ScanCache,
     enforce_total_quota,
     tracked_sessions,
 )
-from outrider.sessions.snapshots.scanner import SnapshotLimits
+from outrider.sessions.snapshots.scanner import SnapshotDatabase, SnapshotLimits
 from outrider.sessions.snapshots.tracker import ChangeTracker
 
 Limited = Callable[[SnapshotLimits], ChangeTracker]
@@ -54,6 +56,15 @@ def limited(workspace: Path, tmp_path: Path) -> Iterator[Limited]:
             return stack.enter_context(closing(ChangeTracker(tmp_path / "kept", workspace, limits=limits)))
 
         yield open_with
+
+
+def open_database(folder: Path) -> closing[SnapshotDatabase]:
+    return closing(SnapshotDatabase(folder / "kept" / DATABASE_NAME))
+
+
+def used_bytes(folder: Path) -> int:
+    with open_database(folder) as database:
+        return database.used_bytes()
 
 
 def contents(folder: Path) -> dict[str, object]:
@@ -187,7 +198,7 @@ def test_each_content_is_preserved_once(workspace: Path, snapshots: ChangeTracke
     for number in range(5):
         (workspace / f"same-{number}").write_bytes(noise)
     snapshots.take_snapshot()
-    assert snapshots._database.used_bytes() < 150_000
+    assert used_bytes(tmp_path) < 150_000
     modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "kept").rglob("*")}
     assert modes == {0}
 
@@ -211,14 +222,14 @@ def test_a_look_is_bounded_in_number_and_time(workspace: Path, limited: Limited)
         assert snapshot.cut
 
 
-def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, limited: Limited):
+def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, limited: Limited, tmp_path: Path):
     snapshots = limited(SnapshotLimits(quota_bytes=300_000))
     ids = []
     for _ in range(8):
         before = snapshots.take_snapshot(["b.txt"])
         (workspace / "b.txt").write_bytes(os.urandom(60_000))
         ids.append(snapshots.record_changes(before).id)
-    assert snapshots._database.used_bytes() <= 300_000
+    assert used_bytes(tmp_path) <= 300_000
     with pytest.raises(StoreError, match="not stored"):
         snapshots.get_change(ids[0])
     assert snapshots.apply_restore(ids[-1:])[0].conflicts == ()
@@ -295,7 +306,8 @@ def test_sf_042_a_disk_that_is_full_changes_nothing(workspace: Path, tmp_path: P
 
 def test_a_damaged_content_is_an_error_and_not_a_wrong_file(workspace: Path, snapshots: ChangeTracker, tmp_path: Path):
     changed = command(workspace, snapshots, "printf changed > b.txt")
-    snapshots._database._db.execute("UPDATE objects SET body = ?", (b"broken",))
+    with open_database(tmp_path) as database, database.transaction() as db:
+        db.execute("UPDATE objects SET body = ?", (b"broken",))
     with pytest.raises(StoreError, match="damaged"):
         snapshots.apply_restore([changed.id])
     assert (workspace / "b.txt").read_text() == "changed"
@@ -412,8 +424,9 @@ def test_what_was_known_of_files_is_known_to_the_next_program_too(workspace: Pat
     time.sleep(0.1)
     with closing(ChangeTracker(tmp_path / "kept", workspace)) as first:
         first.take_snapshot()
+    with open_database(tmp_path) as database:
+        assert len(ScanCache(database).scanned) >= 600
     with closing(ChangeTracker(tmp_path / "kept", workspace)) as second:
-        assert len(second._scan_cache.scanned) >= 600
         (workspace / "f001").write_text("other")
         assert second.take_snapshot().images["f001"].hash == sha256(b"other").hexdigest()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.tracing import html_timeline as timeline
 from outrider.tracing.event_log import AgentEvent, EventLog
+from outrider.tracing.html_timeline import render_timeline
 from outrider.tracing.trace import Trace
 from outrider.types.events import ErrorEvent, LLMResponseEvent, LoopCompletedEvent, ToolExecutionCompletedEvent
 from tests.unit.tracing.event_builders import called, returned, trace_of
@@ -120,9 +120,8 @@ def test_a_log_that_lost_its_start_reports_it():
     assert "3 older records had been dropped" in Trace(log).to_html()
 
 
-def test_more_spans_than_a_page_can_show_are_cut_with_a_note(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(timeline, "SPAN_LIMIT", 10)
-    html = Trace([called(f"c{number}", "a", number) for number in range(30)]).to_html()
+def test_more_spans_than_a_page_can_show_are_cut_with_a_note():
+    html = render_timeline(Trace([called(f"c{number}", "a", number) for number in range(30)]).root, span_limit=10)
     assert len(rows_in(html)) == 10
     assert "Only the first 10 spans" in html
 

@@ -86,7 +86,7 @@ async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "S
     )
     if not after:
         return placement
-    delay = None if await _is_run(jobs, after) else _delay_until(after, datetime.now().astimezone())
+    delay = None if await _is_run(jobs, after) else delay_until(after, datetime.now().astimezone())
     if delay is not None:
         return msgspec.structs.replace(placement, after=delay)
     try:
@@ -101,7 +101,7 @@ async def _is_run(jobs: "JobClient", name: str) -> bool:
     return len(name) >= 8 and bool(await jobs.find_run_ids(name))
 
 
-def _delay_until(after: str, now: datetime) -> float | None:
+def delay_until(after: str, now: datetime) -> float | None:
     """Returns the seconds until the time `after`, or None if it is not a time (it may be a run id)."""
     with suppress(ArgumentTypeError):
         return parse_duration(after)

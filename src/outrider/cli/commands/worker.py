@@ -249,7 +249,7 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
     with handle_interrupts() as interrupts:
         async with AsyncExitStack() as stack:
             options = {"runs": arguments.runs, "grace": arguments.grace, "listen_url": arguments.listen_url}
-            worker = await _open_worker(
+            worker = await open_worker(
                 stack,
                 lambda: standard_worker(settings, arguments.database, version=program_version(), **options),
                 interrupts.requested,
@@ -305,7 +305,7 @@ async def _wait_for_key(arguments: Namespace, missing: str) -> None:
     _log_line("a model can be reached")
 
 
-async def _open_worker(
+async def open_worker(
     stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
 ) -> "Worker":
     """Open a worker on the stack; wait while the database is not available. Exits when `stop` is set, also while a

@@ -276,7 +276,7 @@ def find_unfinished_secret(text: str) -> int:
     word = _last_word(tail)
     if ends_in_long_word(tail) or contains_key_mark(tail[word:]):
         starts.append(word)
-    if (context := _open_context_pattern().search(tail, _last_words(tail))) is not None:
+    if (context := open_context_pattern().search(tail, last_words(tail))) is not None:
         starts.append(context.start("rest"))
     if (value := find_open_value(tail)) is not None:
         starts.append(value)
@@ -300,7 +300,7 @@ def _last_word(text: str) -> int:
 _CONTEXT_WORDS = 6  # an open context and its value contain at most five gaps: "secret is | | | | value"
 
 
-def _last_words(text: str) -> int:
+def last_words(text: str) -> int:
     """Returns where an open context may start at the earliest. A draft is searched again whenever it has grown, so the
     cost must not depend on its length."""
     words = text.rsplit(maxsplit=_CONTEXT_WORDS)
@@ -308,7 +308,7 @@ def _last_words(text: str) -> int:
 
 
 @cache
-def _open_context_pattern() -> Pattern[str]:
+def open_context_pattern() -> Pattern[str]:
     """Compiled with the first streamed text, to keep it out of the time to the first request. A match ends with the
     text; `_CONTEXT_WORDS` depends on how many gaps it may contain."""
     return re.compile(

@@ -28,7 +28,9 @@ Write = Callable[[sqlite3.Connection], T]
 
 MAX_UNSYNCED_SECONDS = 0.1
 
-_sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
+SyncFile = Callable[[int], None]
+"""Returns when everything that was written to an open file is on the disk."""
+fdatasync: SyncFile = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
 
 
 class WriteRequest:
@@ -101,7 +103,8 @@ def _deliver_all(requests: Sequence[WriteRequest]) -> None:
 class WalSync:
     """Tracks whether the write-ahead log holds commits without an fsync, and since when."""
 
-    def __init__(self) -> None:
+    def __init__(self, sync: SyncFile) -> None:
+        self._sync = sync
         self._unsynced_since: float | None = None
 
     @property
@@ -125,7 +128,7 @@ class WalSync:
         """Resets the timestamp before the sync, so that a commit during the sync counts as unsynced again."""
         self._unsynced_since = None
         try:
-            _sync(file)
+            self._sync(file)
         except OSError:
             self._unsynced_since = since
             raise
@@ -245,9 +248,9 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 class DatabaseWriter:
     """Commits writes inline or in a thread. While idle, the thread calls `maintenance` until it returns None."""
 
-    def __init__(self, path: Path, maintenance: Maintenance) -> None:
+    def __init__(self, path: Path, maintenance: Maintenance, *, sync: SyncFile = fdatasync) -> None:
         self._path = path
-        self._wal_sync = WalSync()
+        self._wal_sync = WalSync(sync)
         self._wal_path = wal_path(path)
         self._maintenance = maintenance
         self._maintenance_due = True  # after a write

@@ -57,9 +57,10 @@ def shell_tool(
     at_limit: AtLimit = "kill",
     sandbox: Callable[[], CommandSandbox] | None = None,
     describe_surroundings: Callable[[], Awaitable[str]] | None = None,
+    early_exit_wait: float = EARLY_EXIT_WAIT,
 ) -> Tool:
     """Returns the tool. `describe_surroundings` returns a note for the result of a command, such as about unsaved
-    files."""
+    files. `early_exit_wait` is how many seconds a background process has to fail at once."""
 
     async def shell(
         command: str,
@@ -76,7 +77,7 @@ def shell_tool(
         try:
             folder = context.workspace / workdir
             if background:
-                start = partial(_start_in_background, supervisor, command, folder, context)
+                start = partial(_start_in_background, supervisor, command, folder, context, early_exit_wait)
                 started = await (start() if sandbox is None else sandbox().run_on(context, start))
                 return _format_background_result(started, title)
             limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
@@ -153,12 +154,13 @@ async def _start_in_background(
     command: str,
     workdir: Path,
     context: ToolContext,
+    early_exit_wait: float,
     wrap: LaunchWrapper | None = None,
 ) -> CommandResult:
     started = await supervisor.start_command(
         context.call_id or new_id(), command, workdir=workdir, session_id=context.session_id, wrap=wrap
     )
-    return await supervisor.wait(started.id, EARLY_EXIT_WAIT)
+    return await supervisor.wait(started.id, early_exit_wait)
 
 
 def _format_outcome(outcome: CommandResult, title: str, limit: TimeLimit) -> ToolResult:

@@ -59,12 +59,13 @@ def test_a_turn_starts_with_the_bytes_of_the_turn_before_it() -> None:
 
 def test_earlier_messages_are_not_written_again() -> None:
     anthropic = wire()
-    prompt = Prompt([user("one")])
+    tool_input = {"path": "a"}
+    prompt = Prompt([user("one"), ModelMessage("assistant", (ToolUsePart("t", "read", tool_input),))])
     anthropic.build_request(request(prompt))
-    prompt._messages[0] = user("changed behind its back")  # pyright: ignore[reportPrivateUsage]
-    prompt.append(user("two"))
-    messages = body(anthropic, request(prompt))["messages"]
-    assert [message["content"][0]["text"] for message in messages] == ["one", "two"]
+    tool_input["path"] = "changed behind its back"
+    prompt.append(ModelMessage("user", (ToolResultPart(tool_use_id="t", content="two"),)))
+    _, call, _ = body(anthropic, request(prompt))["messages"]
+    assert call["content"][0]["input"] == {"path": "a"}
 
 
 def test_the_same_prompt_can_go_to_models_of_several_families() -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import threading
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -40,18 +42,25 @@ READ = ToolSpec(
 HELLO = '{"tool": "answer", "text": "Hello there."}'
 
 
+class ObservedModel(LoadedModel):
+    """Counts the requests that have started or wait; the first starts at once, and blocks the others."""
+
+    asked = 0
+
+    async def stream(self, *given: Any) -> AsyncGenerator[str, None]:
+        self.asked += 1
+        async with aclosing(super().stream(*given)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
 class OneModel:
     """Gives out one model, whatever its name; counts who has it."""
 
     def __init__(self, runtime: FakeRuntime) -> None:
         self.runtime = runtime
-        self.model = LoadedModel(runtime, None)
+        self.model = ObservedModel(runtime, None)
         self.users = 0
-
-    @property
-    def asked(self) -> int:
-        """How many requests have started or wait; the first starts at once, and blocks the others."""
-        return len(self.runtime.bodies) + sum(map(len, self.model._queue._waiting.values()))
 
     def acquire(self, name: str) -> LoadedModel:
         if name == "missing":
@@ -271,9 +280,9 @@ async def test_sessions_take_turns(models):
 
     async with asyncio.TaskGroup() as group:
         for conversation, text in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")]:
-            asked = one.asked
+            asked = one.model.asked
             group.create_task(ask(conversation, text))
-            while one.asked == asked:
+            while one.model.asked == asked:
                 await asyncio.sleep(0.005)
         gate.set()
     assert [body["messages"][1]["content"] for body in one.runtime.bodies] == ["a1", "b1", "a2", "a3"]

@@ -7,7 +7,7 @@ import pytest
 from outrider import ToolFailure
 from outrider.tools.edit_transaction import PlannedChange, commit_changes
 from outrider.tools.workspace_files import FileLocation
-from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 
 def begin_patch(*lines: str) -> str:
@@ -193,7 +193,7 @@ async def test_a_failure_while_writing_brings_the_files_before_it_back(workspace
         if path.name == "z":
             path.write_text("other\n")
 
-    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    workspace.save_original = keep
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/deep/b", "+b", "*** Update File: z", "-z", "+y"
     )

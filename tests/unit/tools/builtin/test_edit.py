@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 
 async def edited(workspace: ToolWorkspace, content: bytes, old: str, new: str, **options: object) -> bytes:
@@ -211,7 +211,6 @@ async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(
         path.write_text("somebody else's\n")
 
     workspace.save_original = keep
-    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
     refusal = await workspace.error_of("edit", file_path="file", old_string="a", new_string="b")
     assert "changed by another process" in refusal
     assert path.read_text() == "somebody else's\n"

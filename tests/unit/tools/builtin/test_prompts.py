@@ -7,7 +7,7 @@ from typing import Any
 
 from outrider import Tool
 from outrider.engine.session_tools import list_built_in_tools
-from outrider.tools.builtin import __file__ as package
+from outrider.tools import builtin
 from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.builtin.task import task_tool
@@ -48,7 +48,7 @@ def test_all_that_is_sent_about_the_default_set_stays_within_the_budget_too(work
 
 
 def test_the_set_has_every_tool_that_has_a_prompt(workspace: ToolWorkspace):
-    prompts = {path.stem for path in Path(package).parent.glob("*.md")}
+    prompts = {path.stem for path in Path(builtin.__file__).parent.glob("*.md")}
     assert {tool.name for tool in default_set(workspace)} == prompts
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolCompleted
-from outrider.tools import search as finding
-from outrider.tools import search as listing
 from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.search import compile_glob, find_ripgrep
@@ -22,8 +20,10 @@ def tree(
     request: pytest.FixtureRequest, workspace: ToolWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ToolWorkspace]:
     if request.param == "plain":
-        monkeypatch.setattr(finding, "find_ripgrep", lambda: None)
-        monkeypatch.setattr(listing, "find_ripgrep", lambda: None)
+        monkeypatch.setattr(sysconfig, "get_path", lambda _: str(workspace.root))
+        monkeypatch.setenv("PATH", "")
+        find_ripgrep.cache_clear()
+        assert find_ripgrep() is None
     elif find_ripgrep() is None:
         pytest.skip("ripgrep is not installed")
     workspace.tools += [list_tool(workspace.files), glob_tool(workspace.files), grep_tool(workspace.files)]
@@ -39,7 +39,9 @@ def tree(
     workspace.write_file(".git/config", "needle in git\n")
     workspace.write_file(".env", "SECRET=needle\n")
     workspace.write_file("binary.bin", b"needle\0\1\2")
-    return workspace
+    yield workspace
+    if request.param == "plain":
+        find_ripgrep.cache_clear()
 
 
 async def found(workspace: ToolWorkspace, **arguments: object) -> list[str]:

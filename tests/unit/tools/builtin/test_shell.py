@@ -9,7 +9,6 @@ import pytest
 
 from outrider import Progress, ToolCompleted, ToolContext, ToolError, ToolPart, ToolPending
 from outrider.processes.supervisor import ProcessSupervisor
-from outrider.tools.builtin import shell
 from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.runner import ToolRunner
@@ -26,6 +25,9 @@ class Bench:
         self.reported: list[Progress] = []
         self.tools = tools_by_name([shell_tool(supervisor, **options), process_tool(supervisor)])
         self._count = 0
+
+    def set_early_exit_wait(self, seconds: float) -> None:
+        self.tools["shell"] = shell_tool(self.supervisor, early_exit_wait=seconds)
 
     async def call(self, tool: str, *, session: str = "s", **arguments: Any) -> ToolCompleted | ToolError:
         self._count += 1
@@ -179,10 +181,8 @@ async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[s
 
 
 @pytest.mark.slow
-async def test_a_process_in_the_background_is_read_written_waited_for_and_killed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 2)
+async def test_a_process_in_the_background_is_read_written_waited_for_and_killed(bench: Bench):
+    bench.set_early_exit_wait(2)
     started = await bench.output("shell", command="echo ready; read x; echo got $x; sleep 60", background=True)
     assert started == "ready\n[it runs on in the background; its process_id is call_1]"
     assert "call_1: still running" in await bench.output("process", action="list")
@@ -196,8 +196,8 @@ async def test_a_process_in_the_background_is_read_written_waited_for_and_killed
     assert "call_1: killed" in await bench.output("process", action="list")
 
 
-async def test_a_process_that_fails_at_once_reports_it_instead_of_an_id(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 30)
+async def test_a_process_that_fails_at_once_reports_it_instead_of_an_id(bench: Bench):
+    bench.set_early_exit_wait(30)
     output = await bench.output("shell", command="echo no such port; exit 1", background=True)
     assert output == "no such port\n[it was started in the background and has ended: exit code 1]"
 
@@ -210,8 +210,8 @@ async def test_processes_of_other_sessions_are_unknown(bench: Bench):
     assert bench.supervisor.get_running_ids() == ["call_1"]
 
 
-async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 30)
+async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench):
+    bench.set_early_exit_wait(30)
     await bench.call("shell", command="seq 1 10000", background=True)
     first = await bench.output("process", action="read", process_id="call_1")
     assert "more bytes; read again" in first

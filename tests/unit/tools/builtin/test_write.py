@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider.tools.tool import ToolContext
-from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 
 async def test_a_new_file_is_made_with_its_folders_and_the_usual_mode(workspace: ToolWorkspace):
@@ -93,7 +93,7 @@ async def test_a_call_cancelled_while_the_old_content_is_preserved_writes_nothin
         started.set()
         await asyncio.sleep(10)
 
-    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    workspace.save_original = keep
     edit = next(tool for tool in workspace.tools if tool.name == "edit")
     arguments = {"file_path": "file", "old_string": "a", "new_string": "b"}
     task = asyncio.ensure_future(edit.call(arguments, ToolContext(session_id="s")))

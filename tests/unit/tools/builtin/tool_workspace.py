@@ -35,13 +35,17 @@ class ToolWorkspace:
         self.originals: list[tuple[Path, bytes | None]] = []
         self.saving_error: Exception | None = None
         self.files = WorkspaceFiles(root, **options)
-        self.editor = FileEditor(self.files, saving_originals(self.save_original))
+        self.editor = FileEditor(self.files, saving_originals(self.save))
         self.tools: list[Tool] = [
             read_tool(self.files, self.editor.seen_versions),
             write_tool(self.editor),
             edit_tool(self.editor),
             apply_patch_tool(self.editor),
         ]
+
+    async def save(self, path: Path, content: bytes | None) -> None:
+        """Calls `save_original`, which a test may replace."""
+        await self.save_original(path, content)
 
     async def save_original(self, path: Path, content: bytes | None) -> None:
         if self.saving_error is not None:

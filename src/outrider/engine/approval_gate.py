@@ -583,7 +583,6 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         fingerprint = fingerprint_call(call.tool, call.state.input)
         answered = await queue.find_answer(context.session.id, call.call_id, fingerprint)
         if answered is None:
-            await queue.withdraw_start(context.session.id, call.call_id)
             return None
         if answered.answer == "denied":
             return _verdict_for(allowed=_NO, message=answered.words)

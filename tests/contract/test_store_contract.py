@@ -682,18 +682,26 @@ async def test_an_answer_is_bound_to_the_exact_call(store: Store, session: Store
     assert other.answer == "open"
 
 
-async def test_the_first_answer_applies_and_can_be_revoked(store: Store, session: StoredSession):
+async def test_the_first_answer_applies(store: Store, session: StoredSession):
     asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell"))
     first, second = await asyncio.gather(store.answer(asked.id, "denied", by="a"), store.answer(asked.id, "allowed"))
     assert first == second
     assert (first.answer, first.answered_by) in {("denied", "a"), ("allowed", "")}
     assert await store.answer(asked.id, "denied", by="late") == first
-    assert (await store.answer(asked.id, "revoked")).answer == "revoked"
-    assert (await store.answer(asked.id, "allowed")).answer == "revoked"
     assert await store.approvals(only_open=True) == []
     assert [one.id for one in await store.approvals()] == [asked.id]
     with pytest.raises(StoreError):
         await store.answer("nothing", "allowed")
+
+
+async def test_an_approval_can_be_revoked_and_a_denial_stays(store: Store, session: StoredSession):
+    ended = dict[str, list[str]]()
+    for answer in ("allowed", "denied", "revoked"):
+        asked = await store.ask(Approval(session_id=session.id, call_id=answer, tool="shell"))
+        await store.answer(asked.id, answer)
+        ended[answer] = [(await store.answer(asked.id, later)).answer for later in ("revoked", "allowed", "denied")]
+    assert ended == {"allowed": ["revoked"] * 3, "denied": ["denied"] * 3, "revoked": ["revoked"] * 3}
+    assert [one.answer for one in await store.approvals()] == ["revoked", "denied", "revoked"]
 
 
 async def test_a_denial_stores_its_text_for_the_model(store: Store, session: StoredSession):

@@ -251,7 +251,7 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     agent, run = context.agent, context.run
     if not _has_usage_limits(run):
         return run.budget.reserve(0, agent.max_output_tokens, None)
-    price = run.pricing.price(agent)
+    price = run.models.pricing.price(agent)
     if price is None and run.budget.limits.cost:  # a limit that is used up is reported as reached
         raise ConfigurationError(
             f"Limits(cost={run.budget.limits.cost}) cannot be enforced: agent {agent.name!r} uses the model "
@@ -266,7 +266,7 @@ async def wait_for_budget(context: AgentContext) -> None:
     """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
     run = context.run
     if _has_usage_limits(run):
-        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.pricing.price(context.agent))
+        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.models.pricing.price(context.agent))
 
 
 def _has_usage_limits(run: RunContext) -> bool:
@@ -274,7 +274,7 @@ def _has_usage_limits(run: RunContext) -> bool:
 
 
 def _max_output_tokens(agent: Agent, run: RunContext) -> int | None:
-    return agent.max_output_tokens or run.pricing.output_limit(agent)
+    return agent.max_output_tokens or run.models.pricing.output_limit(agent)
 
 
 MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the catalog lookup is skipped
@@ -301,7 +301,7 @@ class ContextCompactor:
 
     def is_due(self) -> bool:
         """Returns whether the prompt is close to the context limit of the model."""
-        pricing, agent = self._run.pricing, self._context.agent
+        pricing, agent = self._run.models.pricing, self._context.agent
         if estimate_prompt_tokens(self._context) < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
             return False
         tried = self._context.not_shortened_at
@@ -325,7 +325,7 @@ class ContextCompactor:
         # Some servers report too few tokens.
         size = max(self._prompt_tokens(), self._history_tokens(context.session.messages))
         limits, model = context.overflow_sizes, _model_name(context.agent)
-        if again or self._run.pricing.context_limit(context.agent) is not None:
+        if again or self._run.models.pricing.context_limit(context.agent) is not None:
             limits[model] = min(size, limits.get(model, size))
         if self._remove_last_outputs(size):
             return
@@ -404,14 +404,14 @@ class ContextCompactor:
         return part
 
     async def _call_hook(self, *, auto: bool, instructions: str) -> None:
-        hook, context = self._run.hooks.on_compaction, self._context
+        hook, context = self._run.program.hooks.on_compaction, self._context
         if hook is None:
             return
         compaction = HookedCompaction(
             session_id=context.session.id, agent=context.agent.name, auto=auto, instructions=instructions
         )
         try:
-            await self._run.callbacks.call("the hook on_compaction", hook, compaction)
+            await self._run.program.callbacks.call("the hook on_compaction", hook, compaction)
         except CallbackError as error:
             context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
 
@@ -459,7 +459,7 @@ class ContextCompactor:
 
     @property
     def _result_limit(self) -> int | None:
-        return self._run.pricing.result_limit(self._context.agent)
+        return self._run.models.pricing.result_limit(self._context.agent)
 
     def _prompt_tokens(self, history: Sequence[Message] | None = None) -> int:
         """Estimate the prompt as the client sends it. `estimate_prompt_tokens` without a limit needs no lookup."""
@@ -475,7 +475,7 @@ class ContextCompactor:
         """Returns the context window of the model, or the size of the smallest prompt that was too long for it: servers
         may have smaller windows than the catalog says."""
         agent = self._context.agent
-        limits = (self._run.pricing.context_limit(agent), self._context.overflow_sizes.get(_model_name(agent)))
+        limits = (self._run.models.pricing.context_limit(agent), self._context.overflow_sizes.get(_model_name(agent)))
         return min((limit for limit in limits if limit is not None), default=None)
 
     async def _request_summary(self, old: list[Message], *, overflow: bool) -> Message:
@@ -525,7 +525,7 @@ class ContextCompactor:
         await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
-        wanted = render_prompt("compaction", self._run.prompts)
+        wanted = render_prompt("compaction", self._run.prompts.overrides)
         if self._instructions:
             wanted = SUMMARY_INSTRUCTIONS.format(prompt=wanted, instructions=self._instructions)
         prompt = lower([*history, text_message("user", wanted)], family=client.model_family(request.model))
@@ -551,7 +551,7 @@ class ContextCompactor:
             used += assembler.tokens
             cost = assembler.cost
             if cost is None or used != assembler.tokens:  # the response does not report the cost of failed attempts
-                cost = self._run.pricing.cost(self._context.agent, assembler.model, used)
+                cost = self._run.models.pricing.cost(self._context.agent, assembler.model, used)
             self._run.budget.settle(reservation, used, cost)
         text = _summary_text(assembler) or NO_SUMMARY
         return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")

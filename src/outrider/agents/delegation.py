@@ -107,7 +107,7 @@ class AgentDelegation:
         if reopened is None:
             await self._record_subtask(callee, session, message, description)
         self._publish_call(callee, message, session)
-        async with reopened or await self._run.open_journal(session) as journal:
+        async with reopened or await self._run.child_sessions.open_child(session) as journal:
             child = self._open_context(callee, journal, self._run, caller=self._context, call_id=self._call_id)
             if reopened is None:
                 origins = merge_origins(self._context.read_origins()) or UNSET
@@ -124,10 +124,10 @@ class AgentDelegation:
         None."""
         call = next(found for m in reversed(self._context.session.messages) if (found := m.find_call(self._call_id)))
         session_id = call.metadata.get(LEFT_OPEN)
-        if not session_id or self._run.reopen_journal is None:
+        if not session_id or not self._run.child_sessions.can_reopen:
             return None
         self._tool_context.report(Progress(metadata={"child_session_id": session_id}))
-        return await self._run.reopen_journal(session_id)
+        return await self._run.child_sessions.reopen_child(session_id)
 
     async def _run_turn(self, child: AgentContext) -> TurnEnd:
         try:
@@ -224,7 +224,7 @@ async def answer_in_child_session(
         owner=parent.owner,
         metadata=parent.metadata,
     )
-    async with await caller.run.open_journal(session) as journal:
+    async with await caller.run.child_sessions.open_child(session) as journal:
         child = open_agent_context(agent, journal, caller.run, caller=caller, call_id=call_id)
         child.system_prompt = child.fixed_prompt = system
         child.tools, child.tool_specs = {}, ()

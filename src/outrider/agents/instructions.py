@@ -103,9 +103,9 @@ def _describe_changes(
 ) -> list[str]:
     texts = list[str]()
     if before.mode != now.mode:
-        of_run = run()
+        of_run = run().prompts
         texts.append(
-            describe_mode_change(agent, now.mode, notes=of_run.notes, prompts=of_run.prompts, rights=of_run.rights)
+            describe_mode_change(agent, now.mode, notes=of_run.notes, prompts=of_run.overrides, rights=of_run.rights)
         )
     is_unexpected = before.mode != now.mode == "agent" and now.approval != "ask"  # the text about agent mode says: ask
     if before.approval != now.approval or is_unexpected:
@@ -187,7 +187,9 @@ def build_system_prompt(agent: Agent, session: Session, run: RunContext) -> str:
     """Returns the system prompt of an agent without instructions that a function writes."""
     mode = base_mode(agent.name, session)
     others = [other for other in run.agents.values() if other.name != agent.name and mode != "chat"]
-    return system_prompt(agent, others, mode, notes=run.notes, prompts=run.prompts, rights=run.rights)
+    return system_prompt(
+        agent, others, mode, notes=run.prompts.notes, prompts=run.prompts.overrides, rights=run.prompts.rights
+    )
 
 
 def renew_system_prompt(context: AgentContext) -> None:
@@ -224,7 +226,7 @@ async def apply_instructions(context: AgentContext) -> None:
 async def _call_function(context: AgentContext) -> str:
     name = f"the instructions function of agent {context.agent.name!r}"
     function: Any = context.agent.instructions
-    text = await context.run.callbacks.call(name, function, context.session_context())
+    text = await context.run.program.callbacks.call(name, function, context.session_context())
     if not isinstance(text, str):
         raise CallbackError(name, f"returned a value of type {type(text).__name__}; it returns a text")
     return text

@@ -36,7 +36,7 @@ from outrider.permissions.modes import stricter_level, stricter_mode
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.runner import OutputCap, SaveOutput
+from outrider.tools.runner import SaveOutput
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.agents import Agent, AgentMessage, Mode, SessionContext
 from outrider.types.events import Event, PartUpdatedEvent, StateChangedEvent
@@ -70,9 +70,19 @@ class ApprovalVerdict(msgspec.Struct, frozen=True):
 
 class ToolCallGate(Protocol):
     """Decides whether a call may run and requests an approval where the rules require one. The call it gets is exactly
-    what runs."""
+    what runs. `confirm` asks whether an agent may continue to repeat a call; it returns None if no one can be asked."""
 
     async def admit(self, call: ToolPart, tool: Tool, context: "AgentContext") -> ApprovalVerdict: ...
+    async def confirm(self, call: ToolPart, context: "AgentContext", question: str) -> bool | None: ...
+
+
+class ChildSessions(Protocol):
+    """Opens the sessions of called agents. Where `can_reopen` is False, an agent that was suspended starts again."""
+
+    @property
+    def can_reopen(self) -> bool: ...
+    async def open_child(self, child: Session) -> Journal: ...
+    async def reopen_child(self, session_id: str) -> Journal: ...
 
 
 class ModelPricing(Protocol):
@@ -108,77 +118,88 @@ def no_call_wrapper(call: ToolPart, tool: Tool, context: "AgentContext") -> Abst
     return nullcontext()
 
 
-def default_labels() -> "OriginLabels":
-    """The origins of results as the tools declare them, in a folder that the user trusts."""
-    from outrider.permissions.information_flow import DEFAULT_LABELS  # with the first call
-
-    return DEFAULT_LABELS
-
-
 def discard_output(output: str) -> None:
     """The default of `save_output`: without file tools the model could not read a saved file."""
 
 
-async def ask_no_one(call: ToolPart, context: "AgentContext", question: str) -> bool | None:
-    """Default for runs without a person who can answer."""
-    return None
+class RunModels(msgspec.Struct, frozen=True, kw_only=True):
+    """The models of a run: their clients and, for OpenTelemetry, the standard names of their providers, both by
+    provider; and their limits and prices. A model that sends nothing for `silence_seconds` is reported."""
 
-
-class RunContext(msgspec.Struct, kw_only=True):
-    """Everything that the agents of one run share: models, tools, permission gate, budget and event bus.
-
-    `notes` are appended to every system prompt; `rights` are the fields of its text about the mode, if the session has
-    built-in tools. `prompts` override built-in prompts by name. Without `auto_compact`,
-    the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
-    while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
-    derives the origins of tool results. `confirm` asks whether an agent may continue to repeat a call; it returns None
-    if no one can be asked. `deps` is the program's value for its tools and functions;
-    `callbacks` calls such functions. `provider_names` are the names of providers in the
-    OpenTelemetry conventions. `tasks` are those in which the functions of the program run.
-    """
-
-    agents: Mapping[str, Agent]
     clients: Mapping[str, ModelClient]
-    tools: Mapping[str, Tool]
-    gate: ToolCallGate
     pricing: ModelPricing
-    budget: RunBudget
-    bus: EventBus
-    open_journal: Callable[[Session], Awaitable[Journal]]
-    reopen_journal: Callable[[str], Awaitable[Journal]] | None = None
-    clock: Callable[[], int]
-    output_cap: OutputCap = OutputCap()
-    save_output: SaveOutput = discard_output
-    wrap_call: CallWrapper = no_call_wrapper
-    labels: "Callable[[], OriginLabels]" = default_labels
-    agent_messages: list[AgentMessage] = []
-    hooks: Hooks = Hooks()
-    task_tool: TaskTool | None = None
+    provider_names: Mapping[str, str]
+    silence_seconds: float
+
+
+class CallServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What tool calls use. `wrap_call` returns a context manager that is active while a tool runs; undo snapshots use
+    it. `save_output` stores an output that is too long for the model, `labels` derives the origins of results."""
+
+    labels: "Callable[[], OriginLabels]"
+    save_output: SaveOutput
+    wrap_call: CallWrapper
+
+
+class PromptTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the built-in tools of a session add to its prompts. `notes` are appended to every system prompt; `rights`
+    are the fields of its text about the mode. `overrides` replace built-in prompts by name."""
+
     notes: str = ""
     rights: Mapping[str, str] | None = None
-    prompts: Mapping[str, str] = {}
-    auto_compact: bool = True
-    confirm: "Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]]" = ask_no_one
-    silence_seconds: float = 30.0
+    overrides: Mapping[str, str] = {}
+
+
+class ProgramFunctions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the program adds to a run: its hooks, and `deps`, its value for tools and functions. `callbacks` calls
+    functions of the program, and `tasks` are those in which they run. `sent_requests` are for the hook before
+    requests."""
+
+    hooks: Hooks = Hooks()
     deps: Any = None
     callbacks: CallbackRunner = msgspec.field(default_factory=CallbackRunner)
-    provider_names: Mapping[str, str] = {}
     sent_requests: SentRequests = msgspec.field(default_factory=SentRequests)
     tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set[asyncio.Task[Any]])
+
+
+class RunContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the agents of one run share: models, tools, permission gate, budget and event bus. Without
+    `auto_compact`, the context is compacted only after an overflow or on request."""
+
+    agents: Mapping[str, Agent]
+    models: RunModels
+    tools: Mapping[str, Tool]
+    task_tool: TaskTool | None
+    gate: ToolCallGate
+    calls: CallServices
+    child_sessions: ChildSessions
+    budget: RunBudget
+    bus: EventBus
+    clock: Callable[[], int]
+    prompts: PromptTexts
+    program: ProgramFunctions
+    auto_compact: bool
+    agent_messages: list[AgentMessage] = []
 
     def client_for(self, agent: Agent) -> ModelClient:
         """Returns the client of the agent's provider. The requests of every client are repeated after an error, and go
         through the hook before requests."""
-        client = self.clients[agent.provider]
+        client = self.models.clients[agent.provider]
         if not getattr(client, "repeats_requests", False):
             from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
 
             client = RepeatingClient(client)
-        hook = self.hooks.before_request
-        if hook is None:
+        program = self.program
+        if program.hooks.before_request is None:
             return client
         return HookedClient(
-            client, hook, self.callbacks, self.sent_requests, self.bus.publish, agent=agent.name, deps=self.deps
+            client,
+            program.hooks.before_request,
+            program.callbacks,
+            program.sent_requests,
+            self.bus.publish,
+            agent=agent.name,
+            deps=program.deps,
         )
 
 
@@ -254,7 +275,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
         """Returns what functions of the program receive about the session."""
         session = self.session
         return SessionContext(
-            deps=self.run.deps,
+            deps=self.run.program.deps,
             session_id=session.id,
             root_session_id=self.root.session.id,
             owner=session.owner,
@@ -271,7 +292,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
             agent=self.agent.name,
             workspace=self.workspace,
             report=report,
-            deps=self.run.deps,
+            deps=self.run.program.deps,
             owner=session.owner,
             metadata=session.metadata,
             root_session_id=self.root.session.id,
@@ -300,7 +321,7 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
             from outrider.permissions.information_flow import ContextOrigins  # with the first call
 
             self.tracked_origins = ContextOrigins()
-        return self.tracked_origins.update(self.session.messages, self.run.labels(), str(self.workspace))
+        return self.tracked_origins.update(self.session.messages, self.run.calls.labels(), str(self.workspace))
 
     def start_turn(self, run: RunContext) -> None:
         """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""
@@ -363,7 +384,7 @@ def fallback_agent(context: AgentContext, error: ProviderError) -> Agent | None:
     this error. A name is PROVIDER/MODEL, or a model of the agent's provider."""
     if not isinstance(error, _FALLBACK_ERRORS):
         return None
-    agent, clients = context.agent, context.run.clients
+    agent, clients = context.agent, context.run.models.clients
     for position, name in enumerate(agent.fallback_models):
         provider, slash, model = name.partition("/")
         if not slash or provider not in clients:

@@ -97,7 +97,7 @@ class ModelStep:
         self._last_error = ""  # while the client waits to send the request again
         model = f"{context.agent.provider}/{context.agent.model}"
         self._silence = context.silence
-        self._silence.start(context.run.silence_seconds, model, self._report_silence)
+        self._silence.start(context.run.models.silence_seconds, model, self._report_silence)
         self.message = self._new_message()
 
     async def run(self) -> Message:
@@ -191,7 +191,7 @@ class ModelStep:
         """The cost that the response reports, or else the cost by the model's price."""
         if self._assembler.cost is not None:
             return self._assembler.cost
-        return self._run.pricing.cost(self._context.agent, self._assembler.model, self._assembler.tokens)
+        return self._run.models.pricing.cost(self._context.agent, self._assembler.model, self._assembler.tokens)
 
     async def _publish_delta(self, delta: Delta) -> None:
         match delta:
@@ -265,7 +265,7 @@ class ModelStep:
         tokens = estimate_failed_tokens(self._context, assembler, self._context.session.messages[:-1])
         cost = assembler.withdrawn_cost
         if cost is None:
-            cost = self._run.pricing.cost(self._context.agent, assembler.model, tokens)
+            cost = self._run.models.pricing.cost(self._context.agent, assembler.model, tokens)
         spent = self._withdrawn or Usage()
         self._withdrawn = Usage(spent.tokens + tokens, (spent.total_cost or 0) + (cost or Decimal(0)))
         return Usage(tokens, cost)
@@ -351,7 +351,7 @@ class ModelStep:
 
     def _publish_event(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
         agent = self._context.agent
-        fields["vendor"] = self._run.provider_names.get(agent.provider, "")
+        fields["vendor"] = self._run.models.provider_names.get(agent.provider, "")
         self._context.emit_event(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
 
     def _adopted_part(self, index: int) -> AnswerPart:

@@ -41,7 +41,9 @@ class StopPolicy:
             return False
         try:
             value = output.parse_answer(end.output)
-            context.output_value = await output.validate(value, context.run.callbacks, context.session_context())
+            context.output_value = await output.validate(
+                value, context.run.program.callbacks, context.session_context()
+            )
         except OutputMismatch as problem:
             if context.repairs + 1 >= output.attempts:
                 raise output.final_error(context.agent.name, problem) from problem
@@ -58,7 +60,7 @@ class StopPolicy:
         times, limit = self._repetition.count_repetitions(calls), self._repetition_limit(calls)
         if limit is not None and times >= limit:
             question = _QUESTION.format(tool=calls[0].tool, times=times)
-            if await self._context.run.confirm(calls[0], self._context, question):
+            if await self._context.run.gate.confirm(calls[0], self._context, question):
                 self._repetition.start_again()
                 return None
             return TurnEnd("repetition", f"The same call of {calls[0].tool} was made {times} times in a row.")

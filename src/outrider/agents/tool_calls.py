@@ -42,7 +42,7 @@ class HookRunner:
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
-        self._hooks = context.run.hooks
+        self._hooks = context.run.program.hooks
         self._reported = turn_start(context.session.messages)
 
     async def run_before_call(self, call: ToolPart) -> dict[str, Any] | str | HookDecision:
@@ -118,7 +118,7 @@ class HookRunner:
     async def _call_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> tuple[Any, str]:
         """Returns the value of the hook and "", or None and a description of the problem."""
         try:
-            return await self._context.run.callbacks.call(f"the hook {name}", hook, value), ""
+            return await self._context.run.program.callbacks.call(f"the hook {name}", hook, value), ""
         except CallbackError as error:
             _log.exception("the hook %s failed", name)
             self._context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
@@ -263,8 +263,8 @@ class ToolCallRunner:
             async with asyncio.TaskGroup() as tasks:
                 for call in group:
                     task = tasks.create_task(self._run_call(call), context=variables.copy() if variables else None)
-                    self._run.tasks.add(task)
-                    task.add_done_callback(self._run.tasks.discard)
+                    self._run.program.tasks.add(task)
+                    task.add_done_callback(self._run.program.tasks.discard)
         except BaseExceptionGroup as errors:
             raise next((error for error in errors.exceptions if isinstance(error, OutriderError)), errors) from None
 
@@ -329,7 +329,7 @@ class ToolCallRunner:
 
     async def _prepare_call(self, call: ToolPart, tool: Tool) -> ToolPart:
         """Store the prepared input before the check, so that the stored input is the one that is checked and run."""
-        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock, self._run.callbacks)
+        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock, self._run.program.callbacks)
         if prepared is not call:
             await self._record_call(prepared)
         return prepared
@@ -357,14 +357,13 @@ class ToolCallRunner:
         return ToolRunner(
             self._context.tools,
             self._record_call,
-            output_cap=run.output_cap,
-            save_output=run.save_output,
+            save_output=run.calls.save_output,
             save_draft=self._schedule_draft,
             call_scope=self._wrap_call,
             filter_result=self._hook_runner.run_after_call,
             explain_unknown=self._unknown_tool_message,
             is_left_open=self._is_suspended,
-            labels=run.labels,
+            labels=run.calls.labels,
             clock=run.clock,
         )
 
@@ -381,7 +380,7 @@ class ToolCallRunner:
         return self._context.tool_context(call.call_id, report)
 
     def _wrap_call(self, call: ToolPart, tool: Tool) -> AbstractAsyncContextManager[None]:
-        scopes, wrapped = self._run.bus.call_scopes, self._run.wrap_call(call, tool, self._context)
+        scopes, wrapped = self._run.bus.call_scopes, self._run.calls.wrap_call(call, tool, self._context)
         return self._enter_scopes(wrapped, call) if scopes else wrapped
 
     @asynccontextmanager

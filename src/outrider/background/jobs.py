@@ -196,6 +196,9 @@ class JobClient:
     async def _load_runs(self, **selection: Any) -> Sequence[Run]:
         found = await self._client.list_workflows_async(**selection)
         entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in found])
+        return await self._describe_runs(found, entries)
+
+    async def _describe_runs(self, found: Sequence[WorkflowStatus], entries: Mapping[str, QueueEntry]) -> Sequence[Run]:
         runs = [_decode_run(status, entries.get(status.workflow_id)) for status in found]
         if all(run.state not in ("queued", "running") for run in runs):
             return runs
@@ -225,10 +228,16 @@ class JobClient:
 
     async def get_run(self, run_id: str) -> Run:
         """Returns a run. Raises SessionNotFoundError if it does not exist."""
-        found = await self._load_runs(workflow_ids=[run_id], name=WORKFLOW_NAME)
+        return (await self._read_run(run_id))[0]
+
+    async def _read_run(self, run_id: str) -> tuple[Run, QueueEntry | None]:
+        """Returns a run and its entry in the queue. The entry is read first: a change that depends on the state of the
+        run fails if the entry has changed since."""
+        entries = await asyncio.to_thread(self._queue.get_entries, [run_id])
+        found = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW_NAME)
         if not found:
             raise SessionNotFoundError(f"there is no run {run_id}; `outrider jobs` lists them")
-        return found[0]
+        return (await self._describe_runs(found, entries))[0], entries.get(run_id)
 
     async def get_job(self, run_id: str) -> JobSpec:
         """Returns the job as it was submitted."""
@@ -366,9 +375,9 @@ class JobClient:
     async def cancel_run(self, run_id: str) -> Run:
         """Cancels a run. Its worker aborts the turn at its next heartbeat; everything stored stays stored. A run that
         is over does not change."""
-        run = await self.get_run(run_id)
+        run, entry = await self._read_run(run_id)
         if run.state == "waiting" or _retry_time(run) is not None:
-            await self._requeue_run(run, canceled=True)
+            await self._requeue_run(run, entry, canceled=True)
         # The mark comes first: a worker that starts the run at the same time sees it and cancels the workflow again.
         await asyncio.to_thread(self._queue.cancel_run, run_id)
         await self._client.cancel_workflow_async(run_id)
@@ -377,12 +386,12 @@ class JobClient:
     async def retry_run(self, run_id: str) -> Run:
         """Puts a failed or canceled run back into the queue. It continues its session; completed calls do not run
         again."""
-        run = await self.get_run(run_id)
+        run, entry = await self._read_run(run_id)
         if run.state not in ("failed", "canceled"):
             raise OutriderError(f"only a failed or canceled run can be retried; this run is {run.state}")
-        await asyncio.to_thread(self._reports.delete_report, run_id)
         await asyncio.to_thread(self._retries.forget_run, run_id)
-        return await self._requeue_run(run)
+        await self._requeue_run(run, entry)
+        return await self.get_run(run_id)
 
     async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:
         """Returns the open approvals of all sessions, or of one run and its child sessions in the order of their
@@ -426,20 +435,20 @@ class JobClient:
                 return run
             await asyncio.sleep(poll)
 
-    async def resume_if_answered(self, run_id: str) -> bool:
+    async def resume_if_answered(self, run_id: str) -> None:
         """Puts a waiting run back into the queue once all its approvals are answered, by any process, or once the time
-        of its retry has come. Returns whether the run needs no more polling."""
-        run = await self.get_run(run_id)
-        if run.state == "queued":  # a process that requeued the run died after it had rewound the workflow
-            await asyncio.to_thread(self._queue.reopen_run, run)
+        of its retry has come."""
+        run, entry = await self._read_run(run_id)
+        if run.is_over:
+            await asyncio.to_thread(self.waiting_runs.remove_run, run_id)
+        elif run.state == "queued" and (entry is None or entry.state == "released"):
+            # A process that requeued the run may have died after it had rewound the workflow.
+            await asyncio.to_thread(self._queue.reopen_run, run, entry)
         retry_at = _retry_time(run)
-        if run.state != "waiting" and retry_at is None:
-            return run.is_over
-        if (retry_at or 0) > now_ms() or await self.open_approvals(run_id):
-            return False
-        with suppress(error.DBOSException):  # another process has requeued it at the same time
-            await self._requeue_run(run)
-        return True
+        is_due = retry_at is not None and retry_at <= now_ms()
+        if (is_due or run.state == "waiting") and not await self.open_approvals(run_id):
+            with suppress(error.DBOSException):  # another process has rewound it at the same time
+                await self._requeue_run(run, entry)
 
     async def _store_session(self, session: StoredSession, prompt: str) -> None:
         """Stores the session and its input before the workflow is enqueued, so that a worker finds both."""
@@ -450,14 +459,16 @@ class JobClient:
         message = Message("user", [TextPart(prompt)])
         await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
 
-    async def _requeue_run(self, run: Run, *, canceled: bool = False) -> Run:
+    async def _requeue_run(self, run: Run, entry: QueueEntry | None, *, canceled: bool = False) -> None:
         """Rewinds the finished workflow to its start and puts the run back into the queue. The row in the waiting table
         makes a worker complete the second step if this process dies after the first."""
         await asyncio.to_thread(self.waiting_runs.add_run, run.id)
         await self._client.rewind_workflow_async(run.id, queue_name=RUN_QUEUE_NAME)
-        await asyncio.to_thread(self._queue.reopen_run, run, force=True, canceled=canceled)
-        await asyncio.to_thread(self.waiting_runs.remove_run, run.id)
-        return await self.get_run(run.id)
+        if await asyncio.to_thread(self._queue.reopen_run, run, entry, canceled=canceled):
+            return
+        _, changed = await self._read_run(run.id)
+        if changed is not None and changed.canceled and not (entry is not None and entry.canceled):
+            await self._client.cancel_workflow_async(run.id)  # it was canceled before it was rewound
 
 
 @asynccontextmanager

@@ -141,6 +141,7 @@ class RunQueue:
         self._entries = f"{database.table_prefix}entries"
         self._line_table = f"{database.table_prefix}line"
         self._reports_table = f"{database.table_prefix}reports"
+        self._waiting_table = f"{database.table_prefix}waiting"
         self._turns_table = f"{database.table_prefix}turns"
         self._breakers = f"{database.table_prefix}breakers"
 
@@ -164,14 +165,15 @@ class RunQueue:
         self._insert_entry(db, {**line, **entry, "attempts": 0, "held": int(start > run.number), "canceled": 0})
         self._database.notify_workers(db)
 
-    def _insert_entry(self, db: sa.Connection, entry: dict[str, Any], conflict: str = "") -> None:
+    def _insert_entry(self, db: sa.Connection, entry: dict[str, Any]) -> bool:
+        """Returns whether there was no entry of the run."""
         columns = "priority, created, ready, after_run, attempts, held, canceled"
         values = ", ".join(f":{name}" for name in columns.split(", "))
         statement = (
-            f"INSERT INTO {self._entries} AS entry (id, state, worker, {_KEYS}, {columns})"
-            f" VALUES (:id, 'queued', '', :queue, :user, :agent, :provider, {values}) {conflict}"
+            f"INSERT INTO {self._entries} (id, state, worker, {_KEYS}, {columns})"
+            f" VALUES (:id, 'queued', '', :queue, :user, :agent, :provider, {values}) ON CONFLICT DO NOTHING"
         )
-        db.execute(sql_text(statement), entry)
+        return bool(db.execute(sql_text(statement), entry).rowcount)
 
     def get_entries(self, run_ids: Collection[str]) -> dict[str, QueueEntry]:
         """Returns the entries by run id."""
@@ -270,38 +272,38 @@ class RunQueue:
         is_open = "id = :id AND (worker = :worker OR state = 'released')"
         return self._update("state = 'queued', worker = ''", is_open, notify=True, id=run_id, worker=worker_id)
 
-    def reopen_run(self, run: Run, *, force: bool = False, canceled: bool = False) -> None:
+    def reopen_run(self, run: Run, entry: QueueEntry | None, *, canceled: bool = False) -> bool:
         """Queues a run again whose workflow was rewound, or is about to be `canceled`, so that a worker ends its open
-        calls. Without `force` it changes only a released run. A run that version 0.1 ended has no entry, so this
-        inserts one. The report of a retried run is deleted in the same transaction: its last worker may have stored it
-        a moment ago, and stores none afterwards."""
+        calls. Returns False if it was queued or canceled since `entry` was read. A run that version 0.1 ended has no
+        entry, so this inserts one. The same transaction removes it from the waiting runs and deletes the report of its
+        last end: a worker may have stored it a moment ago, and stores none afterwards."""
         with self._engine.begin() as db:
-            if force and not canceled:
-                db.execute(sql_text(f"DELETE FROM {self._reports_table} WHERE id = :id"), {"id": run.id})
-            if force:
-                db.execute(sql_text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
-            statement = sql_text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
-            line = db.execute(statement, {"id": run.id}).first()
-            self._insert_entry(
-                db,
-                {
-                    "id": run.id,
-                    "queue": run.queue,
-                    "user": run.user,
-                    "agent": line.agent if line else "",
-                    "provider": line.provider if line else "",
-                    "priority": run.priority,
-                    "created": (created := run.created or now_ms()),
-                    "ready": created,
-                    "after_run": "",
-                    "attempts": 1,
-                    "held": 0,
-                    "canceled": int(canceled),
-                },
-                "ON CONFLICT (id) DO UPDATE SET state = 'queued', worker = '', canceled = excluded.canceled, held = 0"
-                " WHERE entry.state = 'released'",
-            )
-            self._database.notify_workers(db)
+            if entry is None:
+                is_queued = self._insert_ended(db, run, canceled=canceled)
+            else:
+                is_queued = self._reopen_entry(db, entry, canceled=canceled)
+            if is_queued:
+                for table in (self._reports_table, self._waiting_table):
+                    db.execute(sql_text(f"DELETE FROM {table} WHERE id = :id"), {"id": run.id})
+                self._database.notify_workers(db)
+            return is_queued
+
+    def _reopen_entry(self, db: sa.Connection, entry: QueueEntry, *, canceled: bool) -> bool:
+        """A canceled run may be in the queue, and is not startable there. Each start by a worker is an attempt."""
+        statement = sql_text(
+            f"UPDATE {self._entries} SET state = 'queued', worker = '', canceled = :canceled, held = 0 WHERE id = :id"
+            " AND attempts = :attempts AND canceled = :was_canceled AND (state <> 'queued' OR canceled = 1)"
+        )
+        values = {"id": entry.id, "attempts": entry.attempts, "was_canceled": int(entry.canceled)}
+        return bool(db.execute(statement, {**values, "canceled": int(canceled)}).rowcount)
+
+    def _insert_ended(self, db: sa.Connection, run: Run, *, canceled: bool) -> bool:
+        statement = sql_text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
+        line, created = db.execute(statement, {"id": run.id}).first(), run.created or now_ms()
+        names = {"agent": line.agent, "provider": line.provider} if line else {"agent": "", "provider": ""}
+        place = {"id": run.id, "queue": run.queue, "user": run.user, "priority": run.priority, **names}
+        times = {"created": created, "ready": created, "after_run": "", "held": 0}
+        return self._insert_entry(db, {**place, **times, "attempts": 1, "canceled": int(canceled)})
 
     def release_run(self, run_id: str, worker_id: str, attempt: int | None = None) -> bool:
         """Ends the worker's assignment with the number `attempt`, or any: a worker that was removed as dead can be
@@ -534,7 +536,7 @@ def _limited_groups(limits: BackgroundTable) -> Iterable[tuple[LimitGroup, Bound
 
 class WaitingRuns:
     """A table with the ids of runs that a worker's heartbeat must look at: runs that wait for approvals, and runs whose
-    workflow is being rewound. A run is added before its worker releases it, and removed after it is queued again."""
+    workflow is being rewound. A run is added before its worker releases it, and removed when it is queued again."""
 
     def __init__(self, database: RunDatabase) -> None:
         self._engine, self._statements = database.engine, database.statements

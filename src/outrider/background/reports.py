@@ -92,11 +92,6 @@ class ReportTable:
         with self._engine.connect() as db:
             return self._select_report(db, run_id)
 
-    def delete_report(self, run_id: str) -> None:
-        """Deletes the report of a run that is retried, so that its next end is reported even if it is equal."""
-        with self._engine.begin() as db:
-            db.execute(sql_text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
-
     def _lock_ownership(self, db: sa.Connection, run_id: str, ends_attempt: int | None = None) -> bool:
         """Whether the run is the worker's, and stays so until the end of the transaction."""
         if not self._worker_id:

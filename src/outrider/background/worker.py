@@ -515,8 +515,7 @@ class Worker:
 
     async def _resume_waiting(self) -> None:
         for run_id in await asyncio.to_thread(self.job_client.waiting_runs.list_runs):
-            if await self.job_client.resume_if_answered(run_id):
-                await asyncio.to_thread(self.job_client.waiting_runs.remove_run, run_id)
+            await self.job_client.resume_if_answered(run_id)
 
     async def _rejoin_workers(self) -> None:
         """Releases all runs after other workers removed this one as dead. It requeues them first, so that none is lost,

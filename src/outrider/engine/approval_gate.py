@@ -14,7 +14,7 @@ import msgspec
 
 from outrider._sync import call_user_function, describe_exception, describe_value, is_async_function, run_to_end
 from outrider.agents.hooks import HOOK_ASKS
-from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
+from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
 from outrider.errors import CallbackError, ConfigurationError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
@@ -66,7 +66,6 @@ def _contains_text(value: object, mark: str) -> bool:
 
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _YES, _NO = True, False
-EMPTY_GRANT = ApprovalGrant()
 _log = logging.getLogger("outrider.approvals")
 
 
@@ -268,10 +267,6 @@ class AskApproval(Protocol):
     ) -> ApprovalVerdict: ...
 
 
-async def _no_refresh() -> None:
-    """Default for channels whose grants cannot change in another process."""
-
-
 AskAboutOutcome = Callable[[ToolPart, AgentContext, CommandOutcome, str], Awaitable[OutcomeAnswer]]
 
 
@@ -285,16 +280,16 @@ async def _withdraw_nothing(session_id: str, call_id: str) -> None:
 
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
-    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_answer`
-    returns the stored answer about a call, `confirm` asks whether a call may be repeated further, `withdraw` revokes
-    the open questions of a call."""
+    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `confirm` asks
+    whether a call may be repeated further; it returns None if no one can be asked. `find_answer` returns the stored
+    answer about a call, `withdraw` revokes the open questions of a call."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
-    find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
-    refresh: Callable[[], Awaitable[None]] = _no_refresh
+    find_grant: Callable[[AgentContext], ApprovalGrant]
+    refresh: Callable[[], Awaitable[None]]
+    confirm: Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]]
     find_answer: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_answer
-    confirm: Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]] = ask_no_one
     withdraw: Callable[[str, str], Awaitable[None]] = _withdraw_nothing
 
 
@@ -328,10 +323,13 @@ class ApprovalGate:
             self._on_admitted(call, decision, context, verdict)
         return verdict
 
+    async def confirm(self, call: ToolPart, context: AgentContext, question: str) -> bool | None:
+        return await self._channel.confirm(call, context, question)
+
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
         """Returns the decision about a call without asking for an approval. A policy function that fails denies it."""
         try:
-            policy = await tool.evaluate_policy(call.state.input, context.run.callbacks)
+            policy = await tool.evaluate_policy(call.state.input, context.run.program.callbacks)
         except CallbackError as error:
             _log.exception("the policy of %s failed", tool.name)
             context.emit_event(ErrorEvent, error_type="CallbackError", message=error.message, call_id=call.call_id)
@@ -481,7 +479,7 @@ def function_channel(approve: ApproveFunction | None, store: Store | None = None
         async with one_at_a_time:
             return is_approval(await _ask_function(approve, request, context))
 
-    return ApprovalChannel(ask, ask_outcome, grants.find_grant, grants.load, confirm=confirm)
+    return ApprovalChannel(ask, ask_outcome, grants.find_grant, grants.load, confirm)
 
 
 def _repetition_id(call: ToolPart) -> str:
@@ -585,7 +583,6 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         fingerprint = fingerprint_call(call.tool, call.state.input)
         answered = await queue.find_answer(context.session.id, call.call_id, fingerprint)
         if answered is None:
-            await queue.withdraw_start(context.session.id, call.call_id)
             return None
         if answered.answer == "denied":
             return _verdict_for(allowed=_NO, message=answered.words)
@@ -596,8 +593,8 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         ask_outcome,
         find_grant,
         queue.refresh_grants,
-        find_answer,
         partial(_confirm_by_queue, queue),
+        find_answer,
         queue.withdraw_call,
     )
 

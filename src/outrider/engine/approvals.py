@@ -314,12 +314,14 @@ class ApprovalQueue:
 
     async def find_answer(self, session_id: str, call_id: str, fingerprint: str) -> Approval | None:
         """Returns the answered request of a call that was asked about before it started: a denial of the call, else the
-        approval of exactly this input. None if there is neither."""
+        approval of exactly this input. If there is neither, the call starts without a question: its open request is
+        revoked, unless a denial arrives at the same time. Questions about its outcome stay."""
         approvals = await self._store.approvals(session_id)
         asked = [known for known in approvals if known.call_id == call_id and known.outcome is None]
-        denials = (known for known in asked if known.answer == "denied")
         exact = (known for known in asked if known.answer == "allowed" and known.fingerprint == fingerprint)
-        return next(denials, None) or next(exact, None)
+        if answered := _find_denial(asked) or next(exact, None):
+            return answered
+        return _find_denial([await self._revoke_open(known) for known in asked])
 
     async def open_approvals(self, session_id: str | None = None) -> list[Approval]:
         """Returns unanswered requests, including those of agents on other servers."""
@@ -337,19 +339,19 @@ class ApprovalQueue:
         """Revoke the open requests of a call, except for the one with this fingerprint."""
         for known in await self._store.approvals(session_id, only_open=True):
             if known.call_id == call_id and known.fingerprint != except_for:
-                self._publish_result(await self._store.answer(known.id, "revoked"))
-
-    async def withdraw_start(self, session_id: str, call_id: str) -> None:
-        """Revoke the open request of a call that now starts without a question; those about its outcome stay."""
-        for known in await self._store.approvals(session_id, only_open=True):
-            if known.call_id == call_id and known.outcome is None:
-                self._publish_result(await self._store.answer(known.id, "revoked"))
+                await self._revoke_open(known)
 
     async def withdraw(self, question: Approval) -> None:
         """Revoke the open request of a call that was cancelled."""
-        request = await self._store.ask(question)
-        if request.answer == "open":
-            self._publish_result(await self._store.answer(request.id, "revoked"))
+        await self._revoke_open(await self._store.ask(question))
+
+    async def _revoke_open(self, request: Approval) -> Approval:
+        """Revoke a request if it is open, and return it with its end."""
+        if request.answer != "open":
+            return request
+        ended = await self._store.answer(request.id, "revoked")
+        self._publish_result(ended)
+        return ended
 
     async def revoke(self, approval_id: str) -> Approval:
         """Revoke an approval and remove it from the cache."""
@@ -404,3 +406,7 @@ class ApprovalQueue:
             self._lasting[approval.id] = approval
         else:
             self._lasting.pop(approval.id, None)
+
+
+def _find_denial(requests: Iterable[Approval]) -> Approval | None:
+    return next((request for request in requests if request.answer == "denied"), None)

@@ -115,6 +115,10 @@ class ChildSessionOpener:
         self._lease_owner = lease_owner
         self._tree = tree
 
+    @property
+    def can_reopen(self) -> bool:
+        return self._lease_owner is not None
+
     async def open_child(self, child: Session) -> Journal:
         """Store a new child session and return its journal."""
         return self._register_child(await create_journal(child, self._store, self._bus, lease_owner=self._lease_owner))

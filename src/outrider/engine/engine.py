@@ -12,7 +12,6 @@ from outrider._lazy import deprecated_method
 from outrider._sync import CALLBACK_SECONDS
 from outrider.agents.instructions import additional_instructions
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputValidator, as_output_type
-from outrider.config.providers import redactor_for
 from outrider.engine.approval_gate import function_channel, queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.engine.inbox import AbortListener, abort_in_other_process, is_abort_request
@@ -30,14 +29,12 @@ from outrider.engine.runtime import (
     check_level,
     check_mode,
     check_parts,
-    create_memory_store,
 )
 from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.event_bus import EventBus, EventStream
 from outrider.models.clients import as_provider
 from outrider.providers.provider import CustomProvider
 from outrider.sessions.journal import Journal
-from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import (
     Approval,
     ApprovalScope,
@@ -49,7 +46,6 @@ from outrider.sessions.records import (
     StoredSession,
     check_metadata,
 )
-from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import recorded_todos
@@ -71,27 +67,23 @@ if TYPE_CHECKING:
     from outrider.engine.undo_history import FileChanges
 
 
-def _create_titles(
-    runtime: EngineRuntime, live: Mapping[str, LiveSession], store: Store, bus: EventBus
-) -> "TitleGenerator":
+def _create_titles(runtime: EngineRuntime, live: Mapping[str, LiveSession]) -> "TitleGenerator":
     from outrider.engine.titles import TitleGenerator  # lazy: unattended sessions have none
 
-    return TitleGenerator(runtime, live, store, bus)
+    return TitleGenerator(runtime, live)
 
 
 class SessionRegistry:
     """Opens, finds and closes sessions. One lock per id prevents that a session is opened twice."""
 
-    def __init__(self, runtime: EngineRuntime, store: Store, bus: EventBus) -> None:
+    def __init__(self, runtime: EngineRuntime) -> None:
         self.live: dict[str, LiveSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._runtime = runtime
-        self._store = store
-        self._bus = bus
-        self._abort_listener = AbortListener(store)
+        self._abort_listener = AbortListener(runtime.store)
         self._base_variables = copy_context()
         self._loop: asyncio.AbstractEventLoop | None = None  # the one that the clients of the models belong to
-        self._titles = _create_titles(runtime, self.live, store, bus) if runtime.titles else None
+        self._titles = _create_titles(runtime, self.live) if runtime.titles else None
 
     def open(self) -> None:
         """Bind the sessions to the running event loop and to the context variables of this task."""
@@ -155,7 +147,7 @@ class SessionRegistry:
         if live is not None:
             await live.abort()
         if live is None or live.journal.is_lost:
-            await abort_in_other_process(self._store, session_id)
+            await abort_in_other_process(self._runtime.store, session_id)
 
     async def close_session(self, session_id: str) -> None:
         """Close the session under its lock: a concurrent open waits, because a second owner would reject the last
@@ -178,15 +170,7 @@ class SessionRegistry:
                 stack.push_async_callback(self._titles.close)
 
     def _register_session(self, journal: Journal, deps: OpenDependencies) -> LiveSession:
-        live = LiveSession(
-            journal,
-            self._store,
-            self._runtime,
-            self._bus,
-            self._abort_listener,
-            deps=deps,
-            base_variables=self._base_variables,
-        )
+        live = LiveSession(journal, self._runtime, self._abort_listener, deps=deps, base_variables=self._base_variables)
         self.live[journal.session.id] = live
         return live
 
@@ -259,22 +243,17 @@ class Engine:
         self.attended = chosen.attended
         self._workspace = chosen.workspace
         self.cassettes = chosen.cassettes
-        self._redactor = redactor_for(known, chosen.secrets)
-        self.store = redact_store(store or create_memory_store(), self._redactor)
         self.bus = bus or EventBus()
-        self.approval_queue = ApprovalQueue(self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, known))
-        self.runtime = EngineRuntime(
-            RunSpec.build(
-                agents[0], agents, self._arguments["tools"], known, more_tools=chosen.surroundings is not None
-            ),
-            chosen,
-            store=self.store,
-            bus=self.bus,
-            redactor=self._redactor,
-            approvals=function_channel(chosen.approve) if chosen.approve else queue_channel(self.approval_queue),
-            lease_owner=LeaseOwner(self.store, current_process()),
+        spec = RunSpec.build(
+            agents[0], agents, self._arguments["tools"], known, more_tools=chosen.surroundings is not None
         )
-        self._sessions = SessionRegistry(self.runtime, self.store, self.bus)
+        self.runtime = EngineRuntime(spec, chosen, store=store, bus=self.bus)
+        self.store = self.runtime.store
+        self.approval_queue = ApprovalQueue(self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, known))
+        self.runtime.approvals = (
+            function_channel(chosen.approve) if chosen.approve else queue_channel(self.approval_queue)
+        )
+        self._sessions = SessionRegistry(self.runtime)
         self.live = self._sessions.live
 
     async def __aenter__(self) -> Self:
@@ -512,7 +491,7 @@ class Engine:
     async def plan(self, session_id: str) -> ProposedPlan | None:
         """Returns the plan that the last turn in plan mode proposed, or None if it was answered or followed by other
         input. A SessionUpdatedEvent with `changes["plan"]` announces it."""
-        return self._redactor.redact_value((await self._sessions.open_session(session_id)).plan())
+        return self.runtime.redact((await self._sessions.open_session(session_id)).plan())
 
     async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> RunResult[str]:
         """Accept the plan, as it is or as `changed`, switch the session to agent mode and return the end of the turn
@@ -623,7 +602,7 @@ class Engine:
     async def todos(self, session_id: str) -> Sequence[TodoItem]:
         """Returns the todo list of the session's agent. A SessionUpdatedEvent with `changes["todos"]` announces
         changes."""
-        return self._redactor.redact_value(recorded_todos((await self.open(session_id)).messages))
+        return self.runtime.redact(recorded_todos((await self.open(session_id)).messages))
 
     async def rename(self, session_id: str, title: str) -> None:
         """Set the title, also of a session that another process owns."""
@@ -691,7 +670,7 @@ class Engine:
 
     def redact(self, value: Any) -> Any:
         """Returns a copy of a value with secrets redacted, as they are in the store."""
-        return self._redactor.redact_value(value)
+        return self.runtime.redact(value)
 
     def events(self, session_id: str | None = None) -> EventStream:
         """Returns a stream of the events from now on, of one session or of all. It does not end by itself."""

@@ -196,7 +196,7 @@ async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: d
     """Prepare and check a call without running it and without requesting an approval."""
     context, _ = await _open_context(engine, session_id)
     found = _find_tool(context, tool)
-    prepared = await found.preprocess(tool_input, context.run.callbacks)
+    prepared = await found.preprocess(tool_input, context.run.program.callbacks)
     gate = context.run.gate
     assert isinstance(gate, ApprovalGate)
     return CallPreview(prepared, await gate.decide(_pending_call(tool, prepared), found, context))
@@ -224,7 +224,7 @@ async def run_manual_call(
         owner=parent.owner,
         approval=parent.approval,
     )
-    async with await context.run.open_journal(child) as journal:
+    async with await context.run.child_sessions.open_child(child) as journal:
         on_child(journal.session.id)
         call_context = open_agent_context(context.agent, journal, context.run)
         await journal.add_message(Message("user", [TextPart(f"{tool}, called manually", synthetic=True)]))

@@ -31,11 +31,9 @@ from outrider.errors import (
     SessionInUseError,
     StorageFullError,
 )
-from outrider.event_bus import EventBus
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionTranscript, SessionUpdate, StoredSession
 from outrider.sessions.session import Session
-from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Provider
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
 from outrider.types.ids import now_ms
@@ -107,9 +105,7 @@ class LiveSession:
     def __init__(
         self,
         journal: Journal,
-        store: Store,
         runtime: EngineRuntime,
-        bus: EventBus,
         abort_listener: AbortListener,
         *,
         deps: OpenDependencies,
@@ -118,13 +114,12 @@ class LiveSession:
         self.journal = journal
         self.session_tools = runtime.create_session_tools(journal.session)
         self._runtime = runtime
-        self._bus = bus
+        self._bus, self._store = runtime.bus, runtime.store
         self._abort_listener = abort_listener
         self._context: AgentContext | None = None
         self._request_recorder = RequestRecorder()
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = SessionInbox(journal, store, self)
-        self._store = store
+        self.inbox = SessionInbox(journal, runtime.store, self)
         self._base_variables = base_variables
         self._worker_variables: Context | None = None  # of the running worker, until its first turn
         self._deps, self._close_deps = deps
@@ -211,7 +206,7 @@ class LiveSession:
     def _is_called_by_turn(self) -> bool:
         """Returns whether the caller is a function of the running turn."""
         task = asyncio.current_task()
-        in_turn = self.in_turn and self._context is not None and task in self._context.run.tasks
+        in_turn = self.in_turn and self._context is not None and task in self._context.run.program.tasks
         return in_turn or (task is self._worker and task is not None)
 
     def plan(self) -> ProposedPlan | None:
@@ -391,7 +386,7 @@ class LiveSession:
                 await self.session_tools.announce_mcp_servers(self.journal)
             context = self._agent_context()
             context.output = origin.output if origin else None
-            context.run.tasks.add(cast("asyncio.Task[Any]", asyncio.current_task()))
+            context.run.program.tasks.add(cast("asyncio.Task[Any]", asyncio.current_task()))
             first = turn_start(self.session.messages)
             try:
                 end = await Turn(context).run()
@@ -410,7 +405,7 @@ class LiveSession:
         finally:
             self.in_turn = False
             if self._context is not None:
-                self._context.run.tasks.clear()
+                self._context.run.program.tasks.clear()
             if plan := self.plan():
                 self.publish_update(plan=to_builtins(plan))
 

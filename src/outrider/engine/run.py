@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import msgspec
@@ -17,7 +16,6 @@ from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputType, OutputVali
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
-from outrider.config.providers import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
 from outrider.engine.results import (
     Out,
@@ -38,16 +36,13 @@ from outrider.engine.runtime import (
     check_level,
     check_mode,
     check_parts,
-    create_memory_store,
 )
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers
 from outrider.providers.provider import CustomProvider
 from outrider.sessions.journal import Journal
-from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import SessionUpdate, check_metadata
-from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool
@@ -149,37 +144,24 @@ async def open_run_session(
     options: EngineOptions,
     bus: EventBus,
     *,
-    store: Store | None = None,
-    session: Session | str | None = None,
-    mode: Mode | None = None,
-    approval: ApprovalLevel | None = None,
-    approve: ApproveFunction | None = None,
-    new_session: Session | None = None,
-    deps: Any = None,
+    store: Store | None,
+    session: Session | str,
+    mode: Mode | None,
+    approval: ApprovalLevel | None,
+    deps: Any,
 ) -> AsyncGenerator[RunSession, None]:
     """Open the runtime and the session of one run, and close them afterwards. `mode` and `approval` override
     those of the session. A session in the caller's store is leased, as in an engine."""
-    redactor = redactor_for(spec.providers.values(), options.secrets)
-    run_store = redact_store(store or create_memory_store(), redactor)
-    runtime = EngineRuntime(
-        spec,
-        options,
-        store=run_store,
-        bus=bus,
-        redactor=redactor,
-        approvals=function_channel(approve, run_store if store is not None else None),
-        lease_owner=LeaseOwner(run_store, current_process()) if store is not None else None,
-    )
+    is_stored = store is not None
+    runtime = EngineRuntime(spec, options, store=store, bus=bus, takes_leases=is_stored)
+    runtime.approvals = function_channel(options.approve, runtime.store if is_stored else None)
     try:
         # A run cannot switch to another model, so providers without an agent may lack credentials.
         await runtime.open(unused_providers=False)
-        fresh = new_session or Session(
-            workspace_directory=str(Path.cwd()), mode=mode or spec.entry.mode, agent=spec.entry.name
-        )
         async with (
             _reserve(session),
-            _relay_approvals(bus, spec, approve),
-            await _open_journal(fresh if session is None else session, run_store, runtime) as journal,
+            _relay_approvals(bus, spec, options.approve),
+            await _open_journal(session, runtime) as journal,
         ):
             if mode is not None and mode != journal.session.mode:
                 await journal.update_session(SessionUpdate(mode=mode))
@@ -192,7 +174,7 @@ async def open_run_session(
 
 
 @asynccontextmanager
-async def _reserve(session: Session | str | None) -> AsyncGenerator[None, None]:
+async def _reserve(session: Session | str) -> AsyncGenerator[None, None]:
     """Reserve a session that the program has as an object, because a store has no lease for it."""
     with session.reserve() if isinstance(session, Session) else nullcontext():
         yield
@@ -207,12 +189,12 @@ def _relay_approvals(
     return relay_remote_approvals(bus, spec.providers.values(), approve)
 
 
-async def _open_journal(session: Session | str, store: Store, runtime: EngineRuntime) -> Journal:
+async def _open_journal(session: Session | str, runtime: EngineRuntime) -> Journal:
     """Open a stored session, or one in memory that is not in the store yet."""
     if isinstance(session, str):
         return await runtime.resume_session(session)
     try:
-        await store.get(session.id)
+        await runtime.store.get(session.id)
     except SessionNotFoundError:
         messages = list(session.messages)
         journal = await runtime.create_session(session)
@@ -307,8 +289,10 @@ async def async_run(
     check_message(message, can_be_empty=bool(files) or session is not None)
     output = as_output_type(output_type, output_validators, output_attempts)
     spec = RunSpec.build(entry, agents, tools, providers)
-    engine_options = EngineOptions(limits=limits, hooks=hooks or Hooks(), callback_seconds=callback_seconds)
-    new_session = Session(
+    engine_options = EngineOptions(
+        limits=limits, hooks=hooks or Hooks(), approve=approve, callback_seconds=callback_seconds
+    )
+    fresh = Session(
         workspace_directory=os.getcwd(),  # noqa: PTH109  each run needs it, and Path takes ten times as long
         mode=mode or spec.entry.mode,
         agent=spec.entry.name,
@@ -323,11 +307,9 @@ async def async_run(
         engine_options,
         run_bus,
         store=store,
-        session=session,
+        session=fresh if session is None else session,
         mode=mode,
         approval=approval,
-        approve=approve,
-        new_session=new_session,
         deps=deps,
     ) as run_session:
         try:

@@ -16,14 +16,23 @@ from outrider._lazy import lazy_pattern
 from outrider._sync import CALLBACK_SECONDS, CallbackRunner, call_user_function, describe_value
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
-from outrider.agents.run_context import RunContext, discard_output, no_call_wrapper
-from outrider.config.providers import search_path, with_environment_defaults
+from outrider.agents.run_context import (
+    CallServices,
+    ProgramFunctions,
+    PromptTexts,
+    RunContext,
+    RunModels,
+    discard_output,
+    no_call_wrapper,
+)
+from outrider.config.providers import redactor_for, search_path, with_environment_defaults
 from outrider.engine.approval_gate import (
     ApprovalChannel,
     ApprovalGate,
     ApproveFunction,
     PermissionChecker,
     Rules,
+    function_channel,
     ignore_admitted_call,
 )
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
@@ -37,12 +46,13 @@ from outrider.models.clients import (
     shared_catalog,
     shared_client,
 )
-from outrider.permissions.redaction.redactor import FILTERED_EVENTS, RedactingEventFilter, Redactor
+from outrider.permissions.redaction.redactor import FILTERED_EVENTS, RedactingEventFilter
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
-from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import ApprovalScope, SessionFilter
+from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import STORE_METHODS, Store
 from outrider.tools.runner import describe_touched_files
@@ -216,12 +226,14 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineRuntime:
-    """Open it before the first run context is created, and close it after the last turn. A run has no `lease_owner`."""
+    """What `run()` and the engine are built on. Open it before the first run context is created, and close it after the
+    last turn. Its `store` redacts secrets. Without `takes_leases` sessions have no lease: those of a run that are only
+    in memory. `approvals` denies calls that need an approval, until the owner of the runtime sets another channel."""
 
     __slots__ = (  # a process may have thousands of concurrent runs
-        "_approvals", "_bus", "_catalog", "_clients", "_options", "_owner_clients", "_pricing", "_provider_names",
-        "_recorder", "_redactor", "_sent_requests", "_stack", "_store", "delegated_limits", "is_open", "keys_of_owner",
-        "lease_owner", "silence_seconds", "spec", "titles", "undo",
+        "_catalog", "_clients", "_options", "_owner_clients", "_pricing", "_provider_names", "_recorder", "_redactor",
+        "_sent_requests", "_stack", "approvals", "bus", "delegated_limits", "is_open", "keys_of_owner", "lease_owner",
+        "silence_seconds", "spec", "store", "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -229,24 +241,22 @@ class EngineRuntime:
         spec: RunSpec,
         options: EngineOptions,
         *,
-        store: Store,
+        store: Store | None,
         bus: EventBus,
-        redactor: Redactor,
-        approvals: ApprovalChannel,
-        lease_owner: LeaseOwner | None = None,
+        takes_leases: bool = True,
     ) -> None:
+        self._redactor = redactor_for(spec.providers.values(), options.secrets)
         self.spec = spec
+        self.store = redact_store(store or _create_memory_store(), self._redactor)
+        self.bus = bus
+        self.lease_owner = LeaseOwner(self.store, current_process()) if takes_leases else None
+        self.approvals: ApprovalChannel = function_channel(None)
         self.titles = options.titles
-        self.lease_owner = lease_owner
         self.undo = _create_undo_recorder(options.surroundings)
         self.delegated_limits: dict[str, DelegatedLimits] = {}  # by session, for agents of other processes
         self.is_open = False
         self.silence_seconds = 30.0  # without a part of an answer, until it is reported
         self._options = options
-        self._store = store
-        self._bus = bus
-        self._redactor = redactor
-        self._approvals = approvals
         self._catalog = options.catalog or shared_catalog()
         self._pricing = CatalogPricing(self._catalog, spec.providers)
         self._clients: dict[str, ModelClient] = {}
@@ -271,7 +281,7 @@ class EngineRuntime:
         `unused_providers` they are left out."""
         self.is_open = True
         redact_event = RedactingEventFilter(self._redactor).__call__  # a method is called faster than an object
-        self._stack.callback(self._bus.add_transform(redact_event, FILTERED_EVENTS))
+        self._stack.callback(self.bus.add_transform(redact_event, FILTERED_EVENTS))
         used_providers = {name for agent in self.spec.agents.values() for name in agent.provider_names}
         for name, provider in self.spec.providers.items():
             if name in used_providers:
@@ -377,26 +387,26 @@ class EngineRuntime:
             environment = msgspec.structs.replace(environment, ask=None)
         find_secrets, options = self._redactor.find_spans_in_bytes, self._options
         return SessionTools(
-            session, environment, self._approvals, self.undo, find_secrets, flow=options.flow, rules=options.rules
+            session, environment, self.approvals, self.undo, find_secrets, flow=options.flow, rules=options.rules
         )
 
     async def create_session(self, session: Session) -> Journal:
         """Store a new session and return its journal, with a lease if this runtime takes leases."""
-        return await create_journal(session, self._store, self._bus, lease_owner=self.lease_owner)
+        return await create_journal(session, self.store, self.bus, lease_owner=self.lease_owner)
 
     async def resume_session(self, session_id: str, *, take_over: bool = False, repeat_calls: bool = False) -> Journal:
         """Open a stored session, with a lease if this runtime takes leases. The results of interrupted calls describe
         the current state of their files."""
         journal = await resume_journal(
             session_id,
-            self._store,
-            self._bus,
+            self.store,
+            self.bus,
             lease_owner=self.lease_owner,
             take_over=take_over,
             describe=describe_touched_files,
             repeat_calls=repeat_calls,
         )
-        await end_child_sessions(self._store, journal.session.messages)
+        await end_child_sessions(self.store, journal.session.messages)
         if self.undo is not None:
             await self.undo.recover_session(journal)
         return journal
@@ -460,37 +470,38 @@ class EngineRuntime:
             egress=flow.egress,
             is_limited=flow.is_limited,
         )
-        children = ChildSessionOpener(
-            self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
-        )
         return RunContext(
             agents=self.spec.agents,
-            clients=self._clients_for(session),
-            tools={**built_in, **self.spec.tools},
-            gate=ApprovalGate(
-                checker, self._approvals, session_tools.admit_call if session_tools else ignore_admitted_call
+            models=RunModels(
+                clients=self._clients_for(session),
+                pricing=self._pricing,
+                provider_names=self._provider_names,
+                silence_seconds=self.silence_seconds,
             ),
-            pricing=self._pricing,
-            budget=self._create_budget(session),
-            bus=self._bus,
-            open_journal=children.open_child,
-            reopen_journal=children.reopen_child if self.lease_owner else None,
-            clock=now_ms,
-            save_output=session_tools.save_output if session_tools else discard_output,
-            wrap_call=self.undo.call_wrapper(built_in_names) if self.undo else no_call_wrapper,
-            hooks=options.hooks,
+            tools={**built_in, **self.spec.tools},
             task_tool=session_tools.task_tool if session_tools else None,
-            notes=session_tools.notes_for(session) if session_tools else "",
-            rights=session_tools.describe_rights(attended=self._options.attended) if session_tools else None,
-            prompts=session_tools.prompts if session_tools else {},
+            gate=ApprovalGate(
+                checker, self.approvals, session_tools.admit_call if session_tools else ignore_admitted_call
+            ),
+            calls=CallServices(
+                labels=flow.labels,
+                save_output=session_tools.save_output if session_tools else discard_output,
+                wrap_call=self.undo.call_wrapper(built_in_names) if self.undo else no_call_wrapper,
+            ),
+            child_sessions=ChildSessionOpener(
+                self.store, self.bus, self.lease_owner, session_tools.tree if session_tools else None
+            ),
+            budget=self._create_budget(session),
+            bus=self.bus,
+            clock=now_ms,
+            prompts=session_tools.prompt_texts(session, attended=options.attended) if session_tools else PromptTexts(),
+            program=ProgramFunctions(
+                hooks=options.hooks,
+                deps=deps,
+                callbacks=CallbackRunner(options.callback_seconds),
+                sent_requests=self._sent_requests,
+            ),
             auto_compact=options.compacts,
-            confirm=self._approvals.confirm,
-            silence_seconds=self.silence_seconds,
-            labels=flow.labels,
-            deps=deps,
-            callbacks=CallbackRunner(options.callback_seconds),
-            provider_names=self._provider_names,
-            sent_requests=self._sent_requests,
         )
 
     def create_egress_policy(self) -> "EgressPolicy":
@@ -657,7 +668,7 @@ def _create_undo_recorder(environment: "ToolEnvironment | None") -> "UndoRecorde
     return UndoRecorder(environment.data, environment.bus)
 
 
-def create_memory_store() -> Store:
+def _create_memory_store() -> Store:
     """Create a store in memory. The import is lazy, because runs with another store do not need it."""
     from outrider.sessions.memory_store import MemoryStore
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outrider._posix import is_within
-from outrider.agents.run_context import AgentContext, ApprovalVerdict
+from outrider.agents.run_context import AgentContext, ApprovalVerdict, PromptTexts
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
@@ -349,12 +349,14 @@ class SessionTools:
         origins = (Origin("workspace", str(self._workspace)),)
         return TextPart(state, synthetic=True, origins=origins, metadata={WORKSPACE_STATE: True})
 
-    def notes_for(self, session: Session) -> str:
-        """Returns the notes that the session started with, or else the current ones."""
+    def prompt_texts(self, session: Session, *, attended: bool) -> PromptTexts:
+        """Returns the texts for the prompts of a session, with the notes that it started with, or else the current
+        ones."""
         recorded = recorded_notes(session.messages) if self.extensions else ""
-        return self.workspace_notes if recorded is None else recorded
+        notes = self.workspace_notes if recorded is None else recorded
+        return PromptTexts(notes=notes, rights=self._describe_rights(attended=attended), overrides=self.prompts)
 
-    def describe_rights(self, *, attended: bool) -> dict[str, str]:
+    def _describe_rights(self, *, attended: bool) -> dict[str, str]:
         """Returns the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
         network = self._environment.network
         if self._sandbox.accepted and self.owner_limits is not None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import RunBudget
 from outrider.agents.delegation import open_agent_context
-from outrider.agents.hooks import Hooks
+from outrider.agents.run_context import ProgramFunctions
 from outrider.agents.turn import Turn
 from outrider.context.prompts import render_prompt
 from outrider.engine.child_sessions import TITLE_AGENT
@@ -20,7 +20,6 @@ from outrider.event_bus import EventBus
 from outrider.sessions.journal import create_journal
 from outrider.sessions.records import SessionUpdate
 from outrider.sessions.session import Session
-from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits
 from outrider.types.events import LoopCompletedEvent
 from outrider.types.messages import Message
@@ -37,13 +36,13 @@ class TitleGenerator:
     """Requests a title in an internal child session, so that its usage is counted. It requests one at most once per
     session, and stores it only if the title is still the first line."""
 
-    def __init__(self, runtime: EngineRuntime, live: Mapping[str, LiveSession], store: Store, bus: EventBus) -> None:
+    def __init__(self, runtime: EngineRuntime, live: Mapping[str, LiveSession]) -> None:
         self._runtime = runtime
         self._live = live
-        self._store = store
+        self._store = runtime.store
         self._requested: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop_listening = bus.subscribe(LoopCompletedEvent, self._on_turn_end)
+        self._stop_listening = runtime.bus.subscribe(LoopCompletedEvent, self._on_turn_end)
 
     async def close(self) -> None:
         self._stop_listening()
@@ -78,7 +77,7 @@ class TitleGenerator:
             self._runtime.create_run_context(child, None),
             budget=RunBudget(TITLE_LIMITS),
             bus=EventBus(),
-            hooks=Hooks(),
+            program=ProgramFunctions(),
             agents={TITLE_AGENT: agent},
         )
         try:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
-from outrider.agents.run_context import AgentContext, ApprovalVerdict, RunContext
+from outrider.agents.run_context import AgentContext, ApprovalVerdict, RunContext, ToolCallGate
 from outrider.agents.turn import Turn
 from outrider.engine.engine import Engine
 from outrider.engine.runtime import check_engine
@@ -162,10 +162,11 @@ class RecordedTool(Tool):
 
 
 class RecordedGate:
-    """Allows and denies calls as in the recorded session, with the recorded reason."""
+    """Allows and denies calls as in the recorded session, with the recorded reason. `gate` asks about repetitions."""
 
-    def __init__(self, recorded: RecordedCalls) -> None:
+    def __init__(self, recorded: RecordedCalls, gate: ToolCallGate) -> None:
         self._past = recorded
+        self.confirm = gate.confirm
 
     async def admit(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
         recorded = self._past.find_call(call.tool, call.state.input, call.call_id)
@@ -341,13 +342,14 @@ class SessionRerun:
         return next(iter(assistant_steps(self._recorded.messages[self.given :])), None)
 
     def _make_run_context(self, cassette_clients: CassetteClients, session_tools: SessionTools | None) -> RunContext:
-        context = replace(
-            self._engine.runtime.create_run_context(self.session, session_tools), clients=cassette_clients.clients
-        )
+        context = self._engine.runtime.create_run_context(self.session, session_tools)
+        context = replace(context, models=replace(context.models, clients=cassette_clients.clients))
         if self._recorded_calls is None:
             return context
         return replace(
-            context, tools=recorded_tools(context.tools, self._recorded_calls), gate=RecordedGate(self._recorded_calls)
+            context,
+            tools=recorded_tools(context.tools, self._recorded_calls),
+            gate=RecordedGate(self._recorded_calls, context.gate),
         )
 
     def _count_request(self, event: LLMRequestEvent) -> None:

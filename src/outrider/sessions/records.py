@@ -391,9 +391,10 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> "Approval":
-        """Returns the answered approval. The first answer is final; only `revoked` can follow it. A lasting answer
-        covers the chosen width, or else the narrowest one."""
-        if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
+        """Returns the answered approval. The first answer is final; only `revoked` can follow `allowed`. A denial
+        stays, because it may arrive while a question that is not needed any more is revoked. A lasting answer covers
+        the chosen width, or else the narrowest one."""
+        if self.answer in ("denied", "revoked") or (self.answer == "allowed" and answer != "revoked"):
             return self
         chosen = next((offered for offered in self.widths if offered.id == width), None)
         return msgspec.structs.replace(

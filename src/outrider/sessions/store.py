@@ -149,7 +149,8 @@ class Store(Protocol):
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        """Answers an approval request. The first answer wins: a later one returns it unchanged, except `revoked`.
+        """Answers an approval request. The first answer wins: a later one returns it unchanged, except that `revoked`
+        can follow `allowed`.
 
         `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome,
         `width` is the id of the width that a lasting answer covers.

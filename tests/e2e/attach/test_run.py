@@ -47,6 +47,17 @@ async def test_a_call_without_approval_is_refused_with_its_own_exit_code(serving
     assert not (serving.workspace / "made").exists()
 
 
+async def test_the_approval_level_applies_to_new_sessions_and_to_those_that_continue(serving: Serving):
+    serving.script(call("shell", command="touch made"), "It is made.", call("shell", command="touch more"), "No more.")
+    await serving.begin()
+    done = await serving.run("--attach", serving.url, "--approval", "edits", "-o", "json", "make it")
+    assert (done.code, json.loads(done.out)["output"]) == (0, "It is made."), done.err
+    session_id = json.loads(done.out)["session_id"]
+    again = await serving.run("--attach", serving.url, "--session", session_id, "--approval", "ask", "make more")
+    assert (again.code, again.out) == (3, "No more.\n"), again.err
+    assert [(serving.workspace / name).exists() for name in ("made", "more")] == [True, False]
+
+
 async def test_with_wait_for_approval_another_front_end_s_answer_applies(serving: Serving):
     serving.script(call("shell", command="touch made"), "It is made.")
     await serving.begin()

@@ -218,12 +218,12 @@ async def test_a_run_that_no_worker_has_started_is_canceled_and_cannot_be_answer
 async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Program):
     refused = await program.run("jobs", "schedule", "--no-worker", "at seven", "look around")
     assert (refused.code, "is not a cron line" in refused.err) == (2, True)
-    made = await program.run(
-        "jobs", "schedule", "--no-worker", "--timezone", "Europe/Berlin", "0 7 * * *", "look around"
-    )
-    assert made.code == 0, made.err
+    when = ("--timezone", "Europe/Berlin", "0 7 * * *")
+    made = await program.run("jobs", "schedule", "--no-worker", "--approval", "edits", *when, "look around")
+    assert (made.code, made.err) == (0, "")
     (listed,) = (await program.run("jobs", "schedules", "--json")).lines
     assert (listed["prompt"], listed["order"]["workspace"]) == ("look around", str(program.workspace))
+    assert listed["order"]["approval"] == "edits"
     assert "07:00 Europe/Berlin" in made.out
     paused = await program.run("jobs", "pause", listed["id"][-8:])
     assert ("paused" in paused.out, "07:00" in paused.out) == (True, False)

@@ -11,6 +11,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider.background.database import RunDatabase
 from outrider.background.jobs import open_job_client
+from outrider.background.schedules import ScheduleTable
 from outrider.server.users import ServerTeam
 from outrider.types.ids import new_id
 from tests.e2e.server.http_server import served
@@ -51,6 +52,19 @@ async def test_a_run_is_submitted_once_followed_answered_and_shown_with_what_cam
         assert text_event["event"] == "change"
         status, refused = await runs.client.ask("POST", f"/api/jobs/{run['id']}/deny", {"words": "too late"})
         assert (status, refused["error"]["message"]) == (409, "the run has no open approvals")
+
+
+async def test_a_run_and_those_of_a_schedule_have_the_approval_level_that_they_were_given(tmp_path):
+    async with serving_runs(tmp_path) as runs:
+        _, run = await runs.client.ask("POST", "/api/jobs", {"prompt": "look", "approval": "edits"})
+        assert (await runs.client.ask("GET", f"/api/sessions/{run['id']}"))[1]["approval"] == "edits"
+        order = {"cron": "0 7 * * *", "prompt": "look", "approval": "edits"}
+        assert (await runs.client.ask("POST", "/api/schedules", order))[0] == 201
+        database = RunDatabase(runs.fleet.database)
+        (schedule,) = ScheduleTable(database).list_schedules()
+        database.close()
+        assert schedule.order["approval"] == "edits"
+        assert (await runs.client.ask("POST", "/api/jobs", {"prompt": "look", "approval": "everything"}))[0] == 400
 
 
 async def test_an_answer_to_a_question_wakes_a_worker_for_the_run_that_waited_for_it(tmp_path):

@@ -12,7 +12,8 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider.background.database import RunDatabase
 from outrider.background.jobs import open_job_client
-from outrider.background.records import RunOutcome
+from outrider.background.queue import RunQueue
+from outrider.background.records import Run, RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.background.webhooks import (
     CLAIM_MS,
@@ -160,10 +161,12 @@ def notified_ids(reports: ReportTable) -> list[str]:
     return sorted(notice.id for notice in reports.outbox.claim_due(LATE))
 
 
-def test_a_run_that_was_retried_and_ends_as_before_is_reported_again(reports: ReportTable):
+def test_a_run_that_was_retried_and_ends_as_before_is_reported_again(tmp_path: Path, reports: ReportTable):
     for _ in range(2):
         reports.store_report("run-1", FAILED, HOOK)
-    reports.delete_report("run-1")
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    assert RunQueue(database).reopen_run(Run(id="run-1", state="failed", prompt="look", queue="runs"), None)
+    database.close()
     assert reports.get_report("run-1") is None
     for _ in range(2):
         reports.store_report("run-1", FAILED, HOOK)

@@ -79,16 +79,3 @@ async def test_a_report_that_ends_an_attempt_releases_the_run_and_may_be_repeate
     assert queue.requeue_run(run_id, "ann")
     assert not reports.store_report(run_id, FAILED, WEBHOOK, ends_attempt=2)
     assert not queue.release_run(run_id, "ann", 2)
-
-
-async def test_a_retried_run_has_no_report_of_the_worker_that_ended_it_a_moment_ago(place: tuple[RunDatabase, str]):
-    database, run_id = place
-    given_to(database, "ann", "assigned")
-    reports, queue = ReportTable(database, "ann"), RunQueue(database)
-    async with open_job_client(database, MemoryStore()) as jobs:
-        run = await jobs.get_run(run_id)
-    assert reports.store_report(run_id, FAILED, ends_attempt=1)  # while the retry is under way
-    queue.reopen_run(run, force=True)
-    assert reports.get_report(run_id) is None
-    assert not reports.store_report(run_id, FAILED, ends_attempt=1)
-    assert reports.get_report(run_id) is None

@@ -12,8 +12,10 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 import sqlalchemy as sa
 
 from outrider.background.database import RunDatabase
+from outrider.background.jobs import open_job_client
 from outrider.background.schedules import ScheduleTable, next_due_time
 from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.sessions.memory_store import MemoryStore
 from outrider.types.ids import is_id, now_ms
 
 HOUR = 3600 * 1000
@@ -103,6 +105,17 @@ def test_what_was_missed_is_due_once_and_then_at_its_next_time(schedules: Schedu
     schedules.remove_schedule(made.id)
     assert schedules.list_schedules() == []
     assert made.due > now_ms()
+
+
+async def test_runs_have_the_approval_level_of_their_schedule(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        made = await jobs.add_schedule("0 * * * *", "look", timezone="UTC", approval="edits", mode="agent")
+        ScheduleTable(database).advance_due(made, made.due - 50 * HOUR)  # as if it had been due long ago
+        await jobs.submit_due()
+        (run,) = await jobs.list_runs()
+        assert (await jobs.store.get(run.id)).approval == "edits"
+    database.close()
 
 
 def test_one_that_is_paused_is_never_due_and_stays_paused_when_a_worker_that_found_it_before_is_done(

@@ -1,6 +1,7 @@
 """Questions of the approval queue: bound to their call, answered once, stored for longer only as the smallest rule."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,9 +22,9 @@ from outrider.types.events import Event, ToolApprovalRequestedEvent
 class Asked:
     """An approval queue over a store, and the events that it published."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, store: MemoryStore | None = None) -> None:
         self.workspace = str(workspace)
-        self.inner = MemoryStore()
+        self.inner = store or MemoryStore()
         self.store = redact_store(self.inner, Redactor())
         self.bus, self.received = EventBus(), list[Event]()
         self.bus.subscribe_all(self.received.append)
@@ -126,6 +127,37 @@ async def test_a_yes_covers_the_files_that_steer_the_program_as_they_were(asked:
     grant = asked.queue.find_grant({"s"}, asked.workspace)
     assert (grant.rules, len(grant.contents)) == (("shell(pytest -q)",), 1)
     assert await asked.rules("s", "/elsewhere") == ()
+
+
+class LateAnswer(MemoryStore):
+    """A store in which an answer arrives between reading the requests of a session and the next write."""
+
+    answer_late: Callable[[], Awaitable[Approval]] | None = None
+
+    async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
+        found = await super().approvals(session_id, only_open=only_open)
+        if self.answer_late is not None:
+            await self.answer_late()
+        return found
+
+
+async def test_a_denial_that_arrives_while_its_question_is_revoked_applies(tmp_path: Path):
+    asked = Asked(tmp_path, LateAnswer())
+    await asked.session("s")
+    question = asked.question("shell", command="rm notes.txt")
+    request = await asked.store.ask(question)
+    asked.inner.answer_late = lambda: asked.queue.answer(request.id, allow=False, words="not that file")
+    answered = await asked.queue.find_answer("s", "c", question.fingerprint)
+    assert answered is not None
+    assert (answered.answer, answered.words) == ("denied", "not that file")
+    assert [one.answer for one in await asked.inner.approvals()] == ["denied"]
+
+
+async def test_a_call_without_a_question_revokes_its_open_request(asked: Asked):
+    question = asked.question("shell", command="rm notes.txt")
+    request = await asked.store.ask(question)
+    assert await asked.queue.find_answer("s", "c", question.fingerprint) is None
+    assert (await asked.queue.answer(request.id, allow=False)).answer == "revoked"
 
 
 async def test_lasting_answers_are_listed_and_can_be_revoked(asked: Asked):

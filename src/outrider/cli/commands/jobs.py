@@ -19,7 +19,6 @@ from outrider.cli.commands.jobs_common import (
     print_runs,
     reject_old_worker,
     run_with_jobs,
-    warn_about_ignored_level,
     warn_without_worker,
 )
 from outrider.cli.commands.jobs_follow import follow_run
@@ -51,7 +50,7 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
     """Returns the keyword arguments of a submitted or scheduled run. The worker reads the other settings itself."""
     from outrider.background.records import JobOverrides
 
-    return {
+    options: JobOptions = {
         "workspace": str(settings.workspace),
         "agent": arguments.agent or "",
         "mode": arguments.mode or "background",
@@ -67,6 +66,9 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
             deny=tuple(arguments.deny),
         ),
     }
+    if arguments.approval:
+        options["approval"] = arguments.approval
+    return options
 
 
 def choose_user(arguments: Namespace, settings: "Settings") -> str:
@@ -148,8 +150,6 @@ def schedule_run(arguments: Namespace) -> int:
 
     schedule = run_with_jobs(arguments, create_schedule)
     warn_about_ask_rules(arguments)
-    if arguments.approval:
-        warn_about_ignored_level("Runs of a schedule")
     ensure_worker_running(arguments, settings)
     return _print_schedules(arguments, [schedule])
 
@@ -232,8 +232,6 @@ def submit_run(arguments: Namespace) -> int:
         await reject_old_worker(jobs, arguments)
         options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs, settings))
         options["run_id"] = run_id
-        if arguments.approval and not arguments.attach:
-            options["approval"] = arguments.approval
         run = await jobs.submit_run(arguments.prompt, **options)
         await warn_without_worker(jobs, [run])
         return run
@@ -241,8 +239,6 @@ def submit_run(arguments: Namespace) -> int:
     run = run_with_jobs(arguments, submit_prompt, is_repeatable=True)  # the same id submits a run only once
     if not arguments.attach:
         warn_about_uncommitted_changes(arguments, settings)
-    elif arguments.approval:
-        warn_about_ignored_level("Runs submitted to a server")
     warn_about_ask_rules(arguments)
     ensure_worker_running(arguments, settings)
     if arguments.wait:

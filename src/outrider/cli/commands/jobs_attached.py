@@ -112,7 +112,7 @@ class RemoteJobs:
     ) -> Schedule:
         fields = _order_fields(order)
         new = {"cron": cron, "prompt": prompt, "timezone": timezone, "worktree": fields["worktree"]}
-        new |= {name: fields[name] for name in ("agent", "priority", "workspace") if name in fields}
+        new |= {name: fields[name] for name in ("agent", "priority", "workspace", "approval") if name in fields}
         return (await self._client.post("/api/schedules", new, _ListedSchedule)).to_schedule()
 
     async def list_schedules(self) -> Sequence[Schedule]:
@@ -152,4 +152,6 @@ def _order_fields(order: Mapping[str, Any]) -> dict[str, Any]:
             "--ask, --deny, --webhook and --after RUN"
         )
     fields = {"agent": order["agent"], "mode": order["mode"], "worktree": order["worktree"], "queue": place.queue}
+    if "approval" in order:  # an older server rejects the field
+        fields["approval"] = order["approval"]
     return fields | {"user": place.user, "priority": place.priority, "after": place.after}

@@ -124,11 +124,6 @@ async def _find_old_worker(jobs: "JobClient", start_seconds: float) -> "WorkerIn
         await asyncio.sleep(0.25)
 
 
-def warn_about_ignored_level(runs: str) -> None:
-    """Warn that `--approval` has no effect on these runs."""
-    Console().print_stderr(f"{runs} have the approval level 'ask': --approval is ignored.", "yellow")
-
-
 def format_usage(outcome: "RunOutcome") -> str:
     """Format the steps, tokens and cost of an outcome."""
     cost = "cost unknown" if outcome.cost is None else format_cost(outcome.cost)

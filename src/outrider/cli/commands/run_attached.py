@@ -91,8 +91,9 @@ async def _open_session(engine: RemoteEngine, arguments: Namespace) -> str:
     """Open the requested or last session of the server, else create one in the server's folder; return its id."""
     existing = await _find_session(engine, arguments)
     if existing is None:
-        options = {"mode": arguments.mode, "agent": arguments.agent, "workspace": arguments.cwd}
-        session_id = await engine.create(**options)
+        session_id = await engine.create(
+            mode=arguments.mode, agent=arguments.agent, workspace=arguments.cwd, approval=arguments.approval
+        )
     else:
         session_id = existing
         await engine.open(session_id)
@@ -100,6 +101,8 @@ async def _open_session(engine: RemoteEngine, arguments: Namespace) -> str:
             await engine.set_mode(session_id, arguments.mode)
         if arguments.agent:
             await engine.set_agent(session_id, arguments.agent)
+        if arguments.approval:
+            await engine.set_approval(session_id, arguments.approval)
     if arguments.model:
         provider, _, model = arguments.model.partition("/")
         await engine.live[session_id].use_model(ModelRef(provider, model))

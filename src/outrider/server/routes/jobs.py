@@ -17,6 +17,7 @@ from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import FollowQuery, choose_workspace, follow_session
 from outrider.server.users import AccessDeniedError, Requester
 from outrider.types.agents import Limits, Mode
+from outrider.types.modes import ApprovalLevel
 
 if TYPE_CHECKING:
     from outrider.background.jobs import JobClient
@@ -50,6 +51,7 @@ class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     worktree: bool = True
     limits: Limits | None = None
     webhook: str = ""
+    approval: ApprovalLevel = "ask"
 
 
 class RunWithView(Run, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> RunWithView:
             run_id=new.id,
             worktree=new.worktree,
             webhook=new.webhook,
+            approval=new.approval,
         )
     await ensure_worker(request)
     return _add_run_view(run)
@@ -277,6 +280,7 @@ class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     priority: Priority = 100
     worktree: bool = True
     limits: Limits | None = None
+    approval: ApprovalLevel = "ask"
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,6 +313,7 @@ async def add_schedule(request: RouteRequest[NoPayload, NewSchedule]) -> Schedul
         limits=new.limits,
         place=QueuePlacement(priority=new.priority),
         worktree=new.worktree,
+        approval=new.approval,
     )
     await ensure_worker(request)
     return _schedule_view(schedule)

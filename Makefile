@@ -32,8 +32,8 @@ run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; 
 test: WORKERS = 6
 test-fast: WORKERS = 4
 
-test: $(STAMP)  ## run every test, on two cores
-	@$(BIN)/python -m pytest $(PYTEST)
+test: $(STAMP) .cache/test-setup  ## run every test, on two cores; installs the programs that tests need
+	@PATH="$$PATH:$(CURDIR)/.cache/tools/bin" $(BIN)/python -m pytest $(PYTEST)
 
 test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (under two minutes)
 	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
@@ -110,6 +110,12 @@ lock:  ## update requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newe
 clean:  ## remove the environments and every cache
 	rm -rf .venv .venv-3.* .cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A failed installation is printed and not tried again, because the tests run without it; make clean forgets it.
+.cache/test-setup: $(STAMP) scripts/test-setup web/package-lock.json
+	@mkdir -p .cache
+	@scripts/test-setup $(abspath $(BIN))
+	@touch $@
 
 # The package is built with the locked tools too, so nothing unlocked is ever fetched. The lock lists all dependencies: without
 # --no-deps, older versions of pip look for newer versions of packages with extras, which the lock does not have.

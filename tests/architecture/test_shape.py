@@ -116,6 +116,12 @@ def test_no_exemption_outlives_its_need():
     assert not stale, f"these exemptions are no longer needed: {stale}"
 
 
+def test_no_module_imports_its_own_names():
+    own = {dotted_name(path): path for path in modules_under(PACKAGE) if path.name != "__init__.py"}
+    found = [short(path) for name, path in own.items() if any(i.startswith(name + ".") for i in outline(path).imports)]
+    assert not found, "these modules import names that they define"
+
+
 def test_modules_have_few_joints():
     """Without the modules that exist once for each thing: a new tool or vendor adds imports, and couples nothing."""
     counted = {dotted_name(path): path for path in modules_under(PACKAGE) if not is_one_per_thing(path)}

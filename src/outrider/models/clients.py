@@ -81,8 +81,6 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
 def _create_http_client(provider: Provider, catalog: ModelCatalog | None) -> ModelClient:
     signer = None
     if provider.credentials is not None:
-        from outrider.models.clients import CredentialSource  # lazy: most keys do not change
-
         signer = CredentialSource(provider)
         provider = msgspec.structs.replace(provider, api_key=signer.placeholder, credentials=None)
     match provider.kind:
@@ -618,7 +616,6 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
 
     Raises ProviderError for an error response, NotFoundError if the question is no longer open.
     """
-    from outrider.models.clients import with_current_key
     from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
 
     wire, chunks = RemoteAgentWire(await with_current_key(peer)), list[bytes]()

@@ -2,6 +2,7 @@
 server-sent events, of which a streamed body consists."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -55,11 +56,18 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def scaled_for(self, request: HttpRequest) -> "HttpTimeouts":
         """Returns the timeouts with a longer wait for a silent server, as the request asks for."""
         patience, start = request.patience, request.patience * request.start_patience
-        if start == 1.0:
-            return self
-        return msgspec.structs.replace(
-            self, first_byte=self.first_byte * start, idle=self.idle * patience, quiet=self.quiet * patience
-        )
+        return self if start == 1.0 else _scaled_timeouts(self, patience, start)
+
+
+@lru_cache(maxsize=64)
+def _scaled_timeouts(timeouts: HttpTimeouts, patience: float, start: float) -> HttpTimeouts:
+    """Cached, because the same few values are checked for each request."""
+    return msgspec.structs.replace(
+        timeouts,
+        first_byte=timeouts.first_byte * start,
+        idle=timeouts.idle * patience,
+        quiet=timeouts.quiet * patience,
+    )
 
 
 class HttpResponse(Protocol):

@@ -145,7 +145,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._queue = WriteQueue()
         self._drafts = DraftBuffer()
         self._drain_scheduled = False
-        self._tasks = ShieldedTasks(eager=store.prompt)
+        self._tasks = ShieldedTasks(eager=store.prompt, direct=getattr(store, "never_suspends", False))
 
     async def reload_messages(self) -> None:
         """Reads messages again that an undone compaction had removed from the prompt, and so from memory."""

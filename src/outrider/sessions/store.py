@@ -35,7 +35,8 @@ class Store(Protocol):
 
     prompt: bool
     """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly (Python
-    3.12 and later)."""
+    3.12 and later). A store whose writes never suspend, as `MemoryStore`, also has a true `never_suspends`: the journal
+    then awaits them without a task."""
 
     async def create(self, session: StoredSession) -> StoredSession:
         """Stores a new session. Raises StoreError if the id exists."""

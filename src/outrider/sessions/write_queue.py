@@ -211,11 +211,13 @@ class ShieldedTasks:
     """Runs coroutines so that a write completes even if its caller is cancelled.
 
     With `eager`, a coroutine starts at once: a write to a store that commits without suspending costs no round of the
-    event loop. Python 3.11 has no tasks that start at once; there, `eager` has no effect.
+    event loop. Python 3.11 has no tasks that start at once; there, `eager` has no effect. With `direct`, the coroutines
+    never suspend, so that no cancellation can interrupt them: they need no task.
     """
 
-    def __init__(self, *, eager: bool) -> None:
+    def __init__(self, *, eager: bool, direct: bool = False) -> None:
         self._eager = eager and sys.version_info >= (3, 12)
+        self._direct = direct
         self._tasks: dict[asyncio.Task[None], asyncio.Future[None] | None] = {}  # with the future that a caller awaits
 
     def __bool__(self) -> bool:
@@ -223,12 +225,14 @@ class ShieldedTasks:
 
     async def run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`. If the caller is cancelled, `work` finishes in the background."""
+        if self._direct:
+            return await work
         task = self.start_task(work)
         if not task.done():
             # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
             self._tasks[task] = end = asyncio.get_running_loop().create_future()
             await end
-        task.result()
+        return task.result()
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work` in a background task."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider.event_bus import EventBus, check_bus
-from outrider.tracing.records import AgentEvent, EventKind, bounded_copy, record_line
+from outrider.tracing.records import AgentEvent, EventKind, bounded_copy, bounded_values, record_line
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -169,7 +169,7 @@ def _make_record(kind: EventKind, event: Event, data: dict[str, Any]) -> AgentEv
         event.call_id,
         event.parent_call_id,
         event.session_id,
-        {name: bounded_copy(value, 1) for name, value in data.items()},
+        bounded_values(data),
     )
 
 

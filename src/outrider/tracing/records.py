@@ -69,6 +69,11 @@ def bounded_copy(value: Any, depth: int = 0) -> Any:
     return bounded_text(_safe_repr(value))
 
 
+def bounded_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a dict with bounded values. Most values are numbers, which need no call."""
+    return {name: value if value.__class__ in _SMALL else bounded_copy(value, 1) for name, value in values.items()}
+
+
 def bounded_text(text: str) -> str:
     if len(text) > TEXT_LIMIT:
         text = f"{text[:TEXT_LIMIT]}… ({len(text) - TEXT_LIMIT:,} more characters)"

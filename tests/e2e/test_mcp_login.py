@@ -22,7 +22,7 @@ from outrider.engine import mcp_servers
 from outrider.errors import OutriderError
 from outrider.http.transport import HttpTimeouts
 from outrider.tools.mcp.connection import ConnectionLifetime
-from outrider.tools.mcp.sdk_http import _HttpClientTransport
+from outrider.tools.mcp.sdk_http import HttpClientTransport
 from tests.architecture.repository import ROOT
 
 if TYPE_CHECKING:
@@ -283,11 +283,11 @@ UNUSED: Any = None  # a listener, where nothing is connected
 
 async def test_a_server_cannot_direct_a_login_to_a_closer_network_or_an_unencrypted_address():
     timeouts = HttpTimeouts(connect=1)
-    outside = _HttpClientTransport("https://8.8.8.8/mcp", timeouts, None, ConnectionLifetime(UNUSED))
+    outside = HttpClientTransport("https://8.8.8.8/mcp", timeouts, None, ConnectionLifetime(UNUSED))
     for address in ("http://login.example.com/", "https://127.0.0.1/", "https://10.0.0.1/", "https://[::1]/"):
         with pytest.raises(httpx2.TransportError, match=r"not (encrypted|an allowed address)"):
             await outside.handle_async_request(httpx2.Request("GET", address))
-    inside = _HttpClientTransport("https://10.0.0.1/mcp", timeouts, None, ConnectionLifetime(UNUSED))
+    inside = HttpClientTransport("https://10.0.0.1/mcp", timeouts, None, ConnectionLifetime(UNUSED))
     for address in ("https://127.0.0.1/", "https://169.254.169.254/"):
         with pytest.raises(httpx2.TransportError, match="not an allowed address"):
             await inside.handle_async_request(httpx2.Request("GET", address))

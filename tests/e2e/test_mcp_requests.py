@@ -2,16 +2,17 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outrider import Agent, Engine, Provider
 from outrider.engine.questions import QuestionQueue
+from outrider.mcp import Elicitation, ElicitationReply, McpToolset, ServerLimits, StdioServer
 from outrider.providers.scripted import call
-from outrider.tools.mcp import toolset
-from outrider.tools.mcp.config import ServerLimits
-from tests.e2e.test_mcp_engine import calls, entry, have, settled
+from tests.e2e.test_mcp_engine import SCRIPTS, calls, entry, have, settled
 from tests.fixtures.standard_engine import Place
 
 ALLOWED = {"allow": ("mcp__*",)}
@@ -124,26 +125,25 @@ async def test_a_call_that_needs_a_visit_is_repeated_after_it(place):
     assert "visit first" in refused.state.error
 
 
-async def test_the_time_limit_pauses_while_the_user_answers(place, monkeypatch):
-    monkeypatch.setattr(toolset.McpServers, "_make_tool", _with_limit(1.0))
-    have(place, one=entry("raw_server.py"))
+async def test_the_time_limit_pauses_while_the_user_answers(tmp_path):
+    async def accept_slowly(question: Elicitation) -> ElicitationReply:
+        await asyncio.sleep(2)
+        return ElicitationReply("accept")
+
     params = {"mode": "url", "message": "Log in", "url": "https://login.example/", "elicitationId": "1"}
     text = json.dumps({"method": "elicitation/create", "params": params})
-    found, _, _ = await answered(
-        place, [[call("mcp__one__ask", text=text)], [call("mcp__one__hang", text="")], "done"], [2.0]
-    )
+    script = [[call("mcp__one__ask", text=text)], [call("mcp__one__hang", text="")], "done"]
+    agent = Agent("helper", "You help.", model="any", provider="scripted")
+    one = StdioServer(name="one", command=sys.executable, args=("-S", str(SCRIPTS / "raw_server.py")))
+    async with (
+        McpToolset(one, limits=ServerLimits(call=1), workspace=tmp_path, ask=accept_slowly) as toolset,
+        Engine([agent], [Provider("scripted", "scripted", options={"script": script})], toolset.tools) as engine,
+    ):
+        session = await engine.create()
+        await asyncio.wait_for(engine.prompt(session, "go"), 60)
+        found = await calls(engine, session)
     assert json.loads(found[0].state.output)["action"] == "accept"
     assert found[1].state.reason == "timeout"
-
-
-def _with_limit(seconds: float):
-    make = toolset.McpServers._make_tool
-
-    def make_limited(self, *names):
-        self._host = type(self._host)(self._host.workspace, {}, ServerLimits(call=seconds))
-        return make(self, *names)
-
-    return make_limited
 
 
 async def test_the_model_answers_for_a_server_after_the_user_allows_it(place):

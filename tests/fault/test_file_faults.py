@@ -16,7 +16,7 @@ from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.runner import ToolRunner
 from outrider.tools.tool import tools_by_name
-from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 
 @contextlib.contextmanager
@@ -111,7 +111,7 @@ async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_stored_has_n
         (workspace.root / "src").rename(workspace.root / "was")
         (workspace.root / "src").symlink_to(outside)
 
-    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    workspace.save_original = keep
     assert await workspace.error_of("edit", file_path="src/file", old_string="a", new_string="b")
     assert (outside / "file").read_text() == "a\n"
     assert list(outside.iterdir()) == [outside / "file"]
@@ -225,6 +225,6 @@ async def test_sf_084_engines_in_two_processes_lose_no_update(tmp_path: Path):
     async def keep(original: Path, content: bytes | None) -> None:
         await other.output_of("edit", file_path="file", old_string="a", new_string="A")
 
-    one.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    one.save_original = keep
     assert "another process" in await one.error_of("edit", file_path="file", old_string="b", new_string="B")
     assert path.read_text() == "A\nb\n"

@@ -14,14 +14,15 @@ pytest.importorskip("psycopg", reason="SKIPPED: no tests against Postgres, since
 import psycopg
 
 from outrider.errors import StoreUnavailableError, StoreVersionError
-from outrider.sessions.postgres.connection import TransactionBody, TransactionPool
-from outrider.sessions.postgres.schema import MIGRATIONS, Connection, backup_schema_name, backup_tables, migrate_schema
+from outrider.sessions.postgres.connection import TransactionPool
+from outrider.sessions.postgres.schema import MIGRATIONS, backup_schema_name, backup_tables, migrate_schema
 from outrider.sessions.postgres.store import PostgresStore
 from outrider.sessions.records import InboxItem, StoredSession
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
 from tests.fault.processes import read_all_lines, read_line, worker
+from tests.fixtures.postgres_proxy import postgres_proxy
 
 T = TypeVar("T")
 Record = Callable[[str, object], None]
@@ -80,37 +81,24 @@ async def test_sf_029_sixty_four_runners_share_eight_sessions_while_some_are_kil
     assert not lost
 
 
-class Forgetful(TransactionPool):
-    """Commits, and loses the answer."""
-
-    losses = 0
-
-    async def _run_once(self, body: TransactionBody[T], **options: bool) -> T:
-        result = await super()._run_once(body, **options)
-        if self.losses > 0:
-            self.losses -= 1
-            raise psycopg.OperationalError("the connection was lost")
-        return result
-
-
 async def test_sf_030_when_the_answer_to_a_commit_is_lost_everything_is_there_exactly_once(
     store: PostgresStore, postgres_url: str, schema: str
 ):
     session = await store.create(StoredSession())
     item = await store.put_inbox(InboxItem(session_id=session.id, message=text_message(session.id, "from the inbox")))
-    await store._pool.close()
-    pool = Forgetful(postgres_url, schema)
-    store._pool = pool
+    async with postgres_proxy(postgres_url) as (proxy, url), PostgresStore(url, schema=schema) as cut_store:
 
-    async def unlucky(work: Callable[[], Any]) -> Any:
-        pool.losses = 2
-        return await work()
+        async def unlucky(work: Callable[[], Any]) -> Any:
+            proxy.losses = 2
+            result = await work()
+            assert proxy.losses == 0
+            return result
 
-    await unlucky(lambda: store.append(session.id, [item.message], takes=[item.id]))
-    other = StoredSession(title="made once")
-    await unlucky(lambda: store.create(other))
-    fork = await unlucky(lambda: store.fork(session.id))
-    await unlucky(lambda: store.delete(other.id))
+        await unlucky(lambda: cut_store.append(session.id, [item.message], takes=[item.id]))
+        other = StoredSession(title="made once")
+        await unlucky(lambda: cut_store.create(other))
+        fork = await unlucky(lambda: cut_store.fork(session.id))
+        await unlucky(lambda: cut_store.delete(other.id))
     loaded = await store.load(session.id)
     assert [message.id for message in loaded.messages] == [item.message.id]
     assert await store.inbox(session.id) == []
@@ -218,15 +206,14 @@ async def test_sf_023_many_that_start_at_once_all_start(postgres_url: str, schem
 
 
 async def test_reading_a_session_keeps_the_prepared_statements_of_the_connection(postgres_url: str, schema: str):
-    statement = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%FROM messages%'"
-
-    async def count_prepared(db: Connection, _: bool) -> int:
-        row = await (await db.execute(statement.encode())).fetchone()
-        return row[0] if row else 0
-
-    async with PostgresStore(postgres_url, schema=schema, max_connections=1) as store:
+    async with (
+        postgres_proxy(postgres_url) as (proxy, url),
+        PostgresStore(url, schema=schema, max_connections=1) as store,
+    ):
         session = await store.create(StoredSession())
         await store.append(session.id, [text_message(session.id, "hello")])
         for _ in range(8):
+            proxy.queries.clear()
             await store.load(session.id)
-        assert await store._pool.run(count_prepared)  # pyright: ignore[reportPrivateUsage]
+            sent_queries = list(proxy.queries)
+        assert not any(b"FROM messages" in query for query in sent_queries)

@@ -19,6 +19,7 @@ from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
 from outrider.sessions.sqlite import writer
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.sessions.sqlite.writer import DatabaseWriter
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from tests.fault.processes import read_all_lines, read_line, send_newline, worker
@@ -124,11 +125,14 @@ async def test_sf_025_an_exception_inside_a_transaction_rolls_it_back_and_the_st
             db.execute("UPDATE sessions SET title = 'lost'")
             raise RuntimeError("in the middle")
 
+        writer = DatabaseWriter(store.path, lambda db: None)
         with pytest.raises(RuntimeError):
-            await store._writer.run(broken)
+            await writer.run(broken)
         with pytest.raises(StoreError):
-            await store._writer.run(lambda db: db.execute("not even SQL"))
-        assert (await store.get(session.id)).title == "kept"
+            await writer.run(lambda db: db.execute("not even SQL"))
+        await writer.run(lambda db: db.execute("UPDATE sessions SET title = title || ' too'"))
+        await writer.close()
+        assert (await store.get(session.id)).title == "kept too"
         await store.append(session.id, [text_message(session.id, "still here")])
 
 

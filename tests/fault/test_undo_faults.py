@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from outrider import PatchPart, Tool, ToolError, ToolPart
+from outrider.engine.undo import UNDO_FOLDER
 from outrider.events import ErrorEvent
 from tests.fault.processes import ROOT
 from tests.fault.test_store_disk import small_disk
@@ -127,11 +128,11 @@ async def test_sf_042_without_space_for_an_undo_a_call_is_refused_or_the_user_is
     workspace = tmp_path / "workspace"
     furnish(workspace)
     (workspace / "large.bin").write_bytes(os.urandom(1_500_000))
-    with small_disk(tmp_path / "small", 2) as disk:
+    (tmp_path / "data").mkdir()
+    with small_disk(tmp_path / "data" / UNDO_FOLDER, 2) as disk:
         script = [[call("write", file_path="large.bin.new", content="x"), call("tool")], "done"]
         writes = Tool(lambda: str((workspace / "by_tool.txt").write_text("w")), name="tool")
         async with engine(tmp_path, script, tools=[writes]) as held:
-            held.runtime.undo.stores._data = disk / "undo"  # pyright: ignore
             (disk / "ballast").write_bytes(b"x" * 1_300_000)
             warned: list[ErrorEvent] = []
             held.bus.subscribe(ErrorEvent, warned.append)

@@ -543,7 +543,7 @@ class SessionTools:
         tool_context.report(Progress(metadata={WAITED: waited}))
         if self.owner_limits is None:
             return answer
-        return _limit_answer(answer, outcome, self._files.root)
+        return limit_answer(answer, outcome, self._files.root)
 
     async def _withdraw_questions(self, tool_context: ToolContext) -> None:
         await self._approvals.withdraw(tool_context.session_id, tool_context.call_id)
@@ -670,7 +670,7 @@ class SessionTools:
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
 
-def _limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str) -> OutcomeAnswer:
+def limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str) -> OutcomeAnswer:
     """Returns the answer without what leaves the workspace and the sandbox; hosts are granted."""
     if not answer.allowed:
         return answer

@@ -121,7 +121,7 @@ class OidcLogins:
         if query.get("iss", metadata.issuer) != metadata.issuer:  # RFC 9207
             raise AccessDeniedError("the answer is from another provider")
         claims = await self._fetch_claims(metadata, query["code"], login)
-        return self._store_user(claims)
+        return self.store_user(claims)
 
     async def _fetch_claims(self, metadata: ProviderMetadata, code: str, login: _OpenLogin) -> dict[str, Any]:
         form = {
@@ -134,7 +134,7 @@ class OidcLogins:
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         answer = await _fetch_json(metadata.token_endpoint, headers, urlencode(form).encode())
         claims = _decode_claims(answer.get("id_token"))
-        self._check_claims(claims, metadata, login.nonce)
+        self.check_claims(claims, metadata, login.nonce)
         wanted = (self._settings.role_claim, self._settings.name_claim)
         if metadata.userinfo_endpoint and any(name not in claims for name in wanted):
             bearer = {"Authorization": f"Bearer {answer.get('access_token', '')}"}
@@ -144,7 +144,7 @@ class OidcLogins:
             claims = {**more, **claims}
         return claims
 
-    def _check_claims(self, claims: dict[str, Any], metadata: ProviderMetadata, nonce: str) -> None:
+    def check_claims(self, claims: dict[str, Any], metadata: ProviderMetadata, nonce: str) -> None:
         audience = claims.get("aud")
         audiences: list[Any] = cast("list[Any]", audience) if isinstance(audience, list) else [audience]
         now, expires = self._clock(), claims.get("exp")
@@ -160,7 +160,7 @@ class OidcLogins:
         if not is_valid:
             raise AccessDeniedError("the ID token of the provider is not valid for this login")
 
-    def _store_user(self, claims: dict[str, Any]) -> ServerUser:
+    def store_user(self, claims: dict[str, Any]) -> ServerUser:
         """Creates the user with the first login and updates the role with every login. A removed user comes back with
         the same limits; the name, which owns their sessions, goes to no other account."""
         subject = f"{claims['iss']} {claims['sub']}"

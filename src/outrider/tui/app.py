@@ -558,9 +558,9 @@ class OutriderApp(App[int]):
             composer.discard_text()
         else:
             self._last_quit_request = monotonic()
-            self.notify(f"Press Ctrl+C again to quit. {self._describe_quit()}", timeout=QUIT_CONFIRM_SECONDS)
+            self.notify(f"Press Ctrl+C again to quit. {self.describe_quit()}", timeout=QUIT_CONFIRM_SECONDS)
 
-    def _describe_quit(self) -> str:
+    def describe_quit(self) -> str:
         """Say what is preserved and what is not when the user quits."""
         controller = self.ui.open_controller
         if controller is None or controller.client.is_remote:

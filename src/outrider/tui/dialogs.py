@@ -343,7 +343,7 @@ class ApprovalPanel(DialogPanel):
         self.draw_panel()
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
-        lines = _request_lines(self.request, width, palette)
+        lines = request_lines(self.request, width, palette)
         for label, content in (("why", self.request.reason), ("rule", self._rule_text)):
             shown = _labelled_lines(label, content, width, palette)
             # What does not fit above the keys is complete here.
@@ -352,7 +352,7 @@ class ApprovalPanel(DialogPanel):
         alike = [view for view in self.waiting if view in self.joint]
         for view in alike:
             head = text_line(escape_line(f"── {view.title}", 300), palette.style("accent", bold=True))
-            lines += [text_line(), *wrap_text(head, width), *_request_lines(view, width, palette)]
+            lines += [text_line(), *wrap_text(head, width), *request_lines(view, width, palette)]
         others = [view for view in self.waiting if view not in alike]
         if others:
             lines += [text_line(), text_line("also waiting:", palette.style("warn"))]
@@ -396,7 +396,7 @@ def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> l
     )
 
 
-def _request_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
+def request_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Returns what one question is about: effects, then what runs or is written, then what a command changed."""
     arguments = dict(request.arguments)
     path = arguments.pop("file_path", None)

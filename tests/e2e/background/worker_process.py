@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from outrider import Engine, Tool
 from outrider.background.database import RunDatabase
 from outrider.background.worker import Worker
 from outrider.config.file import BackgroundTable
-from outrider.providers.scripted import call
+from outrider.providers.scripted import ScriptedClient, call
 from outrider.sessions.postgres.store import PostgresStore
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.parts import ToolResultPart
-from outrider.types.request import Request
+from outrider.types.request import Delta, Request
 from tests.fault.worker import say
-from tests.scenario.scripted_runs import agent, scripted
+from tests.scenario.scripted_runs import agent
 
 PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
 REPEATABLE = "again:"  # before what is written down by the tool that is safe to repeat
@@ -69,11 +70,13 @@ def tools(effects: Path) -> list[Tool]:
     return [Tool(effect), Tool(look, repeatable=True), Tool(risky, policy="ask")]
 
 
-class Forgetful(list[Request]):
-    """A scripted model keeps what it was asked, which is not what grows in a worker that works for long."""
+class ForgetfulModel(ScriptedClient):
+    """A scripted model stores its requests; in a worker that works for long, their memory would hide other growth."""
 
-    def append(self, _: Request) -> None:
-        return
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        async for delta in super().stream(request):
+            yield delta
+        self.requests.clear()
 
 
 def store_at(place: str) -> Store:
@@ -91,12 +94,13 @@ async def main(database: str, place: str, effects: str) -> None:
     async with (
         store_at(place) as store,
         Engine(
-            [agent(), agent("reviewer", "You review.")], [scripted(answer)], tools(Path(effects)), store=store
+            [agent(), agent("reviewer", "You review.")],
+            [ForgetfulModel(answer, rules="anthropic")],
+            tools(Path(effects)),
+            store=store,
         ) as engine,
         Worker(engine, RunDatabase(database), limits=terms, poll=0.1, heartbeat=0.5, dead_after=3) as worker,
     ):
-        for client in engine.runtime._clients.values():  # pyright: ignore[reportPrivateUsage]
-            client.requests = Forgetful()  # pyright: ignore[reportAttributeAccessIssue]
         say(worker=worker.id)
         await stop.wait()
 

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from outrider.cli.commands.run_stream import _update_lines
+from outrider.cli.commands.run_stream import StreamEventEncoder
 from outrider.types.events import SessionUpdatedEvent
 from tests.e2e.cli.program import SECONDS, Program, answering, ended
 from tests.e2e.cli.test_stream import OUTPUT, of_type
@@ -83,6 +83,6 @@ async def test_run_names_the_servers_that_it_waits_for(program: Program):
 def test_the_stream_of_an_attached_run_has_the_wait():
     servers = [{"name": "late", "state": "connecting", "error": ""}]
     event = SessionUpdatedEvent(session_id="ses_1", changes={"mcp_servers": servers, "wait_seconds": 3.0})
-    ((kind, line),) = _update_lines(event)
-    assert (kind, line["wait_seconds"]) == ("mcp_servers", 3.0)
-    OUTPUT.validate({"type": kind, "session_id": "ses_1", "agent": "", "time": 0, **line})
+    (line,) = StreamEventEncoder().encode_event(event)
+    assert (line["type"], line["wait_seconds"]) == ("mcp_servers", 3.0)
+    OUTPUT.validate(line)

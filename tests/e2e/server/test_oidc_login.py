@@ -147,16 +147,16 @@ def test_claims_of_another_client_issuer_or_login_are_refused_and_names_are_not_
     logins = OidcLogins(settings, users, "https://agents.example/login/callback", clock=lambda: 1000.0)
     metadata = Metadata("https://login.example", "https://login.example/a", "https://login.example/t")
     right = {"iss": "https://login.example", "aud": "outrider", "nonce": "n", "exp": 1300, "sub": "7"}
-    logins._check_claims(right, metadata, "n")
+    logins.check_claims(right, metadata, "n")
     changes = ({"iss": "https://evil"}, {"aud": "x"}, {"aud": ["outrider"], "azp": "x"}, {"nonce": "m"}, {"exp": 900})
     for wrong in changes:
         with pytest.raises(AccessDeniedError):
-            logins._check_claims(right | wrong, metadata, "n")
+            logins.check_claims(right | wrong, metadata, "n")
     with pytest.raises(AccessDeniedError, match="another user ada"):
-        logins._store_user(right | {"preferred_username": "ada", "groups": ["ops"]})
-    assert logins._store_user(right | {"preferred_username": "b e", "groups": ["ops", "x"]}).name == "b-e"
+        logins.store_user(right | {"preferred_username": "ada", "groups": ["ops"]})
+    assert logins.store_user(right | {"preferred_username": "b e", "groups": ["ops", "x"]}).name == "b-e"
     with pytest.raises(AccessDeniedError, match="no role"):
-        logins._store_user(right | {"preferred_username": "b e", "groups": []})
+        logins.store_user(right | {"preferred_username": "b e", "groups": []})
     assert [user.name for user in users.users] == ["ada"]
     for bad in ({"issuer": "http://login.example"}, {"client_id": ""}, {"roles": {}}):
         with pytest.raises(ConfigurationError):

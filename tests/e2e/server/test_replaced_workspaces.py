@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ async def test_a_folder_below_the_workspace_is_not_mounted_after_it_was_replaced
         assert shown.exit_code != 0
 
 
-def test_file_tools_open_nothing_in_a_workspace_that_was_replaced_meanwhile(tmp_path: Path, monkeypatch: Any):
+def test_file_tools_open_nothing_in_a_workspace_that_was_replaced_meanwhile(tmp_path: Path):
     workspace, replace = make_folders(tmp_path)
     files = WorkspaceFiles(workspace)
     location = files.locate("file", "read")
@@ -157,9 +158,35 @@ def test_file_tools_open_nothing_in_a_workspace_that_was_replaced_meanwhile(tmp_
     with pytest.raises(OSError, match="was replaced by a link"):
         restore_files(workspace, [RestoreStep("file", None, None)], None, "undo")  # type: ignore[arg-type]
     assert (tmp_path / "other" / "work" / "file").exists()
-    monkeypatch.setattr(files, "_check_workspace", lambda: None)  # the link comes after this check
-    with pytest.raises(ToolFailure, match="was replaced by a link"):
-        files.locate("file", "read")
+
+
+def test_file_tools_open_nothing_outside_while_the_workspace_is_replaced_again_and_again(tmp_path: Path):
+    workspace, replace = make_folders(tmp_path)
+    files = WorkspaceFiles(workspace)
+    is_over = threading.Event()
+
+    def flip() -> None:
+        while not is_over.is_set():
+            replace()
+            workspace.parent.unlink()
+            (tmp_path / "ana" / "moved").rename(workspace.parent)
+
+    def read() -> str:
+        try:
+            with files.open(files.locate("file", "read")) as file:
+                return file.read().decode()
+        except (ToolFailure, OSError) as error:
+            return type(error).__name__
+
+    flipping = threading.Thread(target=flip)
+    flipping.start()
+    try:
+        seen = {read() for _ in range(3000)}
+    finally:
+        is_over.set()
+        flipping.join()
+    assert SECRET not in seen
+    assert {"own", "ToolFailure"} <= seen
 
 
 async def test_a_session_of_a_user_is_not_used_behind_a_link_not_even_by_an_administrator(

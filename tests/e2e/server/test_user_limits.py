@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestServer
 from outrider import Provider, Tool
 from outrider.engine.approval_gate import Rules
 from outrider.engine.archive import SessionFilter
-from outrider.engine.session_tools import ToolEnvironment, _limit_answer
+from outrider.engine.session_tools import ToolEnvironment, limit_answer
 from outrider.event_bus import EventBus
 from outrider.processes.git import GitRunner
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox
@@ -374,7 +374,7 @@ def test_one_client_does_not_use_up_the_logins_of_others():
 def test_a_yes_of_a_limited_owner_grants_hosts_and_nothing_outside(
     blocked: tuple[BlockedAccess, ...], choice: OutcomeChoice, granted: str
 ):
-    answer = _limit_answer(OutcomeAnswer(allowed=True, choice=choice), CommandOutcome(blocked=blocked), "/folder")
+    answer = limit_answer(OutcomeAnswer(allowed=True, choice=choice), CommandOutcome(blocked=blocked), "/folder")
     assert (answer.choice if answer.allowed else "") == granted
 
 

@@ -520,24 +520,24 @@ def test_no_other_user_gets_the_name_of_a_removed_one_who_comes_back_with_the_sa
     logins = oidc_logins(users)
     ana = {"iss": "https://login.example", "sub": "7", "preferred_username": "ana", "groups": ["ops"]}
     eve = ana | {"sub": "8"}
-    stored = logins._store_user(ana)
+    stored = logins.store_user(ana)
     users.put(msgspec.structs.replace(stored, budget=Decimal(5), workspace="/srv/ana"))
     users.create_token("ana")
     with pytest.raises(AccessDeniedError, match="no role"):
-        logins._store_user(ana | {"groups": [{"name": "ops"}]})
+        logins.store_user(ana | {"groups": [{"name": "ops"}]})
     assert users.get("ana") is None
     with pytest.raises(AccessDeniedError, match="another user ana"):
-        logins._store_user(eve)
-    logins._store_user(ana)
+        logins.store_user(eve)
+    logins.store_user(ana)
     found = UserDirectory(tmp_path / "users.json").get("ana")
     assert found is not None and (found.budget, found.workspace, found.tokens) == (Decimal(5), "/srv/ana", ())
     assert users.remove("ana") and not users.remove("ana")
     with pytest.raises(AccessDeniedError, match="another user ana"):
-        logins._store_user(eve)
+        logins.store_user(eve)
     assert users.remove("ana", forget=True)
-    assert logins._store_user(eve).subject == "https://login.example 8"
+    assert logins.store_user(eve).subject == "https://login.example 8"
     with pytest.raises(AccessDeniedError, match="another user ana"):
-        logins._store_user(ana)
+        logins.store_user(ana)
 
 
 async def test_a_login_of_a_removed_user_is_not_one_of_the_next_user_of_that_name(tmp_path):

@@ -41,7 +41,7 @@ async def application(home: Path, workspace: Path) -> AsyncIterator[tuple[Outrid
     environ = {"OUTRIDER_HOME": str(home), "HOME": str(home), "PATH": os.environ["PATH"]}
     async with AsyncExitStack() as stack:
         app = OutriderApp(StartOptions(lambda: read_settings(cwd=workspace, environ=environ)), engine_opener(stack))
-        async with app.run_test(size=(100, 40)) as pilot:
+        async with app.run_test(size=(100, 40), notifications=True) as pilot:
             await until(lambda: app.ui.open_controller is not None)
             yield app, pilot
 
@@ -284,10 +284,14 @@ async def test_called_agents_are_listed_with_their_task_and_can_be_looked_into(h
         assert "There is one file." in page_text(app)
 
 
+def notices(app: OutriderApp) -> list[str]:
+    return [str(toast.render()) for toast in app.screen.query("Toast")]
+
+
 def page_text(app: OutriderApp) -> str:
     screen = app.screen
     assert isinstance(screen, PageScreen)
-    return str(screen._text)
+    return str(screen.text)
 
 
 async def test_answers_are_copied_as_markdown_and_as_code(home, workspace, monkeypatch):
@@ -317,10 +321,10 @@ async def test_the_conversation_is_searched_and_the_line_is_shown(home, workspac
         await opened(app, PickerScreen)
         await pilot.press(*"paragraph 17", "enter")
         transcript = app.ui.find_widget(TranscriptWidget)
-        await until(lambda: transcript._found is not None)
-        assert transcript.plain_lines()[transcript._found] == "paragraph 179"
+        await until(lambda: transcript.found_line is not None)
+        assert transcript.plain_lines()[transcript.found_line] == "paragraph 179"
         await pilot.press("ctrl+end")
-        await until(lambda: transcript._found is None)
+        await until(lambda: transcript.found_line is None)
 
 
 async def test_earlier_inputs_are_searched_with_control_r(home, workspace):
@@ -629,7 +633,7 @@ async def test_the_reason_why_the_engine_could_not_be_opened_stays_on_the_screen
     environ = {"OUTRIDER_HOME": str(home), "HOME": str(home), "PATH": os.environ["PATH"]}
     async with AsyncExitStack() as stack:
         app = OutriderApp(StartOptions(lambda: read_settings(cwd=workspace, environ=environ)), engine_opener(stack))
-        async with app.run_test(size=(100, 40)) as pilot:
+        async with app.run_test(size=(100, 40), notifications=True) as pilot:
             welcome = app.ui.find_widget(WelcomeView)
             await until(lambda: "hooks.json: is not valid JSON" in " ".join(welcome.notices))
             await say(app, pilot, "hello")
@@ -639,19 +643,19 @@ async def test_the_reason_why_the_engine_could_not_be_opened_stays_on_the_screen
 async def test_quitting_says_which_background_commands_will_end(home, workspace):
     write_script(home, [[call("shell", command="sleep 600", background=True)], "It runs."])
     async with application(home, workspace) as (app, pilot):
-        assert app._describe_quit() == "The session is stored."
+        assert app.describe_quit() == "The session is stored."
         await say(app, pilot, "start it")
         await until(lambda: shown_texts(app) == ["start it", "It runs."] and idle(app))
-        assert app._describe_quit() == "The session is stored; 1 background command will end."
+        assert app.describe_quit() == "The session is stored; 1 background command will end."
         await pilot.press("ctrl+c")
-        await until(lambda: any("1 background command will end" in note.message for note in app._notifications))
+        await until(lambda: any("1 background command will end" in text for text in notices(app)))
 
 
 async def test_an_exclamation_mark_alone_is_not_sent(home, workspace):
     write_script(home, ["Hello."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, " ! ")
-        await until(lambda: any("Write a command" in note.message for note in app._notifications))
+        await until(lambda: any("Write a command" in text for text in notices(app)))
         await say(app, pilot, "!exit 3")
         await until(lambda: len(app.ui.controller.conversation.items) == 1)
         (item,) = app.ui.controller.conversation.items

@@ -14,8 +14,8 @@ from dbos import DBOSClient, error
 
 from outrider.background.database import SCHEMA, RunDatabase
 from outrider.background.jobs import JobClient, open_job_client
-from outrider.background.queue import RunQueue
-from outrider.background.records import RUN_QUEUE_NAME, RunOutcome
+from outrider.background.queue import QueueEntry, RunQueue
+from outrider.background.records import RUN_QUEUE_NAME, Run, RunOutcome
 from outrider.background.reports import JobReport, ReportTable
 from outrider.sessions.memory_store import MemoryStore
 from tests.fixtures.postgres import ON_POSTGRES, fresh_database, postgres_url
@@ -79,14 +79,15 @@ async def ended(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     database.close()
 
 
-async def read(jobs: JobClient, run_id: str) -> Any:
+async def read(ended: Ended) -> tuple[Run, QueueEntry]:
     """Returns the run and its entry as a process reads them that is late afterwards."""
-    return await jobs._read_run(run_id)  # pyright: ignore[reportPrivateUsage]
+    entry = ended.queue.get_entries([ended.run_id])[ended.run_id]
+    return await ended.jobs.get_run(ended.run_id), entry
 
 
 async def test_a_retried_run_has_no_report_of_the_worker_that_ended_it_a_moment_ago(ended: Ended):
     ended.assign(1)
-    run, entry = await read(ended.jobs, ended.run_id)
+    run, entry = await read(ended)
     assert ended.reports.store_report(ended.run_id, FAILED, ends_attempt=1)  # while the retry is under way
     assert ended.queue.reopen_run(run, entry)
     assert ended.reports.get_report(ended.run_id) is None
@@ -105,7 +106,7 @@ async def test_a_worker_queues_a_run_whose_retry_was_killed_and_deletes_its_repo
 
 async def test_a_late_retry_does_not_queue_a_run_that_has_ended_since(ended: Ended):
     ended.end(1)
-    late = await read(ended.jobs, ended.run_id)
+    late = await read(ended)
     await ended.jobs.retry_run(ended.run_id)
     assert not ended.queue.reopen_run(*late), "it is in the queue"
     ended.end(2)
@@ -115,15 +116,14 @@ async def test_a_late_retry_does_not_queue_a_run_that_has_ended_since(ended: End
 
 async def test_a_late_worker_does_not_start_a_run_that_was_canceled_since(ended: Ended):
     ended.wait(1)
-    late = await read(ended.jobs, ended.run_id)
-    assert late[0].state == "waiting"
-    await ended.jobs.cancel_run(ended.run_id)
-    await ended.jobs._requeue_run(*late)  # pyright: ignore[reportPrivateUsage]
+    late: Any = CanceledByAnotherProcess(ended)
+    await JobClient(late, ended.jobs.store, ended.database).resume_if_answered(ended.run_id)
+    assert late.was_canceled
     assert (await ended.jobs.get_run(ended.run_id)).state == "canceled"
 
 
-class RewoundByAnotherProcess:
-    """A client of DBOS that finds every workflow rewound by another process."""
+class OtherProcess:
+    """A client of DBOS before whose rewinding of a workflow another process does something."""
 
     def __init__(self, client: DBOSClient) -> None:
         self._client = client
@@ -131,6 +131,20 @@ class RewoundByAnotherProcess:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
+
+class CanceledByAnotherProcess(OtherProcess):
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.client)
+        self._ended = ended
+        self.was_canceled = False
+
+    async def rewind_workflow_async(self, *given: Any, **options: Any) -> None:
+        await self._ended.jobs.cancel_run(self._ended.run_id)
+        self.was_canceled = True
+        await self._ended.client.rewind_workflow_async(*given, **options)
+
+
+class RewoundByAnotherProcess(OtherProcess):
     async def rewind_workflow_async(self, *_: Any, **__: Any) -> None:
         raise error.DBOSException("only a workflow in a terminal state can be rewound")
 

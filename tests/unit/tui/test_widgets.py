@@ -435,7 +435,7 @@ def test_an_approval_hides_nothing_behind_control_sequences():
             id="a", session_id="s", call_id="c", tool="write", arguments={"file_path": path, "content": text}, reason=""
         )
         command = effect_lines("shell", {"command": text, "workdir": f"a{start}b"}, 60, DARK)
-        for lines in (command, panels._request_lines(request, 60, DARK)):
+        for lines in (command, panels.request_lines(request, 60, DARK)):
             shown = "\n".join(line.plain for line in lines)
             assert "; rm -rf data" in shown
             assert "id \\x07\\x00\\u202e" in shown

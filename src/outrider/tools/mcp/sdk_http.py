@@ -150,7 +150,7 @@ class _BoundedClientFactory:
         configuration sets them."""
         return httpx2.AsyncClient(
             headers=self._config.headers | {"Accept-Encoding": "identity"},
-            transport=_HttpClientTransport(self._config.url, self._timeouts(), self._proxy, self._life),
+            transport=HttpClientTransport(self._config.url, self._timeouts(), self._proxy, self._life),
             auth=auth or self._auth,
             event_hooks={"response": [self._bound_response]},
         )
@@ -172,7 +172,7 @@ class _BoundedClientFactory:
         response.stream = _BoundedStream(response.stream, self._limits, None if is_stream else self._limits.message)
 
 
-class _HttpClientTransport(httpx2.AsyncBaseTransport):
+class HttpClientTransport(httpx2.AsyncBaseTransport):
     """Sends the requests of the SDK with our client. The SDK's protocol code is tied to the interface of httpx2, but
     not to its connections. Requests to other origins than the server's are those of a login: the server chose their
     addresses, so they must not reach a network that is closer to this machine than the server."""

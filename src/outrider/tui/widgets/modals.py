@@ -162,7 +162,7 @@ class PageScreen(ModalScreen[None]):
     def __init__(self, title: str, text: str | WidthRenderer) -> None:
         super().__init__()
         self._title = title
-        self._text = text
+        self.text = text
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
@@ -179,10 +179,10 @@ class PageScreen(ModalScreen[None]):
     def _draw_page(self) -> None:
         palette = widget_palette(self)
         width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 20)
-        if isinstance(self._text, str):
-            shown = Text("\n").join(markdown_lines(self._text, width, palette))
+        if isinstance(self.text, str):
+            shown = Text("\n").join(markdown_lines(self.text, width, palette))
         else:
-            shown = Text(clean_text(self._text(width)), palette.style("text"), no_wrap=True)
+            shown = Text(clean_text(self.text(width)), palette.style("text"), no_wrap=True)
         self.query_one(Static).update(shown)
 
 

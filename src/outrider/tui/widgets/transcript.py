@@ -70,7 +70,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._at_end = True  # whether the view is scrolled to the end
         self._background = Style()
         self._read_until: tuple[ItemBlock, int] | None = None  # the last block and its lines when the user scrolled up
-        self._found: int | None = None  # the line that a search has found
+        self.found_line: int | None = None  # the line that a search has found, until the user returns to the end
         self._lines: dict[int, tuple[Strip | None, Strip]] = {}  # rows that were drawn: the strip, and how it was drawn
         self._drawn_for: tuple[object, ...] = ()
         self._drawn_bar: list[Segment] = []
@@ -137,7 +137,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         super().watch_scroll_y(old_value, new_value)
         self._at_end = new_value >= self.max_scroll_y - 1
         if self._at_end:
-            self._read_until = self._found = None
+            self._read_until = self.found_line = None
         elif self._read_until is None and self._blocks:
             self._read_until = self._blocks[-1], len(self._blocks[-1].strips)
         if new_value < old_value and new_value <= LOAD_OLDER_WITHIN:
@@ -198,7 +198,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         for y in crop.line_range:
             row = top + y
             strip, drawn = self._strip_at(row), self._lines.pop(row, None)
-            if y == marked or row == self._found or (selection is not None and selection.get_span(row) is not None):
+            if y == marked or row == self.found_line or (selection is not None and selection.get_span(row) is not None):
                 strips.append(draw_line(y))
                 continue
             if drawn is None or not _is_same_strip(drawn[0], strip):
@@ -216,7 +216,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         strip = self._strip_at(row)
         if strip is None:
             return Strip.blank(width, style)
-        if row == self._found:
+        if row == self.found_line:
             strip = _highlight(strip, (0, strip.cell_length), self.palette.style_on("panel", bold=True))
         if (selection := self.text_selection) is not None and (span := selection.get_span(row)) is not None:
             strip = _highlight(strip, span, self.palette.style_on("selection"))
@@ -249,7 +249,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
     def show_line(self, line: int) -> None:
         """Scroll to a line and highlight it until the user returns to the end."""
         self.scroll_to(y=max(line - self.size.height // 3, 0), animate=False, immediate=True, force=True)
-        self._found = line
+        self.found_line = line
         self.refresh()
 
     @property

@@ -165,6 +165,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
         onWheel={onUserScroll} onTouchMove={onUserScroll} onPointerDown={onUserScroll} onPointerMove={(event) => event.buttons && onUserScroll()} onKeyDown={onUserScroll}>
         {transcript.isComplete.value ? null : <button class="earlier quiet" onClick={loadEarlier}>Show earlier messages</button>}
         {messages.length || extras ? null : <div class="empty"><p>{transcript.session.value ? "This session has no messages yet." : ""}</p></div>}
+        {transcript.notices.value.map((notice) => <NoticeLine notice={notice} />)}
         <div class="messages">
           <div class="spacer" style={{ height: `${above}px` }} />
           {messages.slice(start, end).map((message, index) => (

@@ -180,6 +180,7 @@ function ChildSession({ id, name, asker }: { id: string; name: string; asker: st
   return (
     <div class="inside" aria-label={`What ${name} does`} data-order={order}>
       {transcript.isComplete.value ? null : <button class="earlier quiet" onClick={loadEarlier}>Show earlier messages</button>}
+      {transcript.notices.value.map((notice) => <NoticeLine notice={notice} />)}
       {error && !transcript.messages.length ? <p class="note">…</p> : null}
       {transcript.messages.map((message, index) => <MessageItem key={message.id} message={message} transcript={transcript} asker={asker} previous={transcript.messages[index - 1]} />)}
     </div>

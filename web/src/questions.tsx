@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Diff, Markdown } from "./parts";
 import type { SessionModel } from "./session-model";
-import type { Approval, Choice, Plan, Question } from "./types";
+import type { Approval, Choice, Plan, PlanChoice, Question } from "./types";
 
 const KIND_NAMES: Record<string, string> = { edit: "edits", command: "commands", outcome: "outcomes" };
 
@@ -34,14 +34,25 @@ export function Questions({ model }: { model: SessionModel }) {
   );
 }
 
+const isTyped = (event: KeyboardEvent): boolean =>
+  event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey;
+
 // Presses the button whose number was typed.
 function chooseByNumber(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
-  if (event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
-  const button = event.currentTarget.querySelectorAll<HTMLButtonElement>(".buttons button")[Number(event.key) - 1];
+  const button = isTyped(event) ? undefined : event.currentTarget.querySelectorAll<HTMLButtonElement>(".buttons button")[Number(event.key) - 1];
   if (!button) return;
   event.preventDefault();
   event.stopPropagation();
   button.click();
+}
+
+// Takes the choice whose key or number was typed.
+function chooseByKey<T extends { key: string }>(event: KeyboardEvent, choices: T[], choose: (choice: T) => void): void {
+  const choice = isTyped(event) ? undefined : (choices.find(({ key }) => key === event.key) ?? choices[Number(event.key) - 1]);
+  if (!choice) return;
+  event.preventDefault();
+  event.stopPropagation();
+  choose(choice);
 }
 
 // One answer for all questions of a kind: an edit of many files is one decision.
@@ -89,16 +100,8 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
     else if (choice.needs_reason && denial?.id !== choice.id) setDenial(choice);
     else void answer(choice, choice.needs_reason ? words : "");
   };
-  const onKeyDown = (event: KeyboardEvent): void => {
-    if (event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
-    const choice = view.choices.find(({ key }) => key === event.key) ?? view.choices[Number(event.key) - 1];
-    if (!choice) return;
-    event.preventDefault();
-    event.stopPropagation();
-    choose(choice);
-  };
   return (
-    <section class="question" data-approval={approval.id} aria-label={title} tabIndex={-1} onKeyDown={onKeyDown}>
+    <section class="question" data-approval={approval.id} aria-label={title} tabIndex={-1} onKeyDown={(event) => chooseByKey(event, view.choices, choose)}>
       <h2>{title}</h2>
       <p class="why">{view.reason}</p>
       <div class="body" tabIndex={0}>
@@ -207,22 +210,32 @@ function QuestionBox({ question, model }: { question: Question; model: SessionMo
 }
 
 function PlanBox({ plan, model }: { plan: Plan; model: SessionModel }) {
+  const { title, question, reason, choices } = plan.view;
   const [isEditing, setEditing] = useState(false);
   const [text, setText] = useState(plan.text);
   const [words, setWords] = useState("");
   const [isRefusing, setRefusing] = useState(false);
   const answer = (body: Record<string, unknown>): void => void model.answerPlan(body).catch(model.report);
+  const choose = (choice: PlanChoice): void => {
+    if (choice.edits_plan) setEditing(!isEditing);
+    else if (choice.id === "accept") answer(text.trim() && text !== plan.text ? { accept: true, changed: text } : { accept: true });
+    else if (choice.id === "later") model.hidePlan();
+    else if (choice.takes_reason && !isRefusing) setRefusing(true);
+    else answer({ accept: false, words });
+  };
   return (
-    <section class="question" data-plan={plan.id} aria-label="Carry out this plan?" tabIndex={-1} onKeyDown={chooseByNumber}>
-      <h2>Carry out this plan?</h2>
+    <section class="question" data-plan={plan.id} aria-label={title} tabIndex={-1} onKeyDown={(event) => chooseByKey(event, choices, choose)}>
+      <h2>{title}</h2>
+      <p class="why">{question}</p>
       <div class="body" tabIndex={0}>
         {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" rows={Math.min(24, text.split("\n").length + 2)} value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
       </div>
-      {isRefusing ? <AutofocusArea label="What is wrong with the plan" placeholder="What is wrong with it? (the model reads this)" value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
+      {isRefusing ? <AutofocusArea label="A word to the model" placeholder={`${capitalize(reason)} (Enter sends it)`} value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
       <div class="buttons">
-        <button class="primary" onClick={() => answer(text.trim() && text !== plan.text ? { accept: true, changed: text } : { accept: true })}>Accept</button>
-        <button onClick={() => setEditing(!isEditing)}>{isEditing ? "Preview" : "Edit"}</button>
-        <button class="danger" onClick={() => (isRefusing ? answer({ accept: false, words }) : setRefusing(true))}>Refuse</button>
+        {choices.map((choice, index) => (
+          <button class={choice.id === "refuse" ? "danger" : index === 0 ? "primary" : undefined} data-choice={choice.id} title={`Key ${choice.key}`}
+            onClick={() => choose(choice)}>{choice.edits_plan && isEditing ? "Preview" : capitalize(choice.label)}</button>
+        ))}
       </div>
     </section>
   );

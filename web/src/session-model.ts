@@ -189,6 +189,11 @@ export class SessionModel {
     this.settleQuestion(id);
   }
 
+  // The plan stays open: it is shown again after the next turn in plan mode or when the session is loaded again.
+  hidePlan(): void {
+    this.plan.value = null;
+  }
+
   async answerPlan(answer: Record<string, unknown>): Promise<void> {
     this.plan.value = null;
     await post(`${this.path}/plan`, answer);

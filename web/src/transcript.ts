@@ -1,6 +1,6 @@
 // A session as the page knows it: stored messages by id, and what is being written now.
 import { signal, type Signal } from "@preact/signals";
-import type { Change, ItemView, LiveEvent, Message, MessagePage, MessageView, Part, Session } from "./types";
+import type { Change, ItemView, LiveEvent, Message, MessagePage, MessageView, Notice, Part, Session } from "./types";
 
 // A message with a counter that its component subscribes to. `isDraft` is set until the stored message arrives.
 export interface ShownMessage extends Message {
@@ -12,6 +12,7 @@ export class Transcript {
   readonly session = signal<Session | null>(null);
   readonly order = signal(0); // changes when messages are added
   readonly isComplete = signal(true); // whether the first message is loaded
+  readonly notices = signal<Notice[]>([]); // about stored rows that cannot be read
   messages: ShownMessage[] = [];
   readonly views = new Map<string, ItemView | null>();
   readonly messageViews = new Map<string, MessageView>();
@@ -24,6 +25,7 @@ export class Transcript {
     for (const [id, view] of Object.entries(page.message_views)) this.messageViews.set(id, view);
     const added = page.messages.filter((message) => !this.byId.has(message.id)).map((message) => this.add(message));
     this.messages = before ? [...added, ...this.messages] : [...this.messages, ...added];
+    if (page.notices.length) this.notices.value = before ? [...page.notices, ...this.notices.value] : [...this.notices.value, ...page.notices];
     this.isComplete.value = page.first;
     this.session.value = page.session;
     this.order.value += 1;

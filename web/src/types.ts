@@ -103,6 +103,7 @@ export interface MessagePage {
   first: boolean;
   part_views: Record<string, ItemView | null>;
   message_views: Record<string, MessageView>;
+  notices: Notice[];
 }
 
 export interface Choice {
@@ -151,9 +152,18 @@ export interface Question {
   agent: string;
 }
 
+export interface PlanChoice {
+  id: "accept" | "change" | "refuse" | "later";
+  key: string;
+  label: string;
+  edits_plan?: boolean;
+  takes_reason?: boolean;
+}
+
 export interface Plan {
   id: string;
   text: string;
+  view: { title: string; question: string; reason: string; choices: PlanChoice[] };
 }
 
 export interface UsageView {

@@ -46,7 +46,7 @@ from outrider.engine.frontend import (
     run_embedded_command,
 )
 from outrider.errors import ConfigurationError
-from outrider.presentation.approvals import PLAN_CHOICES, PLAN_QUESTION, PLAN_TITLE, requested_approval_view
+from outrider.presentation.approvals import PLAN_DETAILS, requested_approval_view
 from outrider.presentation.formats import clean_line
 from outrider.project.extensions import CustomCommand, find_custom_commands
 from outrider.project.trust import WorkspaceTrust, find_project
@@ -315,7 +315,7 @@ PLAN_OPTIONS = tuple(  # an editor has no field for a text, neither for the plan
     PermissionOption(
         option_id=choice.id, name=choice.label, kind="allow_once" if choice.id == "accept" else "reject_once"
     )
-    for choice in PLAN_CHOICES
+    for choice in PLAN_DETAILS.choices
     if not choice.edits_plan
 )
 
@@ -475,7 +475,7 @@ class EditorSession:
         await self._send_update(plan_from_text(plan.text))
         call = acp.start_tool_call(
             f"plan-{plan.id}",
-            f"{PLAN_TITLE}. {PLAN_QUESTION}",
+            f"{PLAN_DETAILS.title}. {PLAN_DETAILS.question}",
             kind="switch_mode",
             status="pending",
             content=[acp.tool_content(acp.text_block(replace_surrogates(plan.text)))],

@@ -352,12 +352,24 @@ class PlanChoice(msgspec.Struct, frozen=True):
     takes_reason: bool = False
 
 
-PLAN_TITLE = "The plan is ready"
-PLAN_QUESTION = "Execute the plan? The session then continues in agent mode."
-PLAN_REASON = "what should change? The model makes a new plan"
-PLAN_CHOICES = (
-    PlanChoice("accept", "y", "execute it"),
-    PlanChoice("change", "c", "edit it first", edits_plan=True),
-    PlanChoice("refuse", "n", "no", takes_reason=True),
-    PlanChoice("later", "l", "discuss it first"),
+class PlanDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What front ends show with a plan that waits for an answer. `reason` is the prompt for the text that the model
+    reads after a no."""
+
+    title: str
+    question: str
+    reason: str
+    choices: tuple[PlanChoice, ...]
+
+
+PLAN_DETAILS = PlanDetails(
+    title="The plan is ready",
+    question="Execute the plan? The session then continues in agent mode.",
+    reason="what should change? The model makes a new plan",
+    choices=(
+        PlanChoice("accept", "y", "execute it"),
+        PlanChoice("change", "c", "edit it first", edits_plan=True),
+        PlanChoice("refuse", "n", "no", takes_reason=True),
+        PlanChoice("later", "l", "discuss it first"),
+    ),
 )

@@ -15,9 +15,23 @@ from outrider.engine.archive import (
     PartChange,
     SessionTranscript,
 )
-from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
+from outrider.engine.plans import ProposedPlan
+from outrider.presentation.approvals import (
+    PLAN_DETAILS,
+    ApprovalDetails,
+    PlanDetails,
+    approval_view,
+    requested_approval_view,
+)
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
-from outrider.presentation.items import Notice, damage_notice, event_notice, has_other_display, state_label
+from outrider.presentation.items import (
+    Notice,
+    damage_notice,
+    damage_notices,
+    event_notice,
+    has_other_display,
+    state_label,
+)
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -33,12 +47,19 @@ class ApprovalWithView(Approval, frozen=True, kw_only=True):
     view: ApprovalDetails
 
 
+class PlanWithView(ProposedPlan, frozen=True, kw_only=True):
+    """A plan; `view` has its title, question and choices."""
+
+    view: PlanDetails = PLAN_DETAILS
+
+
 class TranscriptWithViews(SessionTranscript, frozen=True, kw_only=True):
     """A page of messages. With `views`, `part_views` and `message_views` say what to show, by id; the view of a part
-    that is not shown is null."""
+    that is not shown is null. `notices` name stored rows of the page that cannot be decoded."""
 
     part_views: dict[str, ItemView | None] = msgspec.field(default_factory=dict[str, ItemView | None])
     message_views: dict[str, MessageView] = msgspec.field(default_factory=dict[str, MessageView])
+    notices: tuple[Notice, ...] = ()
 
 
 class PartChangeWithView(PartChange, frozen=True, kw_only=True, tag="part"):
@@ -64,6 +85,7 @@ def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:
         **msgspec.structs.asdict(transcript),
         part_views={part.id: part_view(part) for message in transcript.messages for part in message.parts},
         message_views={message.id: message_view(message) for message in transcript.messages},
+        notices=tuple(damage_notices(transcript)),
     )
 
 

@@ -8,10 +8,7 @@ import msgspec
 from outrider.engine.frontend import AskedQuestion
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
 from outrider.presentation.approvals import (
-    PLAN_CHOICES,
-    PLAN_QUESTION,
-    PLAN_REASON,
-    PLAN_TITLE,
+    PLAN_DETAILS,
     ApprovalView,
     approval_view,
     requested_approval_view,
@@ -37,10 +34,10 @@ from outrider.types.events import (
 ANSWERED_BY = "terminal"
 _NEXT_STEPS = "Ctrl+O chooses another model · /continue tries again"
 _PLAN_KEYS = tuple(
-    AnswerKey(choice.key, choice.id, f"{choice.label}, because…", PLAN_REASON)
+    AnswerKey(choice.key, choice.id, f"{choice.label}, because…", PLAN_DETAILS.reason)
     if choice.takes_reason
     else AnswerKey(choice.key, choice.id, choice.label)
-    for choice in PLAN_CHOICES
+    for choice in PLAN_DETAILS.choices
 )
 
 
@@ -51,7 +48,7 @@ async def ask_about_plan(ui: ScreenApi) -> None:
     plan = await controller.engine.plan(session_id)
     if plan is None:
         return
-    answer, comment = await ui.ask_choice(PLAN_TITLE, PLAN_QUESTION, _PLAN_KEYS)
+    answer, comment = await ui.ask_choice(PLAN_DETAILS.title, PLAN_DETAILS.question, _PLAN_KEYS)
     match answer:
         case "accept":
             await controller.engine.accept_plan(session_id, by=ANSWERED_BY)

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -176,7 +178,7 @@ async def test_escape_leaves_a_question_and_the_focus_moves_on_when_it_is_answer
         await page.locator("#input:focus").wait_for()
 
 
-async def test_a_plan_is_edited_with_several_lines_and_accepted_with_a_number(tmp_path):
+async def test_a_plan_is_edited_with_several_lines_and_accepted_with_its_key(tmp_path):
     async with served(tmp_path, ["1. look\n2. mend", "It is mended."]) as client, browsing(client) as page:
         session_id = await open_session(page, client, mode="plan")
         await say(page, "mend it")
@@ -184,14 +186,15 @@ async def test_a_plan_is_edited_with_several_lines_and_accepted_with_a_number(tm
         await page.locator(".session-row .state.waiting").wait_for()
         await page.wait_for_function("() => document.title.startsWith('(1) ')")
         assert await page.locator("#abort").count() == 0  # the turn is over
-        await plan.get_by_role("button", name="Edit").click()
+        await plan.get_by_text("Execute the plan?").wait_for()
+        await plan.get_by_role("button", name="Edit it first").click()
         await plan.get_by_label("The plan").press("Control+End")
         await page.keyboard.press("Enter")
         await page.keyboard.type("3. paint")
         await plan.get_by_role("button", name="Preview").click()
         await plan.locator("ol > li", has_text="paint").wait_for()
         await plan.focus()
-        await page.keyboard.press("1")
+        await page.keyboard.press("y")
         await page.get_by_text("It is mended.").wait_for()
         stored = (await client.ask("GET", f"/api/sessions/{session_id}/messages"))[1]["messages"]
         assert "1. look\n2. mend\n3. paint" in "".join(part.get("text", "") for one in stored for part in one["parts"])
@@ -440,3 +443,38 @@ async def test_a_workspace_must_exist(tmp_path):
         for folder in (str(tmp_path / "nowhere"), "../..nowhere"):
             status, answer = await client.ask("POST", "/api/sessions", {"workspace": folder})
             assert status == 400 and re.search("not a folder", answer["error"]["message"])
+
+
+async def test_stored_rows_that_cannot_be_read_are_named_when_a_session_is_opened(tmp_path):
+    async with served(tmp_path, ["the first answer"]) as client, browsing(client) as page:
+        session_id = await open_session(page, client)
+        await say(page, "hello")
+        await page.get_by_text("the first answer").wait_for()
+        with closing(sqlite3.connect(tmp_path / "sessions.db")) as db, db:
+            changed = db.execute("UPDATE parts SET body = x'7b' WHERE instr(body, CAST('the first answer' AS BLOB))")
+            assert changed.rowcount == 1
+        await page.reload()
+        await page.locator("#conversation").get_by_text("a damaged part is skipped").wait_for()
+        await page.locator("#conversation").get_by_text("hello", exact=True).wait_for()
+        assert await page.get_by_text("a damaged part is skipped").count() == 1
+        reply = (await client.ask("GET", f"/api/sessions/{session_id}/messages?views=true"))[1]
+        assert [notice["level"] for notice in reply["notices"]] == ["warning"]
+
+
+async def test_a_plan_is_discussed_first_or_refused_with_a_reason(tmp_path):
+    script = ["1. look\n2. mend", "1. look\n2. paint", "1. paint"]
+    async with served(tmp_path, script) as client, browsing(client) as page:
+        session_id = await open_session(page, client, mode="plan")
+        await say(page, "mend it")
+        plan = page.locator(".question[data-plan]")
+        await plan.get_by_role("button", name="Discuss it first").click()
+        await plan.wait_for(state="detached")
+        await say(page, "why not paint it?")
+        await plan.locator("li", has_text="paint").wait_for()
+        await plan.focus()
+        await page.keyboard.press("n")
+        await plan.get_by_label("A word to the model").fill("no looking")
+        await page.keyboard.press("Enter")
+        await plan.locator("li", has_text="paint").wait_for()
+        stored = (await client.ask("GET", f"/api/sessions/{session_id}/messages"))[1]["messages"]
+        assert "no looking" in str(stored)

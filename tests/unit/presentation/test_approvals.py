@@ -6,7 +6,7 @@ import pytest
 
 from outrider.permissions import reasons
 from outrider.presentation.approvals import (
-    PLAN_CHOICES,
+    PLAN_DETAILS,
     ApprovalView,
     approval_view,
     choice_by_id,
@@ -146,6 +146,7 @@ def test_a_call_that_needed_a_user_differs_from_one_that_a_rule_or_a_user_refuse
 
 def test_the_answers_to_a_plan_have_separate_keys_and_editors_get_those_without_a_text():
     session = pytest.importorskip("outrider.acp.session", reason="the extra `acp` is not installed")
-    assert len({choice.key for choice in PLAN_CHOICES}) == len({choice.id for choice in PLAN_CHOICES}) == 4
+    choices = PLAN_DETAILS.choices
+    assert len({choice.key for choice in choices}) == len({choice.id for choice in choices}) == 4
     options = [(option.option_id, option.kind) for option in session.PLAN_OPTIONS]
     assert options == [("accept", "allow_once"), ("refuse", "reject_once"), ("later", "reject_once")]

@@ -9,11 +9,10 @@ import msgspec
 from outrider.engine.archive import Approval, TurnOutcome
 from outrider.engine.engine import MAX_COMPACTION_INSTRUCTIONS, Engine
 from outrider.engine.frontend import AskedQuestion
-from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 from outrider.server.event_stream import find_root_session, is_descendant
-from outrider.server.payloads import ApprovalWithView, add_approval_view
+from outrider.server.payloads import ApprovalWithView, PlanWithView, add_approval_view
 from outrider.server.routes.sessions import SESSION_PATH
 from outrider.server.users import AccessDeniedError
 from outrider.types.codec import load_part
@@ -150,11 +149,11 @@ async def withdraw_input(request: RouteRequest[NoPayload, NoPayload]) -> None:
         raise LookupError("no such queued input; a turn may have taken it")
 
 
-async def get_plan(request: RouteRequest[NoPayload, NoPayload]) -> ProposedPlan:
+async def get_plan(request: RouteRequest[NoPayload, NoPayload]) -> PlanWithView:
     plan = await request.engine.plan(request.path["session_id"]) if await request.may_open() else None
     if plan is None:
         raise LookupError("this session has no open plan")
-    return plan
+    return PlanWithView(**msgspec.structs.asdict(plan))
 
 
 async def answer_plan(request: RouteRequest[NoPayload, PlanAnswer]) -> TurnResult:
@@ -239,7 +238,7 @@ TURN_ROUTES = (
     ApiEndpoint(method="DELETE", path=f"{SESSION_PATH}/queue/{{input_id}}", name="withdraw",
                 summary="Withdraw queued input", handler=withdraw_input, status=204),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/plan", name="get_plan",
-                summary="Get the plan that waits for an answer", handler=get_plan, response_type=ProposedPlan),
+                summary="Get the plan that waits for an answer", handler=get_plan, response_type=PlanWithView),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/plan", name="answer_plan",
                 summary="Accept, change or reject the plan", starts_work=True, handler=answer_plan, body=PlanAnswer,
                 response_type=TurnResult),

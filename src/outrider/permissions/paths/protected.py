@@ -8,7 +8,6 @@ import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Literal
@@ -81,8 +80,9 @@ _UNSEARCHED_FOLDERS = frozenset({".git", ".hg", ".svn", ".jj", "node_modules", "
 def find_protected_name(parts: Sequence[str], access: Access) -> str | None:
     """Returns the component that makes a path protected, or None; `parts` are its components below the workspace."""
     names = [fold_name(part) for part in parts]
-    for part, pair in zip(parts, pairwise([*names, ""]), strict=True):
-        if _holds_secrets(pair) or (access == "write" and _is_configuration(pair)):
+    names.append("")
+    for part, name, child in zip(parts, names, names[1:], strict=False):
+        if _holds_secrets(name, child) or (access == "write" and _is_configuration(name, child)):
             return part
     return None
 
@@ -104,19 +104,21 @@ def fold_name(name: str) -> str:
     return name.casefold().partition("::$")[0].rstrip(" .") or name
 
 
-def _holds_secrets(pair: tuple[str, str]) -> bool:
-    """Returns whether a component contains secrets; the pair is the component and its child."""
-    name = pair[0]
-    if name in _SECRET_FILES or name in _SECRET_FOLDERS or pair in _SECRET_PAIRS or _is_short_name(name, secret=True):
+def _holds_secrets(name: str, child: str) -> bool:
+    """Returns whether a component contains secrets. It is called for each file of a workspace, so the patterns are
+    matched only with names that can match them."""
+    if name in _SECRET_FILES or name in _SECRET_FOLDERS or (name, child) in _SECRET_PAIRS:
         return True
-    if _EXAMPLE_FILES.match(name) or name.endswith(_PUBLIC_SUFFIXES):
+    if "~" in name and _is_short_name(name, secret=True):
+        return True
+    is_variant = (".env" in name or name.startswith("id_")) and _SECRET_VARIANTS.match(name) is not None
+    if not is_variant and not name.endswith(_SECRET_SUFFIXES):
         return False
-    return _SECRET_VARIANTS.match(name) is not None or name.endswith(_SECRET_SUFFIXES)
+    return _EXAMPLE_FILES.match(name) is None and not name.endswith(_PUBLIC_SUFFIXES)
 
 
-def _is_configuration(pair: tuple[str, str]) -> bool:
-    name = pair[0]
-    if name in _CONFIG_FOLDERS or name in _CONFIG_FILES or pair in _CONFIG_PAIRS:
+def _is_configuration(name: str, child: str) -> bool:
+    if name in _CONFIG_FOLDERS or name in _CONFIG_FILES or (name, child) in _CONFIG_PAIRS:
         return True
     return name.endswith(_CONFIG_SUFFIXES) or _is_short_name(name, secret=False)
 

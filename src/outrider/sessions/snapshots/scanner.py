@@ -200,7 +200,7 @@ def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
             if is_folder:
                 subfolders.append((f"{path}/", rules))
                 continue
-            if TEMPORARY_NAME.fullmatch(entry.name):
+            if entry.name.endswith(".tmp") and TEMPORARY_NAME.fullmatch(entry.name):
                 continue
             try:
                 yield path, entry.stat(follow_symlinks=False)

@@ -7,7 +7,7 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -283,9 +283,13 @@ class WorkspaceScanner:
         self._objects = objects
         self._limits = limits
         self.scanned = scanned
+        # The paths of the last scan, which are not protected: to check a name costs as much as to stat the file.
+        self._unprotected: Set[str] = frozenset()
 
     def scan_all(self) -> WorkspaceSnapshot:
-        return self._scan_files(walk_files(self._root), None)
+        snapshot = self._scan_files(walk_files(self._root), None)
+        self._unprotected = snapshot.images.keys()
+        return snapshot
 
     def scan_paths(self, paths: Iterable[str]) -> WorkspaceSnapshot:
         wanted = tuple(sorted(set(paths)))
@@ -313,7 +317,7 @@ class WorkspaceScanner:
             if len(images) >= self._limits.files or reader.bytes <= 0 or time.monotonic() > deadline:
                 cut = path
                 break
-            if wanted is None and find_protected_name(path.split("/"), "read"):
+            if wanted is None and path not in self._unprotected and find_protected_name(path.split("/"), "read"):
                 # The image would keep a secret that the user never named. A commit or an edit of it does name it.
                 uncovered.append(to_storable_text(path))
                 continue

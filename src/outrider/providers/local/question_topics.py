@@ -120,7 +120,7 @@ _TOPICS: Final = (
         places=("manifest", "contributing", "readme"),
         lines=re.compile(r"(?<![a-z])test|pytest|unittest|\btox\b|\bnox\b|\bspec\b|\bjest\b|scripts", re.IGNORECASE),
         command="test",
-        form="Say with which command, or that there are no tests.",
+        form="Say in one sentence with which command.",
     ),
     QuestionTopic(
         question=_any("install(?:ed|ing|ation)?", "set ?up", "get started", "download"),
@@ -218,6 +218,7 @@ _MANIFESTS = (
     "pyproject.toml", "package.json", "cargo.toml", "go.mod", "setup.cfg", "setup.py", "pom.xml", "build.gradle",
     "composer.json", "gemfile", "cmakelists.txt", "makefile", "requirements.txt",
 )  # fmt: skip
+_PYTHON_MANIFESTS = ("pyproject.toml", "setup.cfg", "setup.py")
 _SOURCE_SUFFIXES = frozenset((
     ".py", ".js", ".ts", ".tsx", ".jsx", ".mjs", ".go", ".rs", ".c", ".cc", ".cpp", ".h", ".java", ".kt", ".rb",
     ".php", ".cs", ".swift", ".sh", ".lua", ".ex", ".hs",
@@ -252,7 +253,10 @@ class ProjectFiles:
             described = self._main_files()
         elif topic.describes == "sources":
             described = [str(look.arguments["file_path"]) for look in looks if look.tool == "read"]
-        return QuestionPlan(looks, self.state_facts(topic), topic.form, described)
+        form = topic.form
+        if topic.command == "test" and not self._test_files():  # some languages have their tests in the sources
+            form = "Say with which command, or that there are no tests."
+        return QuestionPlan(looks, self.state_facts(topic), form, described)
 
     def plan_looks(self, topic: QuestionTopic) -> list[ReadCall]:
         """Returns the looks that answer a question of this topic."""
@@ -296,8 +300,7 @@ class ProjectFiles:
                 return []
 
     def _main_files(self) -> list[str]:
-        tests = [path for path in self._paths if _TEST_FILE.search(path.lower()) and _is_code(path)]
-        tests.sort(key=self._size, reverse=True)
+        tests = sorted(filter(_is_code, self._test_files()), key=self._size, reverse=True)
         return [*self.find("sources")[:_MAX_DESCRIBED_SOURCES], *tests[:1], *self.find("manifest")]
 
     def overview(self) -> list[str]:
@@ -308,7 +311,7 @@ class ProjectFiles:
         """Returns sentences with what the names of the files and the manifest say about a topic."""
         facts: list[str] = []
         if topic.command == "test":
-            tests = [path for path in self._paths if _TEST_FILE.search(path.lower())]
+            tests = self._test_files()
             facts.append(f"Files with tests: {', '.join(tests[:5])}." if tests else "This project has no test files.")
             if not tests:
                 return facts
@@ -320,10 +323,20 @@ class ProjectFiles:
         return facts
 
     def list_commands(self) -> Mapping[str, str]:
-        """Returns the commands that the project's manifest provides, by their purpose."""
-        for path in self.find("manifest"):
-            return _conventional_commands(path.lower(), self._read(path))
-        return {}
+        """Returns the commands that the project's manifest provides, by their purpose. A makefile adds its targets;
+        its tests come first in a Python project, where every project runs its tests differently."""
+        manifest = next(iter(self.find("manifest")), None)
+        if manifest is None:
+            return {}
+        commands = _conventional_commands(manifest.lower(), self._read(manifest))
+        makefile = next((path for path in self._paths if path.lower() == "makefile"), None)
+        targets = _make_targets(self._read(makefile)) if makefile else {}
+        if manifest.lower() in _PYTHON_MANIFESTS and "test" in targets:
+            commands = {**commands, "test": targets["test"]}
+        return {**targets, **commands}
+
+    def _test_files(self) -> list[str]:
+        return [path for path in self._paths if _TEST_FILE.search(path.lower())]
 
     def _listing_depth(self) -> int:
         for depth in range(_MAX_DEPTH, 1, -1):
@@ -366,7 +379,7 @@ _COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
 
 def _conventional_commands(manifest: str, text: str) -> Mapping[str, str]:
     match manifest:
-        case "pyproject.toml" | "setup.py" | "setup.cfg":
+        case "pyproject.toml" | "setup.cfg" | "setup.py":
             test = "python -m pytest" if "pytest" in text else "python -m unittest"
             return {"test": test, "install": "pip install .", "build": "python -m build"}
         case "package.json":
@@ -376,10 +389,14 @@ def _conventional_commands(manifest: str, text: str) -> Mapping[str, str]:
             install = {"install": f"go get {module[1]}"} if module else {}
             return {"test": "go test ./...", "build": "go build ./...", **install}
         case "makefile":
-            targets = set(re.findall(r"^([\w-]+):(?!=)", text, re.MULTILINE))
-            return {"build": "make"} | {name: f"make {name}" for name in ("test", "install", "run") if name in targets}
+            return {"build": "make"} | _make_targets(text)
         case _:
             return _COMMANDS.get(manifest, {})
+
+
+def _make_targets(text: str) -> dict[str, str]:
+    targets = set(re.findall(r"^([\w-]+):(?!=)", text, re.MULTILINE))
+    return {name: f"make {name}" for name in ("test", "install", "run") if name in targets}
 
 
 def _state_dependencies(path: str, text: str) -> list[str]:

@@ -134,6 +134,26 @@ def test_whether_there_are_tests_and_how_they_run_is_stated(tmp_path):
     ]
 
 
+def test_an_answer_may_say_that_there_are_no_tests_only_if_no_file_has_tests(tmp_path):
+    asked = topic_of("How do I run the tests?")
+    without_tests = project(tmp_path, Cargo_toml="", src__lib_rs="")
+    assert "no tests" in without_tests.plan_question(asked).form
+    with_tests = project(tmp_path, Cargo_toml="", tests__a_rs="")
+    assert "no tests" not in with_tests.plan_question(asked).form
+
+
+def test_a_makefile_adds_its_targets_to_the_commands_of_a_manifest(tmp_path):
+    python = project(tmp_path, pyproject_toml="", makefile="test:\n\tpytest\nrun:\n\tpython main.py\n")
+    assert python.list_commands() == {
+        "test": "make test",
+        "run": "make run",
+        "install": "pip install .",
+        "build": "python -m build",
+    }
+    rust = project(tmp_path, Cargo_toml="", makefile="test:\n\tcargo test --all\n")
+    assert rust.list_commands()["test"] == "cargo test", "every Rust project runs its tests in this way"
+
+
 def test_a_long_source_file_is_reduced_to_what_the_question_is_about():
     body = "".join(f"    step_{number} = boil(kettle, {number})\n" for number in range(40))
     content = f"class Kettle:\n    def fill(self):\n{body}        raise EmptyError\n{body}"

@@ -188,7 +188,7 @@ async def test_a_plan_is_accepted_and_carried_out(tmp_path):
         session_id = await client.create(mode="plan")
         await page.goto(f"{client.address.url}/#/{session_id}")
         await say(page, "mend it")
-        await page.locator(".question").get_by_role("button", name="Accept").click()
+        await page.locator(".question").get_by_role("button", name="Execute it").click()
         await page.get_by_text("It is mended.").wait_for()
         assert await page.locator("#mode").input_value() == "agent"
 

@@ -145,7 +145,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._queue = WriteQueue()
         self._drafts = DraftBuffer()
         self._drain_scheduled = False
-        self._tasks = ShieldedTasks(eager=store.prompt, direct=getattr(store, "never_suspends", False))
+        self._tasks = ShieldedTasks(inline=store.prompt)
 
     async def reload_messages(self) -> None:
         """Reads messages again that an undone compaction had removed from the prompt, and so from memory."""
@@ -355,7 +355,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _start_draft_flush(self) -> None:
         """Starts a flush, unless there are no drafts and nothing is queued, or a running write includes all of it."""
-        if self._drafts or (self._queue and not self._tasks):
+        if self._drafts or (self._queue and not self._tasks.is_running):
             self._tasks.start_task(self._flush_quietly())
 
     async def _flush_quietly(self) -> None:

@@ -200,11 +200,6 @@ class MemoryStore:
         self._sessions: dict[str, MemorySession] = {}
         self._clock = clock
 
-    @property
-    def never_suspends(self) -> bool:
-        """True if writes never suspend the coroutine, and so need no task that shields them from cancellation."""
-        return type(self).append is MemoryStore.append
-
     async def create(self, session: StoredSession) -> StoredSession:
         if session.id in self._sessions:
             raise StoreError(f"session {session.id} exists already")

@@ -103,6 +103,8 @@ class GuardedStore:
     """A store of the program. An exception that is not one of Outrider, and a value of the wrong type, becomes a
     StoreError, so that a session never depends on what the program raises."""
 
+    prompt = False  # a write that starts in the caller's task must not depend on it; the program's store may
+
     def __init__(self, store: Store) -> None:
         self._store = store
 

@@ -34,9 +34,9 @@ class Store(Protocol):
     """Persists sessions. Implementations: `SqliteStore`, `PostgresStore`, `MemoryStore`."""
 
     prompt: bool
-    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly (Python
-    3.12 and later). A store whose writes never suspend, as `MemoryStore`, also has a true `never_suspends`: the journal
-    then awaits them without a task."""
+    """True if a write usually completes without suspending the coroutine. The journal then starts it in the caller's
+    task, if the store is one of this package: it may be continued in another task, and a program's store may depend
+    on its task."""
 
     async def create(self, session: StoredSession) -> StoredSession:
         """Stores a new session. Raises StoreError if the id exists."""

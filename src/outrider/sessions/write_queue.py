@@ -1,10 +1,10 @@
 """The write queue of a journal: batches changes into transactions and shields writes from cancellation."""
 
 import asyncio
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
 from operator import attrgetter
+from types import coroutine
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -210,43 +210,39 @@ def _apply_batch(batch: Sequence[PendingChange], last: int, apply: ApplyFunction
 class ShieldedTasks:
     """Runs coroutines so that a write completes even if its caller is cancelled.
 
-    With `eager`, a coroutine starts at once: a write to a store that commits without suspending costs no round of the
-    event loop. Python 3.11 has no tasks that start at once; there, `eager` has no effect. With `direct`, the coroutines
-    never suspend, so that no cancellation can interrupt them: they need no task.
+    With `inline`, a coroutine starts in the task of its caller, and gets a separate task only if it suspends: most
+    writes to a local store do not, and a task costs three iterations of the event loop. Until it suspends for the first
+    time, such a coroutine must not depend on the task that runs it, as `asyncio.timeout` does, and what it awaits then
+    must not be a future that others await.
     """
 
-    def __init__(self, *, eager: bool, direct: bool = False) -> None:
-        self._eager = eager and sys.version_info >= (3, 12)
-        self._direct = direct
+    def __init__(self, *, inline: bool) -> None:
+        self._inline = inline
         self._tasks: dict[asyncio.Task[None], asyncio.Future[None] | None] = {}  # with the future that a caller awaits
 
-    def __bool__(self) -> bool:
-        return bool(self._tasks)
+    @property
+    def is_running(self) -> bool:
+        return not all(task.done() for task in self._tasks)
 
     async def run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`. If the caller is cancelled, `work` finishes in the background."""
-        if self._direct:
-            return await work
+        if self._inline:
+            try:
+                awaited = work.send(None)
+            except StopIteration:
+                return
+            work = _finish_started(work, awaited)
         task = self.start_task(work)
-        if not task.done():
-            # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
-            self._tasks[task] = end = asyncio.get_running_loop().create_future()
-            await end
-        return task.result()
+        # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
+        self._tasks[task] = end = asyncio.get_running_loop().create_future()
+        await end
+        task.result()
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work` in a background task."""
-        task: asyncio.Task[None]
-        if self._eager:
-            start: Any = asyncio.Task  # the type checker assumes Python 3.11, which lacks `eager_start`
-            task = start(work, loop=asyncio.get_running_loop(), eager_start=True)
-        else:
-            task = asyncio.create_task(work)
-        if task.done():
-            self._forget_task(task)
-        else:
-            self._tasks[task] = None
-            task.add_done_callback(self._forget_task)
+        task = asyncio.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget_task)
         return task
 
     async def wait_finished(self) -> None:
@@ -260,3 +256,22 @@ class ShieldedTasks:
             end.set_result(None)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: asyncio must not log it if the caller was cancelled
+
+
+async def _finish_started(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    """Continues, in a new task, a coroutine that has started and awaits the future `awaited`."""
+    await _resume(work, awaited)
+
+
+@coroutine
+def _resume(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+    while True:
+        error: BaseException | None = None
+        try:
+            yield awaited  # to the task, which waits for this future
+        except BaseException as raised:  # noqa: BLE001  the future has failed, or the task was cancelled
+            error = raised
+        try:
+            awaited = work.send(None) if error is None else work.throw(error)
+        except StopIteration:
+            return

@@ -71,10 +71,16 @@ class StopPolicy:
 
     def _repetition_limit(self, calls: list[ToolPart]) -> int | None:
         """Returns the highest limit of the called tools; None if one of them has none."""
-        tools = (self._context.tools.get(call.tool) for call in calls)
-        own = [tool.options.repeats if tool else msgspec.UNSET for tool in tools]
-        limits = [self._context.run.budget.limits.repeats if one is msgspec.UNSET else one for one in own]
-        return None if None in limits else max(limit for limit in limits if limit is not None)
+        highest = 0
+        for call in calls:
+            tool = self._context.tools.get(call.tool)
+            limit = tool.options.repeats if tool else msgspec.UNSET
+            if limit is msgspec.UNSET:
+                limit = self._context.run.budget.limits.repeats
+            if limit is None:
+                return None
+            highest = max(highest, limit)
+        return highest
 
     def _end_without_calls(self, answer: Message) -> TurnEnd | None:
         text = answer.join_text()

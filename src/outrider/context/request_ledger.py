@@ -4,7 +4,7 @@ A request consists of a head (settings, tools, system text), the messages of the
 transcript is stored anyway, so a record has only the head, if it changed, and a digest of the whole."""
 
 import re
-from base64 import urlsafe_b64encode
+from binascii import b2a_base64
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -57,8 +57,11 @@ def digest_body(body: bytes | bytearray) -> str:
     return _encode_digest(blake2b(body, digest_size=12).digest())
 
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
 def _encode_digest(digest: bytes) -> str:
-    return urlsafe_b64encode(digest).decode()
+    return b2a_base64(digest, newline=False).translate(_URL_SAFE).decode()
 
 
 def stored_head(layout: BodyLayout, conversation: str) -> str:

@@ -61,7 +61,10 @@ class ResponseHead:
     @property
     def keeps_alive(self) -> bool:
         """Whether the server keeps the connection open after this response."""
-        options = [word.strip() for word in self.headers.get("connection", "").lower().split(",")]
+        connection = self.headers.get("connection")
+        if connection is None:
+            return self.version == "HTTP/1.1"
+        options = [word.strip() for word in connection.lower().split(",")]
         return "close" not in options if self.version == "HTTP/1.1" else "keep-alive" in options
 
 

@@ -494,8 +494,8 @@ class Tool(Generic[Parameters, Returned_co]):
                 arguments[self.signature.context_parameter] = context
         if self._is_async:
             value = self.function(**arguments)
-            if isinstance(value, AsyncGenerator):
-                return to_tool_result(await _collect_chunks(cast("Any", value), context))
+            if inspect.isasyncgen(value):
+                return to_tool_result(await _collect_chunks(value, context))
             return to_tool_result(await value)
         return to_tool_result(await _run_in_thread(self.function, arguments, context))
 

@@ -164,12 +164,13 @@ class ScalarAdapter:
         self.kind = kind
         self.label = "null" if kind is type(None) else kind.__name__
         self._build = build
+        self.unconverted = kind if kind in _JSON_SCALARS and build is None else None
 
     def schema(self, definitions: SchemaDefinitions) -> Schema:
         return msgspec.json.schema(self.kind)
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
-        if value.__class__ is self.kind and self.kind in _JSON_SCALARS and self._build is None:
+        if value.__class__ is self.unconverted:
             return value
         try:
             converted = msgspec.convert(value, self.kind, strict=strict)
@@ -404,8 +405,12 @@ def convert_fields(
     values: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for field in fields:
+        given = value.get(field.key, MISSING)
+        if given.__class__ is getattr(field.adapter, "unconverted", None):  # the usual case
+            values[field.name] = given
+            continue
         try:
-            converted = _convert_field(field, value.get(field.key, MISSING), strict=strict, nulls=nulls)
+            converted = _convert_field(field, given, strict=strict, nulls=nulls)
         except ValueMismatch as error:
             problems += error.inside(f".{field.key}" if field.key in value else "")
             continue

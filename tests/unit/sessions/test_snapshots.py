@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -383,6 +384,25 @@ def test_a_change_belongs_to_one_call_only(workspace: Path, snapshots: ChangeTra
     assert snapshots.record_changes(quick).paths == ("b.txt",)
     (workspace / "run.sh").write_text("slow")
     assert snapshots.record_changes(slow).paths == ("run.sh",)
+
+
+def test_a_secret_file_that_another_call_names_during_a_command_is_not_stored_by_later_scans(
+    workspace: Path, snapshots: ChangeTracker, tmp_path: Path
+):
+    secret = workspace / ".env"
+    secret.write_text("KEY=before")
+    command_started, edit_started = snapshots.take_snapshot(), snapshots.take_snapshot([".env"])
+    secret.write_text("KEY=named")
+    assert snapshots.record_changes(edit_started).paths == (".env",)
+    assert snapshots.record_changes(command_started) is None
+    secret.write_text("KEY=never-named")
+    later = snapshots.take_snapshot()
+    assert ".env" not in later.images
+    assert later.uncovered == (".env",)
+    with open_database(tmp_path) as database:
+        stored = {zlib.decompress(body) for (body,) in database.fetch_all("SELECT body FROM objects")}
+    assert {b"KEY=before", b"KEY=named"} <= stored
+    assert b"KEY=never-named" not in stored
 
 
 def test_a_file_in_the_place_of_a_folder_and_a_folder_in_the_place_of_a_file_are_undone(

@@ -7,7 +7,7 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -283,12 +283,12 @@ class WorkspaceScanner:
         self._objects = objects
         self._limits = limits
         self.scanned = scanned
-        # The paths of the last scan, which are not protected: to check a name costs as much as to stat the file.
-        self._unprotected: Set[str] = frozenset()
+        # Paths that the last scan found unprotected: to check a name costs as much as to stat the file.
+        self._unprotected: frozenset[str] = frozenset()
 
     def scan_all(self) -> WorkspaceSnapshot:
         snapshot = self._scan_files(walk_files(self._root), None)
-        self._unprotected = snapshot.images.keys()
+        self._unprotected = frozenset(snapshot.images)  # a copy: changes of other calls are added to the images
         return snapshot
 
     def scan_paths(self, paths: Iterable[str]) -> WorkspaceSnapshot:

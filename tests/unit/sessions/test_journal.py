@@ -2,18 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError
 from outrider.event_bus import EventBus
+from outrider.permissions.redaction.redactor import Redactor
 from outrider.sessions.journal import FLUSH_SECONDS, Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredValue
+from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredSession, StoredValue
+from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
+from outrider.sessions.store import Store
 from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import TextPart, ToolPart
@@ -236,6 +239,67 @@ async def test_a_lease_is_renewed_while_the_journal_is_open(store: SmallStore, b
         await store.acquire(session.id, current_process(), take_over=True)
         await asyncio.wait_for(lost.wait(), 30)
         assert journal.is_lost
+
+
+class ForwardingStore:
+    """A store of a program that forwards to a store in memory, and sends each write to another system first."""
+
+    def __init__(self) -> None:
+        self._inner = MemoryStore()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def append(self, *arguments: Any, **more: Any) -> int:
+        await asyncio.sleep(0.01)
+        return await self._inner.append(*arguments, **more)
+
+
+class SlowUpdates(MemoryStore):
+    """A store that suspends in one of its writes, which delays the others."""
+
+    async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
+        await asyncio.sleep(0.01)
+        return await super().update(session_id, update)
+
+
+STORES_THAT_SUSPEND: dict[str, Callable[[], Any]] = {
+    "subclass": SlowUpdates,
+    "redacted subclass": lambda: redact_store(SlowUpdates(), Redactor()),
+    "forwarding": ForwardingStore,
+    "guarded and redacted": lambda: redact_store(cast("Store", ForwardingStore()), Redactor()),
+}
+
+
+@pytest.mark.parametrize("make_store", STORES_THAT_SUSPEND.values(), ids=STORES_THAT_SUSPEND)
+async def test_a_cancelled_caller_loses_no_message_with_a_store_of_the_program(
+    make_store: Callable[[], Any], bus: EventBus
+):
+    store = make_store()
+    journal = await create_journal(Session(), store, bus)
+    updating = asyncio.create_task(journal.update_session(SessionUpdate(title="new")))
+    await asyncio.sleep(0)
+    adding = asyncio.create_task(journal.add_message(text_message("user", "hello")))
+    await asyncio.sleep(0)
+    adding.cancel()
+    await asyncio.gather(adding, updating, return_exceptions=True)
+    await journal.close()
+    assert [message.get_text_content() for message in (await store.load(journal.session.id)).messages] == ["hello"]
+    assert len(journal.session.messages) == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, lambda store: redact_store(store, Redactor())])
+async def test_a_write_to_a_store_in_memory_needs_no_task(wrap: Callable[[Store], Store], bus: EventBus):
+    journal = await create_journal(Session(), wrap(MemoryStore()), bus)
+    started: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, work, **more: started.append(work) or asyncio.Task(work, loop=loop, **more))
+    try:
+        await journal.add_message(text_message("user", "hello"))
+    finally:
+        loop.set_task_factory(None)
+    assert started == []
+    await journal.close()
 
 
 async def test_sf_026_a_cancelled_writer_leaves_a_change_whole(store: SmallStore, bus: EventBus):

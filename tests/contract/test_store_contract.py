@@ -694,14 +694,35 @@ async def test_the_first_answer_applies(store: Store, session: StoredSession):
         await store.answer("nothing", "allowed")
 
 
-async def test_an_approval_can_be_revoked_and_a_denial_stays(store: Store, session: StoredSession):
-    ended = dict[str, list[str]]()
-    for answer in ("allowed", "denied", "revoked"):
+async def test_an_answer_can_be_revoked_once_and_for_all(store: Store, session: StoredSession):
+    for answer in ("allowed", "denied", "revoked", "withdrawn"):
         asked = await store.ask(Approval(session_id=session.id, call_id=answer, tool="shell"))
         await store.answer(asked.id, answer)
-        ended[answer] = [(await store.answer(asked.id, later)).answer for later in ("revoked", "allowed", "denied")]
-    assert ended == {"allowed": ["revoked"] * 3, "denied": ["denied"] * 3, "revoked": ["revoked"] * 3}
-    assert [one.answer for one in await store.approvals()] == ["revoked", "denied", "revoked"]
+        later = [(await store.answer(asked.id, later)).answer for later in ("revoked", "allowed", "denied")]
+        assert later == ["revoked"] * 3
+    assert [one.answer for one in await store.approvals()] == ["revoked"] * 4
+
+
+async def test_a_withdrawal_revokes_an_open_request_and_leaves_an_answered_one(store: Store, session: StoredSession):
+    ended = dict[str, str]()
+    for answer in ("open", "allowed", "denied", "revoked"):
+        asked = await store.ask(Approval(session_id=session.id, call_id=answer, tool="shell"))
+        given = asked if answer == "open" else await store.answer(asked.id, answer, scope="session", by="web")
+        withdrawn = await store.answer(asked.id, "withdrawn")
+        assert answer == "open" or withdrawn == given
+        ended[answer] = withdrawn.answer
+    assert ended == {"open": "revoked", "allowed": "allowed", "denied": "denied", "revoked": "revoked"}
+    assert [one.answer for one in await store.approvals()] == list(ended.values())
+
+
+async def test_one_of_an_answer_and_a_withdrawal_at_the_same_time_applies(store: Store, session: StoredSession):
+    for number in range(20):
+        asked = await store.ask(Approval(session_id=session.id, call_id=str(number), tool="shell"))
+        given, withdrawn = await asyncio.gather(
+            store.answer(asked.id, "allowed", scope="always", by="web"), store.answer(asked.id, "withdrawn")
+        )
+        assert given == withdrawn
+        assert (given.answer, given.scope) in {("allowed", "always"), ("revoked", "once")}
 
 
 async def test_a_denial_stores_its_text_for_the_model(store: Store, session: StoredSession):

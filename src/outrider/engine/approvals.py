@@ -315,13 +315,12 @@ class ApprovalQueue:
     async def find_answer(self, session_id: str, call_id: str, fingerprint: str) -> Approval | None:
         """Returns the answered request of a call that was asked about before it started: a denial of the call, else the
         approval of exactly this input. If there is neither, the call starts without a question: its open request is
-        revoked, unless a denial arrives at the same time. Questions about its outcome stay."""
+        revoked, unless an answer arrives at the same time. Questions about its outcome stay."""
         approvals = await self._store.approvals(session_id)
         asked = [known for known in approvals if known.call_id == call_id and known.outcome is None]
-        exact = (known for known in asked if known.answer == "allowed" and known.fingerprint == fingerprint)
-        if answered := _find_denial(asked) or next(exact, None):
+        if answered := _decisive_answer(asked, fingerprint):
             return answered
-        return _find_denial([await self._revoke_open(known) for known in asked])
+        return _decisive_answer([await self._revoke_open(known) for known in asked], fingerprint)
 
     async def open_approvals(self, session_id: str | None = None) -> list[Approval]:
         """Returns unanswered requests, including those of agents on other servers."""
@@ -346,10 +345,11 @@ class ApprovalQueue:
         await self._revoke_open(await self._store.ask(question))
 
     async def _revoke_open(self, request: Approval) -> Approval:
-        """Revoke a request if it is open, and return it with its end."""
+        """Revoke a request if it is open, and return it as it is stored: an answer that arrives meanwhile applies."""
         if request.answer != "open":
             return request
-        ended = await self._store.answer(request.id, "revoked")
+        ended = await self._store.answer(request.id, "withdrawn")
+        self._cache_lasting(ended)
         self._publish_result(ended)
         return ended
 
@@ -408,5 +408,8 @@ class ApprovalQueue:
             self._lasting.pop(approval.id, None)
 
 
-def _find_denial(requests: Iterable[Approval]) -> Approval | None:
-    return next((request for request in requests if request.answer == "denied"), None)
+def _decisive_answer(requests: Sequence[Approval], fingerprint: str) -> Approval | None:
+    """Returns a denial, else the approval of exactly this input."""
+    denials = (request for request in requests if request.answer == "denied")
+    exact = (request for request in requests if request.answer == "allowed" and request.fingerprint == fingerprint)
+    return next(denials, None) or next(exact, None)

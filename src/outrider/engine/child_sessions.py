@@ -60,7 +60,7 @@ async def end_session(store: Store, session_id: str) -> None:
     if changed := repair_transcript(transcript, now_ms(), keep_waiting=False):
         await store.append(session_id, changed, token=lease.token)
     for question in await store.approvals(session_id, only_open=True):
-        await store.answer(question.id, "revoked")
+        await store.answer(question.id, "withdrawn")
     await end_child_sessions(store, transcript.messages)
     await store.release(lease)
 

@@ -10,10 +10,10 @@ import msgspec
 from outrider.errors import PartValidationError, StoreError
 from outrider.sessions.records import (
     Approval,
-    ApprovalAnswer,
     ApprovalScope,
     Change,
     DeletedChange,
+    GivenAnswer,
     Grouping,
     InboxItem,
     Lease,
@@ -377,7 +377,7 @@ class MemoryStore:
     async def answer(
         self,
         approval_id: str,
-        answer: ApprovalAnswer,
+        answer: GivenAnswer,
         *,
         scope: ApprovalScope = "once",
         by: str = "",

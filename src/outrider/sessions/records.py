@@ -23,6 +23,7 @@ from outrider.types.validate import ArgumentsMeta, is_object
 
 Delivery = Literal["steer", "queue"]
 ApprovalAnswer = Literal["open", "allowed", "denied", "revoked"]
+GivenAnswer = ApprovalAnswer | Literal["withdrawn"]
 ApprovalScope = Literal["once", "session", "project", "always"]
 Grouping = Literal["day", "model", "agent", "tool"]
 StoredValue = Message | AnyPart
@@ -381,7 +382,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
     def answered_with(
         self,
-        answer: ApprovalAnswer,
+        answer: GivenAnswer,
         *,
         scope: ApprovalScope,
         by: str,
@@ -391,15 +392,15 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> "Approval":
-        """Returns the answered approval. The first answer is final; only `revoked` can follow `allowed`. A denial
-        stays, because it may arrive while a question that is not needed any more is revoked. A lasting answer covers
-        the chosen width, or else the narrowest one."""
-        if self.answer in ("denied", "revoked") or (self.answer == "allowed" and answer != "revoked"):
+        """Returns the answered approval. The first answer is final; only `revoked` can follow it. `withdrawn` revokes
+        an open request and leaves an answered one unchanged, because an answer may arrive while a question that is not
+        needed any more is withdrawn. A lasting answer covers the chosen width, or else the narrowest one."""
+        if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
             return self
         chosen = next((offered for offered in self.widths if offered.id == width), None)
         return msgspec.structs.replace(
             self,
-            answer=answer,
+            answer="revoked" if answer == "withdrawn" else answer,
             scope=scope,
             answered_by=by,
             words=to_storable_text(words) or self.words,

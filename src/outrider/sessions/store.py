@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from outrider.sessions.records import (
     Approval,
-    ApprovalAnswer,
     ApprovalScope,
     Change,
+    GivenAnswer,
     Grouping,
     InboxItem,
     Lease,
@@ -141,7 +141,7 @@ class Store(Protocol):
     async def answer(
         self,
         approval_id: str,
-        answer: ApprovalAnswer,
+        answer: GivenAnswer,
         *,
         scope: ApprovalScope = "once",
         by: str = "",
@@ -150,8 +150,9 @@ class Store(Protocol):
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        """Answers an approval request. The first answer wins: a later one returns it unchanged, except that `revoked`
-        can follow `allowed`.
+        """Answers an approval request. The first answer wins: a later one returns it unchanged, except `revoked`.
+        `withdrawn` never replaces an answer either; it is stored as `revoked`. The request is read and written in one
+        transaction; `Approval.answered_with` implements these rules.
 
         `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome,
         `width` is the id of the width that a lasting answer covers.

@@ -263,6 +263,8 @@ async def _check_approvals(store: Store) -> None:
     first = await store.answer(stored.id, "allowed", by="ada")
     second = await store.answer(stored.id, "denied", by="bob")
     _require((first.answer, second.answer, second.answered_by) == ("allowed", "allowed", "ada"), "a later answer wins")
+    withdrawn = await store.answer(stored.id, "withdrawn")
+    _require(withdrawn.answer == "allowed", "a question that is withdrawn late loses its answer")
     _require(not await store.approvals(session.id, only_open=True), "an answered question is still open")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,10 +14,10 @@ from outrider.permissions.redaction.redactor import Redactor
 from outrider.permissions.rule_suggestions import suggest_for_call
 from outrider.presentation.approvals import ALLOW_PROJECT, approval_view, requested_approval_view
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Approval, StoredSession, fingerprint_call
+from outrider.sessions.records import Approval, ApprovalScope, GivenAnswer, StoredSession, fingerprint_call
 from outrider.sessions.redacted_store import redact_store
 from outrider.types.agents import Provider
-from outrider.types.events import Event, ToolApprovalRequestedEvent
+from outrider.types.events import Event, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 
 
 class Asked:
@@ -133,12 +134,19 @@ class LateAnswer(MemoryStore):
     """A store in which an answer arrives between reading the requests of a session and the next write."""
 
     answer_late: Callable[[], Awaitable[Approval]] | None = None
+    before_answer: Callable[[], Awaitable[Approval]] | None = None
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
         found = await super().approvals(session_id, only_open=only_open)
         if self.answer_late is not None:
             await self.answer_late()
         return found
+
+    async def answer(self, approval_id: str, answer: GivenAnswer, **more: Any) -> Approval:
+        answer_first, self.before_answer = self.before_answer, None
+        if answer_first is not None:
+            await answer_first()
+        return await super().answer(approval_id, answer, **more)
 
 
 async def test_a_denial_that_arrives_while_its_question_is_revoked_applies(tmp_path: Path):
@@ -151,6 +159,39 @@ async def test_a_denial_that_arrives_while_its_question_is_revoked_applies(tmp_p
     assert answered is not None
     assert (answered.answer, answered.words) == ("denied", "not that file")
     assert [one.answer for one in await asked.inner.approvals()] == ["denied"]
+
+
+@pytest.mark.parametrize("scope", ["once", "session", "always"])
+async def test_an_approval_that_arrives_while_its_question_is_revoked_applies(tmp_path: Path, scope: ApprovalScope):
+    asked = Asked(tmp_path, LateAnswer())
+    await asked.session("s")
+    question = asked.question("shell", command="make test")
+    request = await asked.store.ask(question)
+    asked.inner.answer_late = lambda: asked.inner.answer(request.id, "allowed", scope=scope)  # in another process
+    answered = await asked.queue.find_answer("s", "c", question.fingerprint)
+    assert answered is not None
+    assert (answered.answer, answered.scope) == ("allowed", scope)
+    assert await asked.rules() == (() if scope == "once" else ("shell(make test)",))
+    assert [one.approved for one in asked.received if isinstance(one, ToolApprovalResultEvent)] == [True]
+
+
+@pytest.mark.parametrize("withdraw", ["find_answer", "withdraw", "withdraw_call"])
+async def test_a_lasting_approval_that_arrives_while_its_question_is_revoked_stays(tmp_path: Path, withdraw: str):
+    asked = Asked(tmp_path, LateAnswer())
+    await asked.session("s")
+    request = await asked.store.ask(asked.question("shell", command="make test"))
+    asked.inner.answer_late = lambda: asked.inner.answer(request.id, "allowed", scope="always")
+    match withdraw:
+        case "find_answer":
+            assert await asked.queue.find_answer("s", "c", "another input") is None
+        case "withdraw":
+            asked.inner.before_answer = asked.inner.answer_late
+            await asked.queue.withdraw(request)
+        case "withdraw_call":
+            await asked.queue.withdraw_call("s", "c")
+    asked.inner.answer_late = None
+    assert await asked.rules() == ("shell(make test)",)
+    assert [one.answer for one in await lasting_approvals(asked.store)] == ["allowed"]
 
 
 async def test_a_call_without_a_question_revokes_its_open_request(asked: Asked):

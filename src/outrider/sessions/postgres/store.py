@@ -10,9 +10,9 @@ from outrider.sessions.postgres.connection import MAX_CONNECTIONS, NotificationL
 from outrider.sessions.postgres.schema import Connection, is_current_schema, migrate_schema
 from outrider.sessions.records import (
     Approval,
-    ApprovalAnswer,
     ApprovalScope,
     Change,
+    GivenAnswer,
     Grouping,
     InboxItem,
     Lease,
@@ -191,7 +191,7 @@ class PostgresStore:
     async def answer(
         self,
         approval_id: str,
-        answer: ApprovalAnswer,
+        answer: GivenAnswer,
         *,
         scope: ApprovalScope = "once",
         by: str = "",

@@ -12,9 +12,9 @@ from outrider.errors import ConfigurationError
 from outrider.sessions.database_files import file_system_type
 from outrider.sessions.records import (
     Approval,
-    ApprovalAnswer,
     ApprovalScope,
     Change,
+    GivenAnswer,
     Grouping,
     InboxItem,
     Lease,
@@ -242,7 +242,7 @@ class SqliteStore:
     async def answer(
         self,
         approval_id: str,
-        answer: ApprovalAnswer,
+        answer: GivenAnswer,
         *,
         scope: ApprovalScope = "once",
         by: str = "",

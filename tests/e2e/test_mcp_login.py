@@ -33,9 +33,9 @@ SERVER = ROOT / "tests" / "e2e" / "mcp_servers" / "oauth.py"
 
 def free_ports() -> list[int]:
     with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in (one, other)]
+        for bound in (one, other):
+            bound.bind(("127.0.0.1", 0))
+        return [bound.getsockname()[1] for bound in (one, other)]
 
 
 class ProtectedServer:

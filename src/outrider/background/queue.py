@@ -279,7 +279,7 @@ class RunQueue:
         last end: a worker may have stored it a moment ago, and stores none afterwards."""
         with self._engine.begin() as db:
             if entry is None:
-                is_queued = self._insert_ended(db, run, canceled=canceled)
+                is_queued = self._insert_ended_run(db, run, canceled=canceled)
             else:
                 is_queued = self._reopen_entry(db, entry, canceled=canceled)
             if is_queued:
@@ -297,7 +297,7 @@ class RunQueue:
         values = {"id": entry.id, "attempts": entry.attempts, "was_canceled": int(entry.canceled)}
         return bool(db.execute(statement, {**values, "canceled": int(canceled)}).rowcount)
 
-    def _insert_ended(self, db: sa.Connection, run: Run, *, canceled: bool) -> bool:
+    def _insert_ended_run(self, db: sa.Connection, run: Run, *, canceled: bool) -> bool:
         statement = sql_text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
         line, created = db.execute(statement, {"id": run.id}).first(), run.created or now_ms()
         names = {"agent": line.agent, "provider": line.provider} if line else {"agent": "", "provider": ""}

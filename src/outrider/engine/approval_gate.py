@@ -324,6 +324,7 @@ class ApprovalGate:
         return verdict
 
     async def confirm(self, call: ToolPart, context: AgentContext, question: str) -> bool | None:
+        """Asks whether a call may be repeated further. Returns None if no one can be asked."""
         return await self._channel.confirm(call, context, question)
 
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:

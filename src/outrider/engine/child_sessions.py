@@ -117,6 +117,7 @@ class ChildSessionOpener:
 
     @property
     def can_reopen(self) -> bool:
+        """True if an agent that was suspended can continue in its session. In a run without leases it starts again."""
         return self._lease_owner is not None
 
     async def open_child(self, child: Session) -> Journal:

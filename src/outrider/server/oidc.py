@@ -145,6 +145,7 @@ class OidcLogins:
         return claims
 
     def check_claims(self, claims: dict[str, Any], metadata: ProviderMetadata, nonce: str) -> None:
+        """Raises AccessDeniedError if the ID token is from another issuer, for another client or login, or expired."""
         audience = claims.get("aud")
         audiences: list[Any] = cast("list[Any]", audience) if isinstance(audience, list) else [audience]
         now, expires = self._clock(), claims.get("exp")

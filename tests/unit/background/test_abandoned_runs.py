@@ -17,7 +17,7 @@ from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTabl
 from outrider.sessions.memory_store import MemoryStore
 
 
-class Left:
+class CanceledRun:
     """A run that was started by a worker and canceled."""
 
     def __init__(self, database: RunDatabase, jobs: JobClient, run_id: str) -> None:
@@ -37,56 +37,56 @@ class Left:
 
 
 @pytest.fixture
-async def left(tmp_path: Path) -> AsyncIterator[Left]:
+async def left(tmp_path: Path) -> AsyncIterator[CanceledRun]:
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with open_job_client(database, MemoryStore()) as jobs:
         run = await jobs.submit_run("look")
         await jobs.cancel_run(run.id)
-        there = Left(database, jobs, run.id)
-        yield there
-        there.client.destroy()
+        canceled = CanceledRun(database, jobs, run.id)
+        yield canceled
+        canceled.client.destroy()
     database.close()
 
 
-async def test_one_that_no_worker_had_started_needs_no_end(left: Left):
+async def test_one_that_no_worker_had_started_needs_no_end(left: CanceledRun):
     assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], []]
     assert not await left.jobs.needs_cleanup(left.run_id)
 
 
 @pytest.mark.parametrize("worker", [None, "dead", "ann"])
-async def test_one_is_recovered_when_it_is_found_a_second_time(left: Left, worker: str | None):
+async def test_one_is_recovered_when_it_is_found_a_second_time(left: CanceledRun, worker: str | None):
     left.started_by(worker)
     assert await left.jobs.needs_cleanup(left.run_id)
     assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], [left.run_id]]
 
 
-async def test_one_whose_worker_lives_is_left_to_it(left: Left):
+async def test_one_whose_worker_lives_is_left_to_it(left: CanceledRun):
     left.started_by("bob")
     assert [left.recovered_by("ann", living=("bob",)) for _ in range(3)] == [[], [], []]
     assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], [left.run_id]], "once that one is gone"
 
 
-async def test_one_that_is_running_is_not_recovered(left: Left):
+async def test_one_that_is_running_is_not_recovered(left: CanceledRun):
     left.started_by("ann")
     assert [left.recovered_by("ann", carried=(left.run_id,)) for _ in range(3)] == [[], [], []]
 
 
-async def test_of_two_workers_one_takes_it(left: Left):
+async def test_of_two_workers_one_takes_it(left: CanceledRun):
     left.started_by("dead")
-    other = Left(left.database, left.jobs, left.run_id)
+    other = CanceledRun(left.database, left.jobs, left.run_id)
     assert [left.recovered_by("ann", living=("bob",)), other.recovered_by("bob", living=("ann",))] == [[], []]
     assert left.recovered_by("ann", living=("bob",)) == [left.run_id]
     assert [other.recovered_by("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
 
 
-async def test_one_that_continues_meanwhile_is_not_recovered(left: Left):
+async def test_one_that_continues_meanwhile_is_not_recovered(left: CanceledRun):
     left.started_by("dead")
     left.recovered_by("ann")
     await left.jobs.retry_run(left.run_id)
     assert left.recovered_by("ann") == []
 
 
-async def test_one_with_a_report_was_ended(left: Left):
+async def test_one_with_a_report_was_ended(left: CanceledRun):
     left.started_by("dead")
     assert await left.jobs.has_work()
     ReportTable(left.database).store_report(left.run_id, JobReport(outcome=RunOutcome(reason="aborted")))

@@ -62,7 +62,7 @@ async def test_one_that_the_others_gave_up_twice_registers_again_and_takes_runs(
 
 
 class SlowAborts(Engine):
-    """Needs long to abort a turn."""
+    """An engine that aborts a turn only after `may_continue` is set."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)

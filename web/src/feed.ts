@@ -1,5 +1,5 @@
 // Changes and events of sessions for the components of this page.
-import { signal } from "@preact/signals";
+import { computed, signal } from "@preact/signals";
 import { currentCredential, pageUrl } from "./api";
 import { FeedConnection, type FeedMessage, type FeedRequest } from "./feed-connection";
 import type { Change, LiveEvent, SessionSummary } from "./types";
@@ -17,7 +17,17 @@ interface Followed {
 
 class Feed {
   readonly isConnected = signal<boolean | null>(null);
-  readonly sessions = signal<ReadonlyMap<string, SessionSummary>>(new Map());
+  // A session does not wait for this page while its plan is hidden here.
+  readonly sessions = computed<ReadonlyMap<string, SessionSummary>>(() => {
+    const sessions = new Map(this.known.value);
+    for (const [id, plan] of this.hiddenPlans.value) {
+      const summary = sessions.get(id);
+      if (summary?.state === "waiting" && summary.plan === plan) sessions.set(id, { ...summary, state: "idle" });
+    }
+    return sessions;
+  });
+  private readonly known = signal<ReadonlyMap<string, SessionSummary>>(new Map());
+  private readonly hiddenPlans = signal<ReadonlyMap<string, string>>(new Map()); // ids of plans by session
   private readonly followed = new Map<string, Set<Followed>>();
   private send: (request: FeedRequest) => void = () => {};
 
@@ -52,7 +62,16 @@ class Feed {
 
   // Applies a change that this page made to a session, which may be older than those that the server reports.
   put(summary: SessionSummary): void {
-    this.sessions.value = new Map(this.sessions.value).set(summary.id, summary);
+    this.known.value = new Map(this.known.value).set(summary.id, summary);
+  }
+
+  // Hides the plan of a session until the session has another one, or until the page is loaded again.
+  hidePlan(sessionId: string, planId: string): void {
+    this.hiddenPlans.value = new Map(this.hiddenPlans.value).set(sessionId, planId);
+  }
+
+  isPlanHidden(sessionId: string, planId: string): boolean {
+    return this.hiddenPlans.value.get(sessionId) === planId;
   }
 
   private receive(message: FeedMessage): void {
@@ -63,12 +82,12 @@ class Feed {
           for (const { listener } of entries) listener.onConnected(message.connected);
         break;
       case "sessions": {
-        const sessions = new Map(this.sessions.value);
+        const sessions = new Map(this.known.value);
         for (const summary of message.sessions) {
           if (summary.deleted) sessions.delete(summary.id);
           else sessions.set(summary.id, summary);
         }
-        this.sessions.value = sessions;
+        this.known.value = sessions;
         break;
       }
       case "change":

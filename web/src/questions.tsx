@@ -228,7 +228,7 @@ function PlanBox({ plan, model }: { plan: Plan; model: SessionModel }) {
       <h2>{title}</h2>
       <p class="why">{question}</p>
       <div class="body" tabIndex={0}>
-        {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" rows={Math.min(24, text.split("\n").length + 2)} value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
+        {isEditing ? <AutofocusArea label="Text of the plan" placeholder="Text of the plan" rows={Math.min(24, text.split("\n").length + 2)} value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
       </div>
       {isRefusing ? <AutofocusArea label="A word to the model" placeholder={`${capitalize(reason)} (Enter sends it)`} value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
       <div class="buttons">

@@ -189,8 +189,9 @@ export class SessionModel {
     this.settleQuestion(id);
   }
 
-  // The plan stays open: it is shown again after the next turn in plan mode or when the session is loaded again.
+  // The plan stays open on the server: it is shown again when the page is loaded again. Another plan is shown at once.
   hidePlan(): void {
+    if (this.plan.value) feed.hidePlan(this.id, this.plan.value.id);
     this.plan.value = null;
   }
 
@@ -314,7 +315,7 @@ export class SessionModel {
     if (this.isClosed) return;
     this.approvals.value = new Map(approvals.map((approval) => [approval.id, approval]));
     this.questions.value = new Map(questions.map((question) => [question.id, question]));
-    this.plan.value = plan;
+    this.plan.value = plan && !feed.isPlanHidden(this.id, plan.id) ? plan : null;
   }
 
   private async loadQueue(): Promise<void> {

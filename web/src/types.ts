@@ -293,6 +293,7 @@ export interface SessionSummary {
   seq: number;
   deleted?: boolean;
   archived?: boolean;
+  plan?: string; // the id of the plan for whose answer it waits
 }
 
 // The changes of a session or turn by file and hunk.

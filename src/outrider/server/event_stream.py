@@ -398,7 +398,7 @@ SessionState = Literal["idle", "working", "waiting", "failed", "interrupted"]
 
 class SessionSummary(msgspec.Struct, frozen=True):
     """A session in a list. `state` follows from what is stored and from the turns of this process; `updated` is Unix
-    milliseconds."""
+    milliseconds. `plan` is the id of the plan for whose answer the session waits."""
 
     id: str
     title: str = ""
@@ -410,6 +410,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
     deleted: bool = False
     archived: bool = False
     owner: str = ""
+    plan: str = ""
 
 
 class SessionStateFeed:
@@ -419,7 +420,7 @@ class SessionStateFeed:
         self._engine = engine
         self._questions = questions
         self._known: dict[str, SessionSummary] = {}
-        self._endings: dict[str, tuple[int, SessionState]] = {}  # (sequence number, state of the last turn)
+        self._endings: dict[str, tuple[int, SessionState, str]] = {}  # (sequence number, state of the last turn, plan)
         self._listeners: set[asyncio.Queue[list[SessionSummary] | None]] = set()
         self._reader: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()
@@ -506,13 +507,13 @@ class SessionStateFeed:
         return waiting
 
     async def _summarize(self, session: StoredSession, waiting: set[str]) -> SessionSummary:
-        live = self._engine.live.get(session.id)
+        live, plan = self._engine.live.get(session.id), ""
         if session.id in waiting:
             state: SessionState = "waiting"
         elif live is not None and live.in_turn:
             state = "working"
         else:
-            state = await self._last_ending(session)
+            state, plan = await self._last_ending(session)
         return SessionSummary(
             session.id,
             session.title,
@@ -523,24 +524,26 @@ class SessionStateFeed:
             session.seq,
             archived=session.time is not None and session.time.archived is not None,
             owner=session.owner,
+            plan=plan,
         )
 
-    async def _last_ending(self, session: StoredSession) -> SessionState:
-        """Reads the last messages of a session once for each of its changes."""
-        seq, state = self._endings.get(session.id, (-1, "idle"))
+    async def _last_ending(self, session: StoredSession) -> tuple[SessionState, str]:
+        """Returns the state and the id of the open plan. Reads the last messages once for each change of a session."""
+        seq, state, plan = self._endings.get(session.id, (-1, "idle", ""))
         if seq == session.seq:
-            return state
+            return state, plan
         try:
             messages = (await self._engine.store.load(session.id, limit=3)).messages
         except SessionNotFoundError:
-            return "idle"
+            return "idle", ""
+        open_plan = find_open_plan(session.mode, messages)
         if not was_cut_off(messages):
-            state = "waiting" if find_open_plan(session.mode, messages) else "idle"
+            state, plan = ("waiting", open_plan.id) if open_plan else ("idle", "")
         else:
             has_failed = messages[-1].error is not None and messages[-1].error.type != ABORTED
-            state = "failed" if has_failed else "interrupted"
-        self._endings[session.id] = (session.seq, state)
-        return state
+            state, plan = "failed" if has_failed else "interrupted", ""
+        self._endings[session.id] = (session.seq, state, plan)
+        return state, plan
 
 
 def _batch_body(batch: FrameBatch) -> bytes:

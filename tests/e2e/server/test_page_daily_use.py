@@ -3,20 +3,23 @@
 import asyncio
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from typing import Any
 
 import pytest
 
 from outrider import Agent, Engine, Tool
 from outrider.providers.scripted import call
+from outrider.server.auth import BrowserLogins, ListenAddress
+from outrider.server.server import bind_socket
 from outrider.server.state import IdleSessionCloser
 from outrider.sessions.records import StoredSession
+from outrider.sessions.sqlite.store import SqliteStore
 from outrider.testing import Simulator
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import Tokens
-from tests.e2e.server.http_server import served
-from tests.e2e.server.test_page import browsing, launch, pytestmark, say
+from tests.e2e.server.http_server import Client, served
+from tests.e2e.server.test_page import browsing, launch, pytestmark, running, say
 
 __all__ = ["pytestmark"]
 LONG = "\n\n".join(f"Paragraph {number} of a long answer." for number in range(80))
@@ -188,7 +191,7 @@ async def test_a_plan_is_edited_with_several_lines_and_accepted_with_its_key(tmp
         assert await page.locator("#abort").count() == 0  # the turn is over
         await plan.get_by_text("Execute the plan?").wait_for()
         await plan.get_by_role("button", name="Edit it first").click()
-        await plan.get_by_label("The plan").press("Control+End")
+        await plan.get_by_label("Text of the plan").press("Control+End")
         await page.keyboard.press("Enter")
         await page.keyboard.type("3. paint")
         await plan.get_by_role("button", name="Preview").click()
@@ -466,15 +469,55 @@ async def test_a_plan_is_discussed_first_or_refused_with_a_reason(tmp_path):
     async with served(tmp_path, script) as client, browsing(client) as page:
         session_id = await open_session(page, client, mode="plan")
         await say(page, "mend it")
-        plan = page.locator(".question[data-plan]")
+        plan, waiting = page.locator(".question[data-plan]"), page.locator(".session-row .state.waiting")
+        await waiting.wait_for()
         await plan.get_by_role("button", name="Discuss it first").click()
         await plan.wait_for(state="detached")
+        await waiting.wait_for(state="detached")
+        await page.wait_for_function("() => !document.title.startsWith('(')")
         await say(page, "why not paint it?")
         await plan.locator("li", has_text="paint").wait_for()
+        await waiting.wait_for()
         await plan.focus()
-        await page.keyboard.press("n")
+        await page.keyboard.press("3")
         await plan.get_by_label("A word to the model").fill("no looking")
         await page.keyboard.press("Enter")
         await plan.locator("li", has_text="paint").wait_for()
         stored = (await client.ask("GET", f"/api/sessions/{session_id}/messages"))[1]["messages"]
         assert "no looking" in str(stored)
+
+
+@pytest.mark.timeout(300)
+async def test_a_plan_that_is_discussed_first_stays_hidden_after_a_reconnect(tmp_path):
+    listening, address = bind_socket(ListenAddress())
+    logins = BrowserLogins(tmp_path / "logins.json")
+    async with AsyncExitStack() as opened:
+        opened.callback(listening.close)
+        store = await opened.enter_async_context(SqliteStore(tmp_path / "sessions.db"))
+        first = await opened.enter_async_context(AsyncExitStack())
+        engine = await first.enter_async_context(running(store, ["1. look\n2. mend"], listening, address, logins))
+        session_id = await engine.create(mode="plan")
+        page = await opened.enter_async_context(browsing(Client(None, address, engine)))
+        await page.goto(f"{address.url}/#/{session_id}")
+        await say(page, "mend it")
+        plan, waiting = page.locator(".question[data-plan]"), page.locator(".session-row .state.waiting")
+        await waiting.wait_for()
+        await plan.focus()
+        await page.keyboard.press("4")
+        await plan.wait_for(state="detached")
+        await first.aclose()
+        await page.locator("#state.away").wait_for()
+        await opened.enter_async_context(running(store, [], listening, address, logins))
+        async with page.expect_response(lambda response: response.url.endswith(f"{session_id}/plan")) as loaded:
+            await page.locator("#state:not(.away)").wait_for(state="attached")
+        assert (await (await loaded.value).json())["text"] == "1. look\n2. mend"
+        await page.evaluate("() => new Promise((shown) => requestAnimationFrame(() => setTimeout(shown)))")
+        assert (await plan.count(), await waiting.count()) == (0, 0)
+        await page.goto("about:blank")
+        await page.goto(f"{address.url}/#/{session_id}")
+        await plan.locator("li", has_text="mend").wait_for()
+        await waiting.wait_for()
+        await plan.focus()
+        await page.keyboard.press("2")
+        await plan.get_by_label("Text of the plan").wait_for()
+        await page.goto("about:blank")

@@ -61,7 +61,7 @@ async def test_tasks_and_a_plan_are_shown_and_the_plan_is_changed_before_it_is_a
         await page.get_by_role("button", name="Details").click()
         await page.locator("#panel .todos .completed").get_by_text("look").wait_for()
         await page.locator(".question").get_by_role("button", name="Edit it first").click()
-        await page.get_by_role("textbox", name="The plan").fill("1. only one step")
+        await page.get_by_label("Text of the plan").fill("1. only one step")
         await page.locator(".question").get_by_role("button", name="Preview").click()
         await page.locator(".question").get_by_text("only one step").wait_for()
         await page.locator(".question").get_by_role("button", name="Execute it").click()

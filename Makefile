@@ -32,7 +32,8 @@ run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; 
 test: WORKERS = 6
 test-fast: WORKERS = 4
 
-test: $(STAMP) .cache/test-setup  ## run every test, on two cores; installs the programs that tests need
+# With PYTEST=… a part of the suite runs, with the programs that are installed.
+test: $(STAMP) $(if $(filter file,$(origin PYTEST)),.cache/test-setup)  ## run every test, on two cores; installs the programs that tests need
 	@PATH="$$PATH:$(CURDIR)/.cache/tools/bin" $(BIN)/python -m pytest $(PYTEST)
 
 test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (under two minutes)

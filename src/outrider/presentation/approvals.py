@@ -8,6 +8,7 @@ import msgspec
 
 from outrider.permissions import reasons
 from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unified_diff
+from outrider.presentation.formats import escape_control_characters, reveal_text
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.events import ToolApprovalRequestedEvent
@@ -84,7 +85,8 @@ class WidthView(msgspec.Struct, frozen=True):
 
 class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What an approval question shows, computed, for front ends that receive it as JSON. `diff` has the rows of
-    `changes`, and `input` the arguments that they do not show; together these are complete."""
+    `changes`, and `input` the arguments that they do not show; together these are complete. Control characters in
+    them, and in the effects and facts, are escapes."""
 
     title: str
     reason: str
@@ -204,13 +206,13 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             choices=self.choices,
             changes=tuple(self.changes),
             agent=self.agent,
-            input=input_text(self.tool, self.arguments),
-            diff=tuple(diff_rows(self.changes)),
+            input=reveal_text(input_text(self.tool, self.arguments)),
+            diff=tuple(_shown_rows(self.changes)),
             heading=self.heading,
-            facts=self.facts,
+            facts=tuple(map(escape_control_characters, self.facts)),
             files=tuple(file.path for file in self.outcome.files) if self.outcome else (),
             widths=self.widths,
-            effects=self.effects,
+            effects=tuple(CallEffect(escape_control_characters(one.text), one.risky) for one in self.effects),
             kind=self.kind,
             position=self.position,
         )
@@ -226,15 +228,15 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             return {"allow": False, "words": text}
         answer: dict[str, Any] = {"allow": True, "scope": choice.scope, "choice": choice.choice}
         if choice.picks_files:
-            answer["keep"] = tuple(files) if files is not None else self._matching_files(text)
+            answer["keep"] = tuple(files) if files is not None else self.match_files(text.replace(",", " ").split())
         if width and choice.scope != "once":
             answer["width"] = width
         return answer
 
-    def _matching_files(self, patterns: str) -> tuple[str, ...]:
+    def match_files(self, patterns: Sequence[str]) -> tuple[str, ...]:
+        """Returns the changed files that have one of these names, or match one of them as a pattern."""
         paths = [file.path for file in self.outcome.files] if self.outcome else []
-        wanted = patterns.replace(",", " ").split()
-        return tuple(path for path in paths if any(path == name or fnmatchcase(path, name) for name in wanted))
+        return tuple(path for path in paths if any(path == name or fnmatchcase(path, name) for name in patterns))
 
 
 def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
@@ -297,44 +299,140 @@ def _rerun_choices(outcome: CommandOutcome, verb: str) -> Iterator[ApprovalChoic
 
 
 def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
-    return ApprovalView(
-        id=approval.id,
-        session_id=approval.session_id,
-        call_id=approval.call_id,
+    return _create_view(
+        approval,
+        agent,
+        approval_id=approval.id,
         tool=approval.tool,
         arguments=approval.input,
-        reason=approval.description,
-        rules=approval.offers,
         can_last=approval.can_persist,
-        agent=agent,
-        outcome=approval.outcome,
-        offered=approval.widths,
-        effects=approval.effects,
-        preview=approval.preview,
-        position=approval.position,
-        flow=approval.flow,
     )
 
 
 def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "") -> ApprovalView:
     """The same question from the event that announces it, for front ends that do not read the stored approval."""
-    return ApprovalView(
-        id=event.approval_id,
-        session_id=event.session_id,
-        call_id=event.call_id,
+    return _create_view(
+        event,
+        agent,
+        approval_id=event.approval_id,
         tool=event.tool_name,
         arguments=event.tool_input,
-        reason=event.description,
-        rules=event.offers,
         can_last=event.can_last,
-        agent=agent,
-        outcome=event.outcome,
-        offered=event.widths,
-        effects=event.effects,
-        preview=event.preview,
-        position=event.position,
-        flow=event.flow,
     )
+
+
+def _create_view(
+    asked: Approval | ToolApprovalRequestedEvent,
+    agent: str,
+    *,
+    approval_id: str,
+    tool: str,
+    arguments: dict[str, Any],
+    can_last: bool,
+) -> ApprovalView:
+    """The keyword parameters are the fields that have another name in the event."""
+    return ApprovalView(
+        id=approval_id,
+        session_id=asked.session_id,
+        call_id=asked.call_id,
+        tool=tool,
+        arguments=arguments,
+        reason=asked.description,
+        rules=asked.offers,
+        can_last=can_last,
+        agent=agent,
+        outcome=asked.outcome,
+        offered=asked.widths,
+        effects=asked.effects,
+        preview=asked.preview,
+        position=asked.position,
+        flow=asked.flow,
+    )
+
+
+class QuestionSection(msgspec.Struct, frozen=True):
+    """One section of an approval question as lines of text, in which control characters are escapes. `facts` are what
+    the call does, sends and needs, and what an outcome consists of, one per line."""
+
+    kind: Literal["question", "facts", "input", "diff"]
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def question_sections(view: ApprovalView, *, hunks: bool = True) -> list[QuestionSection]:
+    """Returns the complete question: what is asked and why, the facts, the complete input, and the diff. Without
+    `hunks` the diff only names the files, for a protocol that shows their contents itself."""
+    effects = [f"! {effect.text}" if effect.risky else effect.text for effect in view.effects]
+    rows = [row.text for row in _shown_rows(view.changes) if hunks or row.kind == "file"]
+    sections = (
+        QuestionSection("question", tuple(reveal_text(text) for text in (view.heading, view.reason) if text)),
+        QuestionSection("facts", tuple(escape_control_characters(fact) for fact in (*effects, *view.facts))),
+        QuestionSection("input", _revealed_lines(input_text(view.tool, view.arguments))),
+        QuestionSection("diff", tuple(rows)),
+    )
+    return [section for section in sections if section.lines]
+
+
+def question_text(view: ApprovalView, *, shows_input: bool = True) -> str:
+    """Returns the complete question as plain text; without `shows_input` for a protocol that sends the input
+    separately. The input and the diff are indented, so that no line of them looks like a line of the question."""
+    return "\n\n".join(
+        "\n".join(f"{_MARGINS[section.kind]}{line}" for line in section.lines)
+        for section in question_sections(view)
+        if shows_input or section.kind != "input"
+    )
+
+
+def lasting_lines(view: ApprovalView) -> tuple[str, ...]:
+    """Returns what each width of a lasting answer covers, complete, for front ends whose options are short."""
+    covered = [f"{width.label}: {width.rule_text}" for width in view.widths]
+    if not covered and view.can_last and view.rule_text:
+        covered = [view.rule_text]
+    return tuple(map(escape_control_characters, covered))
+
+
+_MARGINS = {"question": "", "facts": "- ", "input": "    ", "diff": "    "}
+
+
+def _shown_rows(changes: Sequence[FileDiff]) -> Iterator[DiffRow]:
+    for row in diff_rows(changes):
+        yield DiffRow(row.kind, escape_control_characters(row.text) if row.kind == "file" else reveal_text(row.text))
+
+
+def _revealed_lines(text: str) -> tuple[str, ...]:
+    return tuple(reveal_text(text).split("\n")) if text else ()
+
+
+def approval_fields(view: ApprovalView) -> dict[str, Any]:
+    """Returns the question as JSON fields, for the protocols of others: the exact call, what its answer is about, and
+    the answers that front ends of Outrider offer."""
+    outcome_diff = "".join(file.diff for file in view.outcome.files) if view.outcome else ""
+    return {
+        "approval_id": view.id,
+        "tool": view.tool,
+        "input": view.arguments,
+        "title": view.title,
+        "heading": view.heading,
+        "reason": view.reason,
+        "effects": [{"text": effect.text, "risky": effect.risky} for effect in view.effects],
+        "facts": list(view.facts),
+        "diff": outcome_diff or view.preview or None,
+        "files": [file.path for file in view.outcome.files] if view.outcome else [],
+        "choices": [
+            {
+                "id": choice.id,
+                "kind": choice.kind,
+                "label": choice.label,
+                "needs_reason": choice.needs_reason,
+                "picks_files": choice.picks_files,
+            }
+            for choice in view.choices
+        ],
+        "widths": [{"id": width.id, "label": width.label, "rules": width.rule_text} for width in view.widths],
+    }
 
 
 def choice_by_id(choices: Sequence[ApprovalChoice], choice_id: str) -> ApprovalChoice | None:

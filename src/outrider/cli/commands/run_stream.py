@@ -15,7 +15,7 @@ from outrider.cli.commands.run_output import (
     encode_json_line,
     encode_usage,
 )
-from outrider.presentation.approvals import requested_approval_view
+from outrider.presentation.approvals import approval_fields, requested_approval_view
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.codec import AnyPart
@@ -211,7 +211,7 @@ class StreamEventEncoder:
             case ErrorEvent():
                 return [("error", {"error_type": event.error_type, "message": event.message})]
             case ToolApprovalRequestedEvent():
-                return [("approval_request", approval_fields(event))]
+                return [("approval_request", approval_line(event))]
             case ToolApprovalResultEvent():
                 answer = {"approved": event.approved, "scope": event.scope, "answered_by": event.answered_by}
                 return [("approval_result", {"approval_id": event.approval_id, "tool": event.tool_name, **answer})]
@@ -303,31 +303,15 @@ def stable_stop_reason(reason: str | None) -> str:
     return "error" if reason and reason not in _FINISHES else reason or "other"
 
 
-def approval_fields(event: ToolApprovalRequestedEvent) -> OutputLine:
+def approval_line(event: ToolApprovalRequestedEvent) -> OutputLine:
     """Returns an approval request as JSON: what would run, why it needs an answer, and the possible answers."""
     view = requested_approval_view(event)
-    outcome_diff = "".join(file.diff for file in view.outcome.files) if view.outcome else ""
+    fields = approval_fields(view)
+    names = ("approval_id", "tool", "input", "heading", "reason", "diff", "files", "choices", "widths")
     return {
-        "approval_id": view.id,
+        **{name: fields[name] for name in names},
         "call_id": view.call_id,
-        "tool": view.tool,
-        "input": view.arguments,
-        "heading": view.heading,
-        "reason": view.reason,
         "facts": [*(effect.text for effect in view.effects), *view.facts],
-        "diff": outcome_diff or view.preview or None,
-        "files": [file.path for file in view.outcome.files] if view.outcome else [],
-        "choices": [
-            {
-                "id": choice.id,
-                "kind": choice.kind,
-                "label": choice.label,
-                "needs_reason": choice.needs_reason,
-                "picks_files": choice.picks_files,
-            }
-            for choice in view.choices
-        ],
-        "widths": [{"id": width.id, "label": width.label, "rules": width.rule_text} for width in view.widths],
         "server": event.server or None,
     }
 

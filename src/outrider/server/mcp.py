@@ -40,8 +40,15 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.approvals import ApprovalChoice, ApprovalView, WidthView, requested_approval_view
-from outrider.presentation.formats import clean_line, format_iso_time, replace_surrogates
+from outrider.presentation.approvals import (
+    ApprovalChoice,
+    ApprovalView,
+    WidthView,
+    lasting_lines,
+    question_text,
+    requested_approval_view,
+)
+from outrider.presentation.formats import escape_control_characters, format_iso_time, replace_surrogates
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -160,16 +167,33 @@ AskClient = Callable[[str, type[ApprovalForm]], Awaitable[ApprovalForm | None]]
 """Asks the user of the calling agent; None if no answer was given."""
 
 
-def create_approval_form(view: ApprovalView) -> type[ApprovalForm]:
-    """Returns a form with the choices of an approval. A denial has a field for its reason, so that it is one choice."""
-    choices, widths = _form_choices(view), _form_widths(view)
+def form_text(view: ApprovalView) -> str:
+    """Returns the complete question with what a lasting answer covers."""
+    lasting = "".join(f"\n- {line}" for line in lasting_lines(view))
+    return question_text(view) + (f"\n\nan answer that lasts covers:{lasting}" if lasting else "")
+
+
+def _too_long_text(view: ApprovalView, text: str) -> str:
+    """Returns the text of a form that can only deny: its user would approve what the form does not show."""
+    shown = text[:MAX_SHORTENED_CHARS]
+    return (
+        f"This question has {len(text):,} characters, too many for this form, which therefore offers no yes. To read "
+        f"and answer all of it, open session {view.session_id} on the web page of the server; `outrider serve` on this "
+        f"machine starts one. This form then closes. It begins:\n\n{shown}\n\n… {len(text) - len(shown):,} more "
+        "characters are not shown here."
+    )
+
+
+def create_approval_form(view: ApprovalView, *, allows: bool = True) -> type[ApprovalForm]:
+    """Returns a form with the choices of an approval; without `allows` it can only deny. A denial has a field for its
+    reason, so that it is one choice."""
+    choices, widths = _form_choices(view, allows=allows), _form_widths(view) if allows else {}
     denial = next(label for label, choice in choices.items() if choice.kind == "deny")
     fields: dict[str, Any] = {"answer": (Literal[tuple(choices)], denial)}
     if any(choice.picks_files for choice in choices.values()):
         fields["files"] = (str, Field(default="", description="names or patterns of files to keep", max_length=2_000))
     if len(widths) > 1:
-        described = "; ".join(f"{label}: {width.rule_text}" for label, width in widths.items())
-        about = clean_line(f"what an answer that lasts covers: {described}", MAX_APPROVAL_CHARS)
+        about = "what an answer that lasts covers; the question names the rules"
         fields["width"] = (Literal[tuple(widths)], Field(default=next(iter(widths)), description=about))
     return create_model("ApprovalForm", __base__=ApprovalForm, **fields)
 
@@ -184,12 +208,17 @@ def read_answer(view: ApprovalView, form: ApprovalForm | None) -> dict[str, Any]
     return view.answer(choice.id, text, width=width.id if width is not None else "")
 
 
-def _form_choices(view: ApprovalView) -> dict[str, ApprovalChoice]:
-    return {clean_line(choice.label, 200): choice for choice in view.choices if not choice.needs_reason}
+def _form_choices(view: ApprovalView, *, allows: bool = True) -> dict[str, ApprovalChoice]:
+    return {
+        escape_control_characters(choice.label): choice
+        for choice in view.choices
+        if not choice.needs_reason and (allows or choice.kind == "deny")
+    }
 
 
 def _form_widths(view: ApprovalView) -> dict[str, WidthView]:
-    return {clean_line(width.label, 200): width for width in view.widths}
+    """Labels are not cut: those of long paths would become the same."""
+    return {escape_control_characters(width.label): width for width in view.widths}
 
 
 class McpRunner:
@@ -291,9 +320,9 @@ class _ApprovalForms:
 
     async def _answer(self, event: ToolApprovalRequestedEvent) -> None:
         view = requested_approval_view(event)
-        stored = [f"an answer that lasts: {view.rule_text}"] if view.can_last and view.rule_text else []
-        text = "\n".join([view.heading, view.title, view.reason, *view.facts, *stored])
-        form = await self._ask(replace_surrogates(text)[:MAX_APPROVAL_CHARS], create_approval_form(view))
+        text = form_text(view)
+        fits = len(text) <= MAX_APPROVAL_CHARS
+        form = await self._ask(text if fits else _too_long_text(view, text), create_approval_form(view, allows=fits))
         self._open.pop(event.approval_id, None)  # its own answer must not cancel this task
         with suppress(OutriderError):  # another front end was faster
             await self._engine.answer(event.approval_id, by=MCP_SENDER, **read_answer(view, form))
@@ -453,7 +482,8 @@ INSTRUCTIONS = """\
 Outrider is a coding agent that works in one folder of this machine. `run_agent` gives it work and waits for the end; \
 it reads, searches, and changes what its user's rules allow. `search_sessions` and `read_session` search and show \
 earlier sessions of this folder."""
-MAX_APPROVAL_CHARS = 4_000
+MAX_APPROVAL_CHARS = 20_000  # of a question that a form can approve; the protocol has no limit
+MAX_SHORTENED_CHARS = 2_000  # of a longer question, in the form that can only deny it
 MAX_LISTED = 50
 MAX_HITS = 100
 MAX_SEARCHED = 1_000  # hits that are read to find those of the folder

@@ -18,6 +18,7 @@ from outrider.server.mcp import (
     McpTools,
     RunReport,
     create_approval_form,
+    form_text,
     read_answer,
 )
 from outrider.types.events import ToolApprovalRequestedEvent
@@ -104,3 +105,24 @@ def test_a_form_about_changed_files_keeps_those_that_are_named():
     form = create_approval_form(view)
     answer = read_answer(view, form.model_validate({"answer": "keep some files…", "files": "a*"}))
     assert answer == {"allow": True, "scope": "once", "choice": "keep", "keep": ("a.py",)}
+
+
+def test_a_form_that_cannot_show_all_can_only_deny():
+    view = requested(can_last=True, offers=("shell(ls)",), widths=(RuleWidth(id="exact", label="exactly this"),))
+    form = create_approval_form(view, allows=False)
+    properties = form.model_json_schema()["properties"]
+    assert (properties["answer"]["const"], set(properties)) == ("no", {"answer", "reason"})
+    with pytest.raises(ValueError, match="answer"):
+        form.model_validate({"answer": "yes, once"})
+    assert read_answer(view, form.model_validate({"reason": "long"})) == {"allow": False, "words": "long"}
+
+
+def test_widths_of_long_paths_stay_different_choices():
+    folder = "deep/" * 100
+    widths = tuple(RuleWidth(id=name, label=f"all edits under {folder}{name}") for name in ("a/b", "a"))
+    view = requested(can_last=True, offers=("x",), widths=widths)
+    form = create_approval_form(view)
+    narrow = form.model_json_schema()["properties"]["width"]["default"]
+    answer = read_answer(view, form.model_validate({"answer": "this folder", "width": narrow}))
+    assert answer["width"] == "a/b"
+    assert all(width.label in form_text(view) for width in widths)

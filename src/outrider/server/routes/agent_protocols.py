@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from outrider.engine.archive import Approval, SessionFilter
 from outrider.engine.frontend import read_conversation, was_cut_off
 from outrider.errors import OutriderError, SessionNotFoundError
-from outrider.presentation.approvals import approval_view
+from outrider.presentation.approvals import approval_fields, approval_view, question_text
 from outrider.presentation.turn_updates import CallEnded, CallStarted
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest, SseResponse
 from outrider.server.routes.openai import (
@@ -71,7 +71,7 @@ class AguiRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AguiInterrupt(msgspec.Struct, frozen=True, rename="camel"):
-    """An approval; `metadata` has the tool, its input, and the title and reason of the question."""
+    """An approval; `message` is the complete question as text, `metadata` the same as fields."""
 
     id: str
     message: str
@@ -179,19 +179,8 @@ class AguiRunBuilder:
 
 
 def _interrupt(approval: Approval) -> AguiInterrupt:
-    facts = _approval_facts(approval)
-    return AguiInterrupt(approval.id, f"{facts['title']}: {facts['reason']}", approval.call_id, facts)
-
-
-def _approval_facts(approval: Approval) -> Fields:
-    view = approval_view(approval).details
-    return {
-        "approval_id": approval.id,
-        "tool": approval.tool,
-        "input": approval.input,
-        "title": view.title,
-        "reason": view.reason,
-    }
+    view = approval_view(approval)
+    return AguiInterrupt(approval.id, question_text(view), approval.call_id, approval_fields(view))
 
 
 async def run_agui_agent(request: RouteRequest[NoPayload, AguiRun]) -> SseResponse:
@@ -429,9 +418,9 @@ def _artifact(part_id: str, text: str) -> Fields:
 
 
 def _question_parts(approval: Approval) -> Iterator[Fields]:
-    facts = _approval_facts(approval)
-    yield {"text": f"{facts['title']}: {facts['reason']}"}
-    yield {"data": facts}
+    view = approval_view(approval)
+    yield {"text": question_text(view)}
+    yield {"data": approval_fields(view)}
 
 
 async def call_a2a(request: RouteRequest[NoPayload, RpcRequest]) -> RpcReply | SseResponse:

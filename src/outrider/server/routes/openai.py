@@ -15,7 +15,7 @@ from outrider.engine.archive import Approval
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import read_conversation
 from outrider.errors import OutriderError, SessionNotFoundError
-from outrider.presentation.approvals import approval_view
+from outrider.presentation.approvals import approval_fields, approval_view
 from outrider.presentation.turn_updates import CallEnded, CallStarted
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest, SseResponse
 from outrider.server.event_stream import find_root_session
@@ -246,10 +246,8 @@ def _approval_call(index: int, approval: Approval) -> ChatToolCall:
 
 
 def approval_arguments(approval: Approval) -> str:
-    """Returns the tool and its input, and the question in words, as JSON."""
-    view = approval_view(approval).details
-    facts = {"tool": approval.tool, "input": approval.input, "title": view.title, "reason": view.reason}
-    return _encode(facts).decode()
+    """Returns the complete question as JSON: the tool and its input, what the answer is about, and the choices."""
+    return _encode(approval_fields(approval_view(approval))).decode()
 
 
 def raise_turn_error(end: TurnFinished) -> None:
@@ -421,7 +419,8 @@ class OutputCall(msgspec.Struct, frozen=True, tag="mcp_call"):
 
 
 class OutputApproval(msgspec.Struct, frozen=True, tag="mcp_approval_request"):
-    """A call that waits for an answer; `title` and `reason` say what it does and why it needs one."""
+    """A call that waits for an answer; `title` and `reason` say what it does and why it needs one. `heading` and the
+    fields after it say what the answer is about: also for a command that has run, whose changes are the question."""
 
     id: str
     name: str
@@ -429,6 +428,18 @@ class OutputApproval(msgspec.Struct, frozen=True, tag="mcp_approval_request"):
     title: str
     reason: str
     server_label: str = SERVER_LABEL
+    heading: str = ""
+    effects: Sequence[Fields] = ()
+    facts: Sequence[str] = ()
+    diff: str | None = None
+    files: Sequence[str] = ()
+    choices: Sequence[Fields] = ()
+    widths: Sequence[Fields] = ()
+
+
+_QUESTION_FIELDS = tuple(
+    name for name in OutputApproval.__struct_fields__ if name not in ("id", "name", "arguments", "server_label")
+)
 
 
 OutputItem = OutputMessage | OutputCall | OutputApproval
@@ -586,8 +597,13 @@ class ResponseBuilder:
 
 
 def _approval_item(approval: Approval) -> OutputApproval:
-    view = approval_view(approval).details
-    return OutputApproval(approval.id, approval.tool, _encode(approval.input).decode(), view.title, view.reason)
+    fields = approval_fields(approval_view(approval))
+    return OutputApproval(
+        id=fields["approval_id"],
+        name=fields["tool"],
+        arguments=_encode(fields["input"]).decode(),
+        **{name: fields[name] for name in _QUESTION_FIELDS},
+    )
 
 
 def _response_end(item: TurnFinished) -> Fields:

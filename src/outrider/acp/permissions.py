@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -17,17 +16,18 @@ from acp.schema import (
     ElicitationSchema,
     ElicitationStringPropertySchema,
     EnumOption,
+    FileEditToolCallContent,
     PermissionOption,
     PermissionOptionKind,
     TitledMultiSelectItems,
     ToolCallUpdate,
 )
 
-from outrider.acp.tool_calls import ToolCallView, replace_surrogates, to_single_line
+from outrider.acp.tool_calls import ToolCallView, fence_text, replace_surrogates, to_single_line
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import UserQuestion
 from outrider.errors import OutriderError
-from outrider.presentation.approvals import ApprovalChoice, ApprovalView
+from outrider.presentation.approvals import ApprovalChoice, ApprovalView, lasting_lines, question_sections
 from outrider.types.ids import new_id
 
 _log = logging.getLogger("outrider.acp")
@@ -140,7 +140,7 @@ class PermissionRequests:
         """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
         try:
             chosen = await self.request_choice(
-                view.call.to_permission_update(replace_surrogates(question_text(view.question))),
+                view.call.to_permission_update(question_markdown(view)),
                 _approval_options(view),
             )
         except OutriderError as error:
@@ -199,15 +199,21 @@ def _form_answers(question: UserQuestion, content: Mapping[str, Any]) -> tuple[s
     return (*answers, text) if isinstance(text, str) and text.strip() else tuple(answers)
 
 
-def question_text(question: ApprovalView) -> str:
-    """The reason and what the call would send; for the outcome of a command also what it changed, with its diffs."""
-    effects = [effect.text for effect in question.effects] if question.outcome is None else []
-    facts = "\n".join(f"- {fact}" for fact in (*effects, *question.facts))
-    if question.outcome is None:
-        return f"{question.reason}\n\n{facts}" if facts else question.reason
-    diffs = "".join(file.diff for file in question.outcome.files)
-    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", diffs)), 0)  # longer than any in the files
-    return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n{fence}diff\n{diffs}{fence}" if diffs else "")
+def question_markdown(view: PermissionView) -> str:
+    """The complete question. Clients render it as Markdown, so the facts, the input and the diff are code blocks. The
+    content of an edit shows the contents of the files itself."""
+    shown = any(isinstance(block, FileEditToolCallContent) for block in view.call.content)
+    sections = question_sections(view.question, hunks=view.question.outcome is not None or not shown)
+    texts = [
+        section.text if section.kind == "question" else fence_text(section.text, _LANGUAGES.get(section.kind, ""))
+        for section in sections
+    ]
+    if lasting := lasting_lines(view.question):  # the names of options are cut
+        texts.append("An answer that lasts covers:\n" + fence_text("\n".join(lasting)))
+    return "\n\n".join(texts)
+
+
+_LANGUAGES = {"diff": "diff"}
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:

@@ -60,12 +60,12 @@ def to_single_line(text: str) -> str:
     return shorten(replace_surrogates(text), MAX_LINE_LENGTH)
 
 
-def fence_text(text: str) -> str:
+def fence_text(text: str, language: str = "") -> str:
     """Wraps plain text in a Markdown code fence that is longer than any fence in it, because clients render all text as
     Markdown."""
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{replace_surrogates(text)}\n{fence}"
+    return f"{fence}{language}\n{replace_surrogates(text)}\n{fence}"
 
 
 ToolCallContent = ContentToolCallContent | FileEditToolCallContent
@@ -102,11 +102,17 @@ class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
     def to_progress(self) -> ToolCallProgress:
         return ToolCallProgress(session_update="tool_call_update", tool_call_id=self.id, **self._common_fields())
 
-    def to_permission_update(self, why: str = "") -> ToolCallUpdate:
-        """Returns the call for a permission request, with the reason as the first content block."""
+    def to_permission_update(self, question: str = "") -> ToolCallUpdate:
+        """Returns the call for a permission request, with the question as the first content block. The text of a call
+        that has not started is its input, which the question contains."""
         fields = self._common_fields()
-        if why.strip():
-            fields["content"] = [_text_block(why), *self.content]
+        if question.strip():
+            shown = [
+                block
+                for block in self.content
+                if self.status != "pending" or isinstance(block, FileEditToolCallContent)
+            ]
+            fields["content"] = [_text_block(question), *shown]
         return ToolCallUpdate(tool_call_id=self.id, **fields)
 
     def _common_fields(self) -> dict[str, Any]:

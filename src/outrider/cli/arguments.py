@@ -344,6 +344,21 @@ def _add_answer_options(parser: ArgumentParser, name: str) -> None:
         parser.add_argument(
             "--outside", action="store_true", help="let a blocked command run again outside the sandbox"
         )
+        parser.add_argument(
+            "--choice",
+            metavar="ID",
+            default="",
+            help="give this answer, as `jobs show` lists it, for example keep, hosts or session (instead of --for)",
+        )
+        parser.add_argument(
+            "--keep",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help="keep only this file of those that a command changed: a path or a pattern (repeatable)",
+        )
+    else:
+        parser.add_argument("--reason", metavar="TEXT", default="", help="why not; the model reads it")
 
 
 def _add_run_filters(parser: ArgumentParser) -> None:

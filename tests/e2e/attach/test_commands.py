@@ -82,6 +82,38 @@ async def test_runs_of_a_server_are_submitted_listed_shown_and_canceled(serving:
         assert (await ended(await serving.start("worker", "--stop"))).code == 0
 
 
+@pytest.mark.slow
+async def test_the_question_of_a_run_of_a_server_is_answered_with_a_choice_of_files_or_a_reason(serving: Serving):
+    pytest.importorskip("dbos", reason="the extra `background` is not installed")
+    serving.script([call("shell", command="touch a.txt b.txt")], [call("shell", command="touch c.txt")], "Ended.")
+    await serving.begin()
+    try:
+        submitted = await command(serving, "jobs", "submit", "--json", "--no-worktree", "--mode", "agent", "do it")
+        run = json.loads(submitted.out)["id"]
+        assert "- created: b.txt" in await _until_shown(serving, run, "touch a.txt b.txt")
+        refused = await command(serving, "jobs", "approve", run, "--choice", "hosts")
+        assert (refused.code, "its choices are keep, keep-some" in refused.err) == (2, True), refused.err
+        done = await command(serving, "jobs", "approve", run, "--keep", "a.txt")
+        assert done.code == 0, done.err
+        await _until_shown(serving, run, "touch c.txt")
+        denied = await command(serving, "jobs", "deny", run, "--reason", "Enough of them.")
+        assert denied.code == 0, denied.err
+        await _until_shown(serving, run, "Ended.")
+        assert "Enough of them." in (await command(serving, "sessions", "show", run, "--json")).out
+    finally:
+        assert (await ended(await serving.start("worker", "--stop"))).code == 0
+    made = {path.name for path in serving.workspace.iterdir()}
+    assert ("a.txt" in made, "b.txt" in made, "c.txt" in made) == (True, False, False)
+
+
+async def _until_shown(serving: Serving, run: str, text: str) -> str:
+    """What `jobs show` prints once it contains the text."""
+    async with asyncio.timeout(60):
+        while text not in (shown := (await command(serving, "jobs", "show", run)).out):
+            await asyncio.sleep(0.3)
+    return shown
+
+
 async def _use_runs(serving: Serving) -> None:
     submitted = await command(serving, "jobs", "submit", "--json", "--no-worktree", "do it")
     run = json.loads(submitted.out)

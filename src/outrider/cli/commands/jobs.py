@@ -28,7 +28,7 @@ from outrider.cli.parser import parse_duration
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.formats import format_bytes, format_count, format_time, reveal_text
+from outrider.presentation.formats import escape_control_characters, format_bytes, format_count, format_time
 from outrider.types.ids import new_id, now_ms
 
 if TYPE_CHECKING:
@@ -341,11 +341,8 @@ def deny_calls(arguments: Namespace) -> int:
 
 def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
     """Answer open approvals of a run, and start a worker, since a waiting run has none."""
-    lasting = {"scope": arguments.scope, "width": arguments.width} if allow else {}
-    if allow and arguments.width and arguments.scope == "once":
-        raise OutriderError("--width describes a lasting answer; add --for session, project or always")
-    if allow and arguments.outside:
-        lasting["choice"] = "outside"
+    if allow:
+        _check_answer_options(arguments)
 
     async def answer_open_approvals(jobs: "JobClient") -> "Run":
         run = await find_run(jobs, arguments.run)
@@ -356,8 +353,9 @@ def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
         if unknown := [number for number in numbers if not 1 <= number <= len(approvals)]:
             raise OutriderError(f"run {short_id(run.id)} has no call {unknown[0]}; it waits for {len(approvals)}")
         chosen = [approvals[number - 1] for number in numbers]
-        for approval in chosen:
-            await jobs.answer_approval(approval.id, allow=allow, by="the command line", **lasting)
+        answers = [_create_answer(arguments, approval, allow=allow) for approval in chosen]
+        for approval, answer in zip(chosen, answers, strict=True):
+            await _store_answer(arguments, jobs, run, approval, answer)
             Console().print_stderr(
                 f"{'approved' if allow else 'denied'}: {approval.tool} {msgspec.json.encode(approval.input).decode()}"
             )
@@ -369,6 +367,52 @@ def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
         return print_runs(arguments, [run])
     Console().print_stderr(f"The run resumes. Follow it: outrider jobs follow {short_id(run.id)}")
     return exit_codes.SUCCESS
+
+
+def _check_answer_options(arguments: Namespace) -> None:
+    if (arguments.choice or arguments.keep) and (arguments.outside or arguments.scope != "once"):
+        raise ConfigurationError("--choice and --keep name the whole answer; omit --for and --outside")
+    if arguments.width and arguments.scope == "once" and not arguments.choice:
+        raise OutriderError("--width describes a lasting answer; add --for session, project or always")
+
+
+def _create_answer(arguments: Namespace, approval: "Approval", *, allow: bool) -> dict[str, Any]:
+    """Returns the answer as keyword arguments. Raises ConfigurationError for a choice or for files that the question
+    does not have."""
+    if not allow:
+        return {"allow": False, "words": arguments.reason}
+    if not (arguments.choice or arguments.keep):
+        outside = {"choice": "outside"} if arguments.outside else {}
+        return {"allow": True, "scope": arguments.scope, "width": arguments.width, **outside}
+    from outrider.presentation.approvals import KEEP_SOME, approval_view, choice_by_id
+
+    view, wanted = approval_view(approval), arguments.choice or KEEP_SOME.id
+    choice = choice_by_id(view.choices, wanted)
+    if choice is None or choice.kind == "deny":
+        offered = ", ".join(known.id for known in view.choices if known.kind == "allow")
+        raise ConfigurationError(f"{view.title!r} cannot be approved by {wanted!r}; its choices are {offered}")
+    if choice.picks_files != bool(arguments.keep):
+        raise ConfigurationError(f"the choice {KEEP_SOME.id} needs --keep NAME, and no other choice has files")
+    if arguments.width and choice.scope == "once":
+        raise ConfigurationError(f"--width describes a lasting answer, and {choice.id} is none")
+    if unmatched := next((name for name in arguments.keep if not view.match_files([name])), ""):
+        files = ", ".join(view.match_files(["*"]))
+        raise ConfigurationError(f"--keep {unmatched}: no such file was changed; the command changed {files}")
+    return view.answer(choice.id, files=view.match_files(arguments.keep), width=arguments.width)
+
+
+async def _store_answer(
+    arguments: Namespace, jobs: "JobClient", run: "Run", approval: "Approval", answer: dict[str, Any]
+) -> None:
+    if arguments.attach or "keep" not in answer:
+        await jobs.answer_approval(approval.id, by=_SENDER, **answer)
+        return
+    # `JobClient.answer_approval` takes no files.
+    await jobs.store.answer(approval.id, "allowed", by=_SENDER, keep=answer["keep"])
+    await jobs.resume_if_answered(run.id)
+
+
+_SENDER = "the command line"
 
 
 def show_run(arguments: Namespace) -> int:
@@ -463,34 +507,38 @@ def _start_lines(run: "Run") -> list[str]:
 
 
 def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:
-    """List the open approvals with their complete input, since the user decides on exactly this."""
+    """List the open approvals with their complete questions, since the user decides on exactly this."""
     if not approvals:
         return []
     name = short_id(run.id)
-    lasting = "  (--for session, project or always, with --width)" if any(known.widths for known in approvals) else ""
     return [
         "",
         "Waiting for approval:",
         *(line for number, approval in enumerate(approvals, 1) for line in _question_lines(number, approval)),
-        f"Answer: outrider jobs approve {name}, or: outrider jobs deny {name}{lasting}",
+        f"Answer: outrider jobs approve {name}, or: outrider jobs deny {name} --reason TEXT",
     ]
 
 
 def _question_lines(number: int, approval: "Approval") -> list[str]:
-    """Returns the call, why it is asked about, what it would change or has changed, and what a lasting answer
-    covers."""
-    from outrider.presentation.approvals import approval_view  # lazy: most runs wait for nothing
+    """Returns the complete question, the choices of a yes, and what a lasting answer covers."""
+    from outrider.presentation.approvals import approval_view, question_text  # lazy: most runs wait for nothing
 
     view = approval_view(approval)
+    choices = [
+        f"--choice {choice.id}" + (" --keep NAME" if choice.picks_files else "") + f": {choice.label}"
+        for choice in view.choices
+        if choice.kind == "allow"
+    ]
     widths = [
-        f"       --width {width.id}: {width.label}: {width.rule_text}"
-        + (f" ({width.history})" if width.history else "")
+        f"--width {width.id}: {width.label}: {width.rule_text}" + (f" ({width.history})" if width.history else "")
         for width in view.widths
     ]
     return [
-        f"  {number}. {approval.tool} {reveal_text(msgspec.json.encode(approval.input).decode())}",
-        *(f"       {reveal_text(text)}" for text in (approval.description, *view.facts) if text),
-        *widths,
+        f"  {number}. {view.title}",
+        *(f"       {line}".rstrip() for line in question_text(view).split("\n")),
+        "",
+        *(f"       {escape_control_characters(line)}" for line in (*choices, *widths)),
+        "",
     ]
 
 

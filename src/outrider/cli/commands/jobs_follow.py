@@ -24,7 +24,7 @@ from outrider.cli.commands.jobs_common import (
 from outrider.cli.output import NOTICE_STYLES, Console
 from outrider.cli.setup import user_folders
 from outrider.engine.archive import short_id
-from outrider.presentation.formats import reveal_text, sanitize_for_terminal, shorten
+from outrider.presentation.formats import sanitize_for_terminal, shorten
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -176,9 +176,9 @@ class JobTextPrinter:
                 self._print_part(part, draft=draft)
             case ApprovalChange(approval=approval):
                 if approval.answer == "open":
-                    # The complete input: the user decides on exactly this call.
-                    arguments = reveal_text(msgspec.json.encode(approval.input).decode())
-                    self._output.print_line(f"? {approval.tool} {arguments}", "yellow")
+                    from outrider.presentation.approvals import approval_view, question_text  # lazy: few runs ask
+
+                    self._output.print_line(f"? {question_text(approval_view(approval))}", "yellow")
             case DamagedChange(row=row):
                 notice = damage_notice(row.kind, row.error)
                 self._output.print_line(notice.text, NOTICE_STYLES[notice.level])

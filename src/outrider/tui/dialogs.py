@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from outrider.presentation.formats import clean_line, clean_text, escape_line, format_count, reveal_text
+from outrider.presentation.tool_calls import input_text
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, truncate_line, wrap_text
 from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
@@ -387,10 +388,13 @@ class ApprovalPanel(DialogPanel):
         return f"{position}{chosen.label}: {chosen.rule_text}{history}"
 
 
+MAX_SHOWN_CHARS = 20_000  # of one reason, effect or fact: all that any of them has, because the user approves it
+
+
 def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> list[Text]:
     if not content:
         return []
-    text = text_line(escape_line(content, 2500), palette.style("quiet"))
+    text = text_line(escape_line(content, MAX_SHOWN_CHARS), palette.style("quiet"))
     return indent_lines(
         wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
     )
@@ -415,17 +419,20 @@ def request_lines(request: "ApprovalView", width: int, palette: Palette) -> list
 
 
 def _call_lines(request: "ApprovalView", arguments: dict[str, Any], width: int, palette: Palette) -> list[Text]:
-    """Returns what runs or is written: the true diff with its context if it is known, else the arguments."""
+    """Returns what runs or is written: the true diff with its context if it is known, and the arguments that no diff
+    shows."""
     if not request.preview or not request.changes:
         return effect_lines(request.tool, arguments, width, palette)
-    return diff_lines(request.changes, width, palette)
+    rest = reveal_text(input_text(request.tool, arguments))
+    lines = [row for line in rest.split("\n") for row in wrap_text(text_line(line, palette.style("text")), width)]
+    return [*(lines if rest else ()), *diff_lines(request.changes, width, palette)]
 
 
 def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Returns what the commands do, above the command text: a long text may hide the one that matters."""
     lines: list[Text] = []
     for effect in request.effects:
-        text = text_line(escape_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
+        text = text_line(escape_line(effect.text, MAX_SHOWN_CHARS), palette.style("warn" if effect.risky else "text"))
         mark = text_line("! " if effect.risky else "· ", palette.style("warn" if effect.risky else "quiet"))
         lines += indent_lines(wrap_text(text, width - 2), mark)
     return [*lines, text_line()] if lines else []
@@ -440,7 +447,7 @@ def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> lis
     facts: list[Text] = []
     for fact in request.facts:
         colour = "warn" if any(word in fact for word in risky) else "text"
-        facts += wrap_text(text_line(escape_line(fact, 500), palette.style(colour)), width)
+        facts += wrap_text(text_line(escape_line(fact, MAX_SHOWN_CHARS), palette.style(colour)), width)
     if request.outcome is None:
         return [*facts, text_line()]
     return [*facts, text_line(), *diff_lines(request.changes, width, palette), text_line()]

@@ -9,6 +9,7 @@ from outrider.cli.commands.run_input import ApprovalInput
 from outrider.cli.commands.run_output import StdoutPipe
 from outrider.cli.output import Console
 from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.outcomes import CommandOutcome, OutcomeFile
 from tests.fixtures.cases import for_each
 
 
@@ -54,3 +55,16 @@ def test_an_answer_applies_the_suggestion_that_it_contains(permissions: Any, cho
     response = {"subtype": "success", "request_id": asked["request_id"], "response": answer}
     command = printer.decode_input(json.dumps({"type": "control_response", "response": response}).encode())
     assert command == ApprovalInput("a", choice=choice, allow=True)
+
+
+def test_a_request_says_what_a_command_has_changed():
+    diff = "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1 @@\n+x\n"
+    outcome = CommandOutcome(files=(OutcomeFile(path="a.txt", kind="created", diff=diff),))
+    printer = ClaudeStreamPrinter(StdoutPipe(Console(out := io.StringIO(), io.StringIO(), {})), deltas=False)
+    printer.on_event(requested(outcome=outcome, description="it changed a file"))
+    asked = json.loads(out.getvalue())["request"]
+    assert asked["input"] == {"command": "ls"}
+    assert asked["decision_reason"] == (
+        "Keep what this command changed?\nit changed a file\n\n- created: a.txt\n\n"
+        "    a.txt (new file)\n    @@ -0 +1 @@\n    +x"
+    )

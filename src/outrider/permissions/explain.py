@@ -91,7 +91,11 @@ def list_effects(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, work
     """Returns what the commands of a call do in plain words, risky ones first; empty for other tools."""
     call = assess_call(tool, arguments, workspace=workspace)
     found = list_script_effects(call.script) if isinstance(call, ShellCall) else ()
-    return tuple(CallEffect(effect.text[:MAX_EFFECT_CHARS], effect.risky) for effect in found[:MAX_EFFECTS])
+    shown = [CallEffect(effect.text[:MAX_EFFECT_CHARS], effect.risky) for effect in found[:MAX_EFFECTS]]
+    if rest := found[MAX_EFFECTS:]:
+        risky = any(effect.risky for effect in rest)
+        shown.append(CallEffect(f"and {len(rest)} more, in the complete command", risky))
+    return tuple(shown)
 
 
 MAX_EFFECTS = 12

@@ -7,7 +7,7 @@ import pytest
 from outrider.config.file import RulesTable
 from outrider.config.settings import check_rules
 from outrider.errors import ConfigurationError
-from outrider.permissions.explain import list_effects
+from outrider.permissions.explain import MAX_EFFECTS, list_effects
 from outrider.permissions.policy import decide
 from outrider.permissions.rule_suggestions import PastQuestion, backtest_widths, suggest_widths
 from outrider.permissions.rule_warnings import find_weaknesses
@@ -317,3 +317,14 @@ def test_effects_are_listed_in_plain_words_risky_ones_first(command, effects, tm
     found = list_effects("shell", {"command": command}, workspace=str(tmp_path))
     assert len(found) == len(effects)
     assert all(effect.text.startswith(start) for effect, start in zip(found, effects, strict=True))
+
+
+def test_effects_beyond_the_limit_are_counted(tmp_path: Path):
+    command = "; ".join(f"rm -rf {name}" for name in "abcdefghijklmnop")
+    found = list_effects(
+        "shell",
+        {"command": " ; ".join([command, *(f"echo > {name}" for name in "abcdefghijklmn")])},
+        workspace=str(tmp_path),
+    )
+    assert len(found) == MAX_EFFECTS + 1, [effect.text for effect in found]
+    assert found[-1].text.startswith("and "), found[-1]

@@ -11,15 +11,32 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from itertools import accumulate
-from typing import Annotated, Any, TypeVar, cast
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    assert_never,
+    cast,
+)
 
 import msgspec
 
+from outrider.context.lower import convert_custom_part
 from outrider.tools.tool import Tool, ToolResult
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, TextPart, ToolPart
+from outrider.types.parts import (
+    CompactionPart,
+    TextPart,
+    ToolPart,
+    is_standard_part,
+)
 from outrider.types.tool_declaration import call_subjects, declaration_of
-from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.tool_state import (
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+)
 
 SEARCH_TOOL = "search_conversation"
 OPEN_ITEMS = "Open items"
@@ -506,22 +523,24 @@ def _known_form(word: str, texts: Sequence[str]) -> str:
 def _passages(messages: Sequence[Message]) -> Iterator[_TextPassage]:
     for number, message in enumerate(messages, 1):
         for part in message.parts:
-            match part:
-                case TextPart() if not part.synthetic:
-                    yield _TextPassage(f"message {number}, {message.role}", part.text)
-                case ToolPart() if part.tool != SEARCH_TOOL:
-                    called = msgspec.json.encode(part.state.input, enc_hook=str).decode()
-                    yield _TextPassage(f"message {number}, call of {part.tool}", f"{called}\n{_output(part)}")
-                case _:
-                    pass
+            place = f"message {number}, {message.role}"
+            if isinstance(part, ToolPart) and part.tool != SEARCH_TOOL:
+                called = msgspec.json.encode(part.state.input, enc_hook=str).decode()
+                yield _TextPassage(f"message {number}, call of {part.tool}", f"{called}\n{_output(part)}")
+            elif isinstance(part, TextPart) and not part.synthetic:
+                yield _TextPassage(place, part.text)
+            elif not is_standard_part(part) and isinstance(sent := convert_custom_part(part), TextPart):
+                yield _TextPassage(place, sent.text)
 
 
 def _output(part: ToolPart) -> str:
     match part.state:
         case ToolCompleted(output=text) | ToolError(error=text):
             return text
-        case _:
+        case ToolPending() | ToolRunning():
             return ""
+        case _:
+            assert_never(part.state)
 
 
 def _excerpt(text: str, words: Sequence[str], weights: dict[str, float]) -> str:

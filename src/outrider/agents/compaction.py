@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import assert_never
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -13,27 +14,42 @@ from outrider.agents.budget import BudgetReservation
 from outrider.agents.hooks import HookedCompaction
 from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
-from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
+from outrider.context.lower import (
+    PromptProjection,
+    apply_compaction,
+    convert_custom_part,
+    end_with_user,
+    has_compaction,
+    lower,
+)
 from outrider.context.prompts import render_prompt
 from outrider.context.request_ledger import record_single
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.provider import AnswerAssembler, AnswerPart, ModelClient
 from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
+from outrider.types.codec import AnyPart
 from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
 from outrider.types.messages import WORKSPACE_STATE, Message, text_message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import (
+    AgentPart,
     CompactionPart,
     FilePart,
     ModelRef,
+    PatchPart,
     ReasoningPart,
     RetryPart,
     SentRequestRecord,
+    SnapshotPart,
+    StepFinishPart,
     StepStartPart,
+    SubtaskPart,
     TextPart,
     Tokens,
     ToolPart,
+    ToolResultPart,
+    is_standard_part,
     is_withdrawn,
 )
 from outrider.types.request import BodyLayout, ModelSettings, Prompt, Request, RequestAllowance, Retry, ToolChoice
@@ -72,18 +88,34 @@ def estimate_text_tokens(text: str) -> int:
 
 def estimate_message_tokens(message: Message, result_limit: int | None = None) -> int:
     """Estimates the tokens of one message."""
-    total = _result_tokens(message, result_limit)
-    for part in message.parts:
-        match part:
-            case TextPart() if not part.ignored:
-                total += estimate_text_tokens(part.text)
-            case ReasoningPart() if not is_withdrawn(part):
-                total += estimate_text_tokens(part.text)
-            case FilePart():
-                total += TOKENS_PER_FILE
-            case _:
-                pass
-    return total
+    return _result_tokens(message, result_limit) + sum([_part_tokens(part, result_limit) for part in message.parts])
+
+
+def _part_tokens(part: AnyPart, result_limit: int | None) -> int:
+    """Estimates what the prompt contains of a part, except for calls: `_result_tokens` estimates their results."""
+    if not is_standard_part(part):
+        return _custom_tokens(part, result_limit)
+    match part:
+        case TextPart():
+            return 0 if part.ignored else estimate_text_tokens(part.text)
+        case ReasoningPart():
+            return 0 if is_withdrawn(part) else estimate_text_tokens(part.text)
+        case FilePart():
+            return TOKENS_PER_FILE
+        case ToolPart() | StepStartPart() | StepFinishPart() | SnapshotPart() | PatchPart() | AgentPart():
+            return 0
+        case SubtaskPart() | RetryPart() | CompactionPart():
+            return 0
+        case _:
+            assert_never(part)
+
+
+def _custom_tokens(part: AnyPart, result_limit: int | None) -> int:
+    """Estimates a part of a registered kind, or the imported result of a call."""
+    if isinstance(part, ToolResultPart):
+        return estimate_text_tokens(part.content[:result_limit]) + TOKENS_PER_FILE * len(part.attachments)
+    sent = convert_custom_part(part)
+    return _part_tokens(sent, result_limit) if sent is not None else 0
 
 
 def _result_tokens(message: Message, result_limit: int | None) -> int:
@@ -180,8 +212,10 @@ def _text_length(part: AnswerPart) -> int:
             return len(text)
         case ToolPart(state=ToolPending(raw=raw)):
             return len(raw)
-        case _:
+        case ToolPart() | FilePart():
             return 0
+        case _:
+            assert_never(part)
 
 
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size

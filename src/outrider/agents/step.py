@@ -211,8 +211,10 @@ class ModelStep:
                 self._store_part(self._assembler.get_part(index))
                 if self._request.stream:
                     self._context.journal.flush_soon()
-            case _:
+            case PartStart() | AnswerStart() | UsageReport() | Finish():
                 pass
+            case _:
+                assert_never(delta)
 
     def _publish_text(self, index: int, text: str, field: str) -> None:
         if not text:

@@ -7,7 +7,7 @@ cache."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard, assert_never, cast
 
 from msgspec.structs import replace
 
@@ -16,16 +16,23 @@ from outrider.errors import ConfigurationError
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
-    STORED_KINDS,
+    AgentPart,
     CompactionPart,
     FilePart,
     ModelPart,
+    Part,
+    PatchPart,
     ReasoningPart,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
     StepStartPart,
+    SubtaskPart,
     TextPart,
     ToolPart,
     ToolResultPart,
     ToolUsePart,
+    is_standard_part,
     is_withdrawn,
     tool_result,
 )
@@ -278,22 +285,29 @@ def _split_call(part: ToolPart, call_id: str, results: ImportedResults) -> tuple
 
 
 def _visible_part(part: AnyPart, family: str) -> ModelPart | None:
+    """Returns what a model sees of a part of an answer that is not a call."""
+    if not is_standard_part(part):
+        return convert_custom_part(part)
     match part:
-        case TextPart() if not part.ignored and (part.text.strip() or family in part.metadata):
-            return part
-        case ReasoningPart() if part.provider_state.get("family") == family:
-            return part
+        case TextPart():
+            return part if not part.ignored and (part.text.strip() or family in part.metadata) else None
+        case ReasoningPart():
+            return part if part.provider_state.get("family") == family else None
         case FilePart():
             named = f"(file: {part.filename or part.mime})"
             return part if family in part.metadata else TextPart(named, synthetic=True)
+        case ToolPart() | StepStartPart() | StepFinishPart() | SnapshotPart() | PatchPart() | AgentPart():
+            return None
+        case SubtaskPart() | RetryPart() | CompactionPart():
+            return None
         case _:
-            return _custom_part(part)
+            assert_never(part)
 
 
-def _custom_part(part: AnyPart) -> ModelPart | None:
+def convert_custom_part(part: AnyPart) -> TextPart | FilePart | None:
     """Returns what a model sees of a part of a registered kind, if it has `to_api_format`: a content block in the form
     of Anthropic's. A block that is invalid, or would be a call or its result, is not sent."""
-    convert = None if type(part) in STORED_KINDS else getattr(part, "to_api_format", None)
+    convert = getattr(part, "to_api_format", None)
     if convert is None:
         return None
     from outrider.types.anthropic_blocks import part_from_anthropic  # lazy: only for custom parts
@@ -310,20 +324,33 @@ def _custom_part(part: AnyPart) -> ModelPart | None:
 
 def _user_parts(message: Message, family: str, results: ImportedResults) -> Iterator[ModelPart]:
     for part in message.parts:
-        match part:
-            case TextPart() if not part.ignored and part.text.strip():
-                yield part
-            case FilePart():
-                yield part
-            case ReasoningPart(provider_state={"family": owner, "block": _}) if owner == family:  # a file of theirs
-                yield part
-            case ToolPart():  # a command that the user ran
-                result = tool_result(part, part.call_id)
-                yield TextPart(f"(ran {part.tool})\n{result.content if result else NOT_FINISHED}", synthetic=True)
-            case ToolResultPart():
-                yield from filter(None, [results.unclaimed_text(part)])
-            case _:
-                yield from filter(None, [_custom_part(part)])
+        if is_standard_part(part):
+            sent = _user_part(part, family)
+        elif isinstance(part, ToolResultPart):
+            sent = results.unclaimed_text(part)
+        else:
+            sent = convert_custom_part(part)
+        if sent is not None:
+            yield sent
+
+
+def _user_part(part: Part, family: str) -> ModelPart | None:
+    match part:
+        case TextPart():
+            return part if not part.ignored and part.text.strip() else None
+        case FilePart():
+            return part
+        case ReasoningPart(provider_state=state):  # with a block: a file of the vendor
+            return part if state.get("family") == family and "block" in state else None
+        case ToolPart():  # a command that the user ran
+            result = tool_result(part, part.call_id)
+            return TextPart(f"(ran {part.tool})\n{result.content if result else NOT_FINISHED}", synthetic=True)
+        case StepStartPart() | StepFinishPart() | SnapshotPart() | PatchPart() | AgentPart():
+            return None
+        case SubtaskPart() | RetryPart() | CompactionPart():
+            return None
+        case _:
+            assert_never(part)
 
 
 def _is_incomplete(message: Message) -> bool:

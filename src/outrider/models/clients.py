@@ -8,7 +8,12 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from time import monotonic
-from typing import Any, TypeVar, get_args
+from typing import (
+    Any,
+    TypeVar,
+    assert_never,
+    get_args,
+)
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -36,6 +41,7 @@ from outrider.types.events import Event
 from outrider.types.ids import new_id
 from outrider.types.parts import Tokens
 from outrider.types.request import (
+    AnswerStart,
     Delta,
     Finish,
     InputDelta,
@@ -359,8 +365,10 @@ class CustomClient:
                     raise ProviderError(f"{text}, which has no PartStart", provider=self.name)
             case Retry():
                 started.clear()
-            case _:
+            case AnswerStart() | UsageReport() | RemoteEvent() | Finish():
                 pass
+            case _:
+                assert_never(delta)
         try:
             _validate_fields(delta)
             if self._checks_parts and isinstance(delta, UsageReport):

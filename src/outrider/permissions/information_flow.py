@@ -8,7 +8,7 @@ data, or if the call can reach it, in every mode and whatever the rules allow. C
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, assert_never, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct, field
@@ -19,6 +19,7 @@ from outrider.permissions.modes import Decision, Mode, mode_asks
 from outrider.permissions.paths.containment import contain
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.origins import (
     NETWORK,
@@ -31,7 +32,24 @@ from outrider.types.origins import (
     make_origin,
     merge_origins,
 )
-from outrider.types.parts import CompactionPart, FilePart, ReasoningPart, ResourceSource, TextPart, ToolPart
+from outrider.types.parts import (
+    AgentPart,
+    CompactionPart,
+    FilePart,
+    Part,
+    PatchPart,
+    ReasoningPart,
+    ResourceSource,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    ToolPart,
+    ToolResultPart,
+    is_standard_part,
+)
 from outrider.types.tool_declaration import (
     DeclaredTool,
     call_subjects,
@@ -227,13 +245,19 @@ class ContextOrigins:
             self.__init__()
         for message in messages[max(0, self._seen - 1) :]:
             for part in message.parts:
-                self._origins.update(dict.fromkeys(self._read_part(part, message, labels, workspace)))
+                if is_standard_part(part):
+                    origins = self._read_part(part, message, labels, workspace)
+                elif isinstance(part, ToolResultPart):
+                    origins = _origins_of_result(part, messages, labels, workspace)
+                else:
+                    origins = _origins_of_custom_part(part)
+                self._origins.update(dict.fromkeys(origins))
         self._seen = len(messages)
         if len(self._origins) > _MAX_CONTEXT_ORIGINS:
             self._origins = dict.fromkeys(merge_origins(self._origins))
         return tuple(self._origins)
 
-    def _read_part(self, part: object, message: Message, labels: OriginLabels, workspace: str) -> Iterable[Origin]:
+    def _read_part(self, part: Part, message: Message, labels: OriginLabels, workspace: str) -> Iterable[Origin]:
         match part:
             case TextPart() | CompactionPart() if part.origins:
                 return map(labels.with_trust, part.origins)
@@ -248,8 +272,14 @@ class ContextOrigins:
                 return part.origins or labels.of_call(part.tool, part.state.input, workspace)
             case ReasoningPart() if part.provider_state:
                 return _vendor_origins(part)
-            case _:
+            case TextPart() | ToolPart() | ReasoningPart() | CompactionPart():
+                return ()  # without text of others
+            case StepStartPart() | StepFinishPart() | SnapshotPart() | PatchPart() | AgentPart():
+                return ()  # no model sees these
+            case SubtaskPart() | RetryPart():
                 return ()
+            case _:
+                assert_never(part)
 
 
 _MAX_CONTEXT_ORIGINS = 200
@@ -265,6 +295,29 @@ def _origins_of_user_command(command: str, labels: OriginLabels, workspace: str)
     yield from labels.of_call("shell", {"command": command}, workspace)
     if prints_remote_text(command):
         yield make_origin("web", NETWORK)
+
+
+def _origins_of_result(
+    part: ToolResultPart, messages: Iterable[Message], labels: OriginLabels, workspace: str
+) -> Iterable[Origin]:
+    """Returns the origins of an imported result: those of its call, or of a part of an unknown source without one."""
+    calls = (call for message in messages for call in message.get_calls() if call.call_id == part.tool_use_id)
+    if (call := next(calls, None)) is None:
+        return [_unknown_origin(part.tool_name or part.type)]
+    return labels.of_call(call.tool, call.state.input, workspace)
+
+
+def _origins_of_custom_part(part: AnyPart) -> Iterable[Origin]:
+    """Returns the origins of a part of a registered kind: those in its field `origins`. Without the field, a part that
+    models receive may contain text of others and private data."""
+    if not hasattr(part, "to_api_format"):
+        return ()
+    origins: Origins | None = getattr(part, "origins", None)
+    return [_unknown_origin(part.type)] if not isinstance(origins, tuple) else origins
+
+
+def _unknown_origin(source: str) -> Origin:
+    return replace(make_origin("tool", source), untrusted=True, private=True)
 
 
 def _origin_of_file(part: FilePart, labels: OriginLabels, workspace: str) -> Origin:

@@ -4,7 +4,11 @@ A request sends the messages since the remote agent's last answer, and the limit
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, get_args
+from typing import (
+    Any,
+    assert_never,
+    get_args,
+)
 from urllib.parse import quote
 
 import msgspec
@@ -28,7 +32,9 @@ from outrider.types.request import (
     ReasoningDelta,
     RemoteEvent,
     Request,
+    Retry,
     TextDelta,
+    UsageReport,
     delta_tag,
 )
 from outrider.types.tool_state import data_url_base64, make_data_url
@@ -107,8 +113,10 @@ class RemoteAgentDecoder:
                     raise MalformedAnswerError("the server sent a delta for a part that it has not started")
             case Finish():
                 self._finished = True
-            case _:
+            case Retry() | UsageReport() | RemoteEvent():
                 pass
+            case _:
+                assert_never(delta)
 
     def _decode_event(self, data: bytes) -> Iterator[Delta]:
         try:

@@ -3,14 +3,31 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import (
+    Any,
+    TypeVar,
+    assert_never,
+    cast,
+)
 
 import msgspec
 
 from outrider._lazy import lazy_pattern
 from outrider.errors import MalformedAnswerError
 from outrider.types.partial_json import find_json_objects, find_value_end
-from outrider.types.request import Delta, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from outrider.types.request import (
+    AnswerStart,
+    Delta,
+    Finish,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    RemoteEvent,
+    Retry,
+    TextDelta,
+    UsageReport,
+)
 from outrider.types.validate import JSON_ERRORS, MAX_NESTING, is_object, is_too_deep
 
 Decoded = TypeVar("Decoded")
@@ -81,8 +98,10 @@ class SurrogateJoiner:
                 return (*self._close(index), delta)
             case Finish():
                 return (*(closed for index in list(self._open) for closed in self._close(index)), delta)
-            case _:
+            case AnswerStart() | Retry() | UsageReport() | RemoteEvent():
                 return (delta,)
+            case _:
+                assert_never(delta)
 
     def _join_text(self, delta: TextDelta | ReasoningDelta | InputDelta, index: int, text: str) -> Iterable[Delta]:
         if index in self._open:

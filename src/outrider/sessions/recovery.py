@@ -4,6 +4,7 @@ Two exceptions: a call that only asks the user is queued again, and if the turn 
 to repeat run again. Also deletes inactive sessions."""
 
 from collections.abc import Callable
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -12,7 +13,13 @@ from outrider.sessions.records import SessionFilter, SessionTranscript, StoredVa
 from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import LEFT_OPEN, ToolPending, ToolRunning
+from outrider.types.tool_state import (
+    LEFT_OPEN,
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+)
 
 MAY_HAVE_HAPPENED = (
     "The program stopped while this call was running. It may have had all, some or none of its effects; "
@@ -104,8 +111,10 @@ def _interrupt_call(part: ToolPart, at: int, describe: DescribeCall) -> ToolPart
         case ToolPending() as state:
             text = MAY_HAVE_HAPPENED if _is_requeued(part) else NEVER_RAN
             return part.with_state(state.fail(text, at, reason="interrupted", metadata={"recovered_from": state.phase}))
-        case _:
+        case ToolCompleted() | ToolError():
             return part
+        case _:
+            assert_never(part.state)
 
 
 def _awaits_answer(part: ToolPart) -> bool:

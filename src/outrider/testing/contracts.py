@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import (
+    Any,
+    assert_never,
+)
 
 import msgspec
 
@@ -30,6 +33,7 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CacheTokens, TextPart, Tokens, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import (
+    AnswerStart,
     Delta,
     Finish,
     InputDelta,
@@ -38,6 +42,7 @@ from outrider.types.request import (
     PartStart,
     Prompt,
     ReasoningDelta,
+    RemoteEvent,
     Request,
     Retry,
     TextDelta,
@@ -369,8 +374,10 @@ class _DeltaChecker:
             case UsageReport(tokens):
                 if min(tokens.input, tokens.output, tokens.reasoning, *_cache_counts(tokens)) < 0:
                     self.problems.append("a usage report has negative counts")
-            case _:
+            case AnswerStart() | Retry() | RemoteEvent() | Finish():
                 pass
+            case _:
+                assert_never(delta)
 
     def finish(self) -> None:
         if open_parts := self._kinds.keys() - self._ended:

@@ -2,7 +2,7 @@
 token counts and costs that they and events have."""
 
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeGuard, get_args
 from urllib.parse import unquote
 
 import msgspec
@@ -503,6 +503,12 @@ Part = (
 )
 ModelPart = TextPart | ReasoningPart | FilePart | ToolUsePart | ToolResultPart
 STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
+
+
+def is_standard_part(part: object) -> TypeGuard[Part]:
+    """Returns False for a part of a registered or unknown kind, and for an imported result of a call. With a `match`
+    that ends with `assert_never`, the type checker reports a new kind."""
+    return type(part) in STORED_KINDS
 
 
 def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | None:

@@ -1,6 +1,6 @@
 """What a compaction keeps, what leaves the prompt with it, and how large the prompt is then."""
 
-from outrider import CompactionPart, Message, TextPart, Tokens, ToolPart, ToolPending
+from outrider import CompactionPart, Message, PartBase, TextPart, Tokens, ToolPart, ToolPending, ToolResultPart
 from outrider.agents.compaction import (
     estimate_tokens,
     find_tail_start,
@@ -10,6 +10,17 @@ from outrider.agents.compaction import (
 from outrider.context.lower import LARGE_OUTPUT, OUTPUT_REMOVED, apply_compaction, lower
 
 LONG = "x" * (LARGE_OUTPUT + 1)
+
+
+class PagePart(PartBase, frozen=True, tag_field="type", tag="page"):
+    text: str = ""
+
+    def to_api_format(self):
+        return {"type": "text", "text": self.text}
+
+
+class NotePart(PartBase, frozen=True, tag_field="type", tag="note"):
+    text: str = ""
 
 
 def user(text: str) -> Message:
@@ -91,3 +102,9 @@ def test_the_last_compaction_is_found():
     history = [user("a"), compaction(None), user("b"), answer("c")]
     assert last_compaction_position(history) == 1
     assert last_compaction_position(history[2:]) == 0
+
+
+def test_custom_parts_that_are_sent_and_imported_results_are_estimated():
+    message = Message("user", [PagePart(text="x" * 400), NotePart(text="y" * 400), ToolResultPart("c1", "z" * 800)])
+    assert estimate_tokens([message]) == 100 + 200
+    assert estimate_tokens([message], result_limit=400) == 100 + 100

@@ -2,7 +2,14 @@
 
 import pytest
 
-from outrider import Message, Origin, TextPart, Tool, ToolPart
+from outrider import (
+    Message,
+    Origin,
+    PartBase,
+    TextPart,
+    Tool,
+    ToolPart,
+)
 from outrider.permissions import decide
 from outrider.permissions.information_flow import (
     ContextOrigins,
@@ -17,8 +24,19 @@ from outrider.permissions.information_flow import (
 from outrider.permissions.reasons import ACTION_REASONS
 from outrider.types.modes import APPROVAL_LEVELS
 from outrider.types.origins import MAX_ORIGINS, EgressBudget, make_origin, merge_origins
-from outrider.types.parts import CompactionPart, FilePart, FileSource, ReasoningPart
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
+from outrider.types.parts import (
+    CompactionPart,
+    FilePart,
+    FileSource,
+    ReasoningPart,
+    ToolResultPart,
+)
+from outrider.types.tool_state import (
+    EndedTime,
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+)
 
 WEB, FILE = make_origin("web", "https://a.example/"), make_origin("workspace", "src/a.py")
 READ = FlowState(origins=(WEB, FILE))
@@ -251,3 +269,39 @@ def test_what_the_user_adds_to_a_prompt_has_the_origin_of_its_content(workspace)
     for part in (file, shown):
         assert origins_of(part) == [("workspace", False, True)]
         assert origins_of(part, trusted=False) == [("workspace", True, True)]
+
+
+class PagePart(PartBase, frozen=True, tag_field="type", tag="page"):
+    type = "page"
+
+    def to_api_format(self):
+        return {"type": "text", "text": "text of a page"}
+
+
+class QuotePart(PagePart, frozen=True, tag_field="type", tag="quote"):
+    origins: tuple[Origin, ...] = ()
+
+
+class NotePart(PartBase, frozen=True, tag_field="type", tag="note"):
+    pass
+
+
+def test_a_custom_part_that_a_model_receives_is_untrusted_and_private_unless_it_has_origins(workspace):
+    def origins_of(part):
+        return ContextOrigins().update([Message("user", [part])], OriginLabels(), workspace)
+
+    assert origins_of(PagePart()) == (Origin("tool", "page", untrusted=True, private=True),)
+    assert origins_of(QuotePart()) == ()
+    assert origins_of(QuotePart(origins=(WEB,))) == (WEB,)
+    assert origins_of(NotePart()) == ()
+
+
+def test_an_imported_result_has_the_origins_of_its_call(workspace):
+    def origins_of(*messages):
+        found = ContextOrigins().update(list(messages), OriginLabels(), workspace)
+        return [(one.kind, one.untrusted) for one in found]
+
+    call = Message("assistant", [ToolPart("c1", "web_fetch", ToolPending({"url": "https://a.example/"}))])
+    result = Message("user", [ToolResultPart("c1", "text of a page")])
+    assert origins_of(call, result) == [("web", True)]
+    assert origins_of(result) == [("tool", True)]

@@ -24,7 +24,13 @@ from outrider.providers.local.prompt import (
 from outrider.providers.local.question_topics import QuestionPlan
 from outrider.types.ids import new_id
 from outrider.types.partial_json import read_string
-from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
+from outrider.types.parts import (
+    FilePart,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 from outrider.types.request import (
     Delta,
     InputDelta,
@@ -383,8 +389,10 @@ def seen_text(prompt: Prompt, tool_prompt: CompactToolPrompt) -> str:
                 case ToolUsePart(tool_input=arguments):
                     tools[part.tool_id] = part.tool_name
                     texts += (str(value) for value in arguments.values())
-                case _:
+                case TextPart() | ReasoningPart() | FilePart():
                     continue
+                case _:
+                    assert_never(part)
     return "\n".join(texts)
 
 

@@ -22,7 +22,14 @@ from outrider.providers.request_body import (
     uploaded_file_id,
 )
 from outrider.types.modes import VendorTool
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.parts import (
+    FilePart,
+    ModelPart,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+)
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment, attachment_url, data_url_base64, make_data_url
 
@@ -113,7 +120,7 @@ class ItemWriter:
         if item is not None:
             yield item
 
-    def _encode_part(self, part: Any, own: Fields) -> Iterator[Fields]:
+    def _encode_part(self, part: ModelPart, own: Fields) -> Iterator[Fields]:
         match part:
             case ReasoningPart():
                 state = part.provider_state
@@ -123,8 +130,10 @@ class ItemWriter:
                 yield _call_item(part, own)
             case FilePart() if "item" in own:
                 yield from self._replay_item(own["item"] | {"result": data_url_base64(part.url)})
+            case FilePart() | TextPart() | ToolResultPart():
+                pass  # only in user messages; `_assistant_items` encodes texts
             case _:
-                pass  # only in user messages
+                assert_never(part)
 
     def _replay_item(self, item: Fields) -> Iterator[Fields]:
         """Yields a stored item without its null fields. Reasoning without content is skipped unless the server stores

@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache, lru_cache
 from operator import attrgetter
 from types import UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    Union,
+    assert_never,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 from msgspec.structs import replace
@@ -26,7 +33,13 @@ from outrider.types.codec import (
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
 from outrider.types.parts import PartBase, ReasoningPart, SentRequestRecord, StepStartPart, TextPart, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
+from outrider.types.tool_state import (
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+    ToolState,
+)
 from outrider.types.validate import convert, validation_error
 
 # Not part of the JSON: the row has its session and message (the JSON would be wrong in a fork), and parts are rows.
@@ -397,8 +410,10 @@ def part_row(part: AnyPart, *, split: bool = False) -> PartRow:
             return PartRow(part.id, part.message_id, body, part.tool, "completed", time.start, time.end, texts)
         case ToolError(time=time, reason=reason):
             return PartRow(part.id, part.message_id, body, part.tool, reason, time.start, time.end)
-        case _:
+        case ToolPending() | ToolRunning():
             return PartRow(part.id, part.message_id, body, part.tool)
+        case _:
+            assert_never(part.state)
 
 
 @cache

@@ -3,12 +3,27 @@
 import re
 import unicodedata
 from functools import cache, lru_cache
+from typing import assert_never
 
 import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.codec import AnyPart
-from outrider.types.parts import TextPart, ToolPart
+from outrider.types.parts import (
+    AgentPart,
+    CompactionPart,
+    FilePart,
+    PatchPart,
+    ReasoningPart,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    ToolPart,
+    is_standard_part,
+)
 from outrider.types.tool_state import ToolCompleted, ToolError
 
 SEARCHED_CHARACTERS = 256 * 1024
@@ -80,13 +95,19 @@ def parse_query(query: str) -> TextQuery:
 
 def searchable_text(part: AnyPart) -> str:
     """Returns the text of a part that search covers: messages and tool output."""
+    if not is_standard_part(part):
+        return ""
     match part:
-        case TextPart(synthetic=False, ignored=False, text=text):
-            return text[:SEARCHED_CHARACTERS]
+        case TextPart():
+            return "" if part.synthetic or part.ignored else part.text[:SEARCHED_CHARACTERS]
         case ToolPart(state=ToolCompleted(output=text) | ToolError(error=text)):
             return text[:SEARCHED_CHARACTERS]
-        case _:
+        case ToolPart() | ReasoningPart() | FilePart() | StepStartPart() | StepFinishPart() | SnapshotPart():
             return ""
+        case PatchPart() | AgentPart() | SubtaskPart() | RetryPart() | CompactionPart():
+            return ""
+        case _:
+            assert_never(part)
 
 
 def split_words(text: str) -> list[str]:

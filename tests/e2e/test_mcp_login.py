@@ -264,7 +264,7 @@ async def test_a_server_that_lies_about_its_login_gets_none(tmp_path: Path, lie:
     hostile.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     environ = {"HOME": str(tmp_path), "OUTRIDER_HOME": str(tmp_path)}
     settings = read_settings(cwd=tmp_path, environ=environ)
-    mcp_servers.add_entry(settings.folders.servers_file, "evil", {"type": "http", "url": f"{hostile.url}/mcp"})
+    mcp_servers.add_entry(settings.folders.servers_file, "evil", {"type": "http", "url": f"{hostile.url}/mcp"}, {})
     settings = read_settings(cwd=tmp_path, environ=environ)
 
     async def visit(page: str) -> None:

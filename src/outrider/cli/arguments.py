@@ -3,7 +3,6 @@
 A command's `execute` default names the function that runs it, so that the implementation is imported only when needed.
 """
 
-import os
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction
 from collections.abc import Callable
 
@@ -427,6 +426,8 @@ def declare_worker(parser: ArgumentParser) -> None:
         help="print a service unit that starts a worker at boot (systemd, or launchd on macOS)",
     )
     action.add_argument("--resident", action="store_true", help=SUPPRESS)
+    from outrider.config.environment import read_option_defaults  # lazy: most commands need no defaults
+
     service = parser.add_argument_group("service")
     service.add_argument(
         "--grace",
@@ -439,7 +440,7 @@ def declare_worker(parser: ArgumentParser) -> None:
         "--listen-url",
         type=parse_database_url,
         metavar="URL",
-        default=os.environ.get("OUTRIDER_LISTEN_URL", "").strip() or None,
+        default=read_option_defaults().listen_url or None,
         help="direct address of a server behind PgBouncer, for notifications; @FILE reads it (OUTRIDER_LISTEN_URL)",
     )
     parser.add_argument("--supervised", action="store_true", help=SUPPRESS)

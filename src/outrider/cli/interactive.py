@@ -68,6 +68,8 @@ def run_interactive(arguments: list[str]) -> int:
         run_tui = load_entry_point("outrider.tui.app:run_tui")
         if options.attach:
             return load_entry_point("outrider.cli.commands.run_attached:run_attached_tui")(options, run_tui)
+        from outrider.config.environment import choices_of_environment  # lazy: the help needs no environment
+
         unused = [settings]  # later calls read the files again
 
         def current_settings() -> "Settings":
@@ -78,9 +80,7 @@ def run_interactive(arguments: list[str]) -> int:
             session=options.session or "",
             resume=options.resume,
             prompt=options.prompt,
-            given=frozenset(
-                name for name in _CHOICES if getattr(options, name) or os.environ.get(f"OUTRIDER_{name.upper()}")
-            ),
+            given=choices_of_environment().union(name for name in _CHOICES if getattr(options, name)),
         )
 
 

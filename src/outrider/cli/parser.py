@@ -228,24 +228,29 @@ def add_archive_options(parser: argparse.ArgumentParser) -> None:
 
 def add_health_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  it has no public name
     """Add --health and --log-format, with defaults from the environment."""
+    from outrider.config.environment import read_option_defaults  # lazy: most commands need no defaults
+
+    defaults = read_option_defaults()
     parser.add_argument(
         "--health",
         type=parse_address,
         metavar="HOST:PORT",
-        default=os.environ.get("OUTRIDER_HEALTH", "").strip() or None,
+        default=defaults.health or None,
         help="serve /livez, /readyz and /metrics there, without a token (OUTRIDER_HEALTH; default: no port)",
     )
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),
-        default=os.environ.get("OUTRIDER_LOG_FORMAT", "").strip() or "text",
+        default=defaults.log_format or "text",
         help="format of log lines on stderr (OUTRIDER_LOG_FORMAT; default: text)",
     )
 
 
 def add_database_option(parser: argparse.ArgumentParser) -> None:
+    from outrider.config.environment import read_option_defaults  # lazy: most commands need no defaults
+
     text = "postgresql://… shared by several machines; @FILE reads it (OUTRIDER_DATABASE_URL; default: a local file)"
-    default = os.environ.get("OUTRIDER_DATABASE_URL", "").strip() or None
+    default = read_option_defaults().database_url or None
     parser.add_argument("--database", metavar="URL", type=parse_database_url, default=default, help=text)
 
 

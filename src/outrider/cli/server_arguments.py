@@ -1,6 +1,5 @@
 """Declares the arguments of the commands that serve other programs: serve, users, audit, acp and mcp."""
 
-import os
 from argparse import ArgumentParser
 
 from outrider.cli.parser import (
@@ -15,6 +14,7 @@ from outrider.cli.parser import (
     parse_port,
     parse_positive_int,
 )
+from outrider.config.environment import OptionDefaults, read_option_defaults
 
 _ACP_DESCRIPTION = """\
 Run as an agent for an editor. The editor starts this command and exchanges Agent Client Protocol messages with it on
@@ -47,6 +47,7 @@ def declare_serve(parser: ArgumentParser) -> None:
         "outrider serve --host 0.0.0.0 --name build.example --expose --tls-cert c.pem --tls-key k.pem",
         "outrider serve --public-url https://tools.example/outrider",
     )
+    defaults = read_option_defaults()
     add_cwd_option(parser)
     listen = parser.add_argument_group("listen address")
     listen.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on (127.0.0.1)")
@@ -62,7 +63,7 @@ def declare_serve(parser: ArgumentParser) -> None:
     proxy.add_argument(
         "--public-url",
         metavar="URL",
-        default=os.environ.get("OUTRIDER_PUBLIC_URL", "").strip() or None,
+        default=defaults.public_url or None,
         help="the address that a reverse proxy serves, with a path if it has one (OUTRIDER_PUBLIC_URL)",
     )
     proxy.add_argument(
@@ -72,11 +73,11 @@ def declare_serve(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="an address or network whose X-Forwarded headers are believed, besides this machine's own",
     )
-    _add_login_options(parser)
+    _add_login_options(parser, defaults)
     parser.add_argument(
         "--user-folders",
         metavar="FOLDER",
-        default=os.environ.get("OUTRIDER_USER_FOLDERS", "").strip() or None,
+        default=defaults.user_folders or None,
         help="users without a workspace work in a folder of their name in this one (OUTRIDER_USER_FOLDERS)",
     )
     service = parser.add_argument_group("service")
@@ -156,24 +157,21 @@ def declare_mcp(parser: ArgumentParser) -> None:
     served.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
 
 
-def _add_login_options(parser: ArgumentParser) -> None:
+def _add_login_options(parser: ArgumentParser, defaults: OptionDefaults) -> None:
     login = parser.add_argument_group(
         "login provider", "OpenID Connect; the secret of the client is in OUTRIDER_OIDC_CLIENT_SECRET"
     )
-    for name, metavar, help in (
-        ("issuer", "URL", "the provider, such as https://login.example/realms/team (OUTRIDER_OIDC_ISSUER)"),
-        ("client-id", "ID", "the client that is registered there (OUTRIDER_OIDC_CLIENT_ID)"),
-        ("role-claim", "NAME", "the claim that decides the role (default: groups)"),
-        ("name-claim", "NAME", "the claim with the name of the user (default: preferred_username)"),
+    for name, metavar, default, help in (
+        ("issuer", "URL", defaults.oidc_issuer, "such as https://login.example/realms/team (OUTRIDER_OIDC_ISSUER)"),
+        ("client-id", "ID", defaults.oidc_client_id, "the client that is registered there (OUTRIDER_OIDC_CLIENT_ID)"),
+        ("role-claim", "NAME", defaults.oidc_role_claim, "the claim that decides the role (default: groups)"),
+        ("name-claim", "NAME", defaults.oidc_name_claim, "the claim of the user name (default: preferred_username)"),
     ):
-        variable = f"OUTRIDER_OIDC_{name.upper().replace('-', '_')}"
-        value = os.environ.get(variable, "").strip() or None
-        login.add_argument(f"--oidc-{name}", metavar=metavar, default=value, help=help)
-    roles = [pair.strip() for pair in os.environ.get("OUTRIDER_OIDC_ROLES", "").split(",") if pair.strip()]
+        login.add_argument(f"--oidc-{name}", metavar=metavar, default=default or None, help=help)
     login.add_argument(
         "--oidc-role",
         action="append",
-        default=roles,
+        default=defaults.oidc_role_pairs,
         metavar="VALUE=ROLE",
         help="the role of a value of the claim; may be repeated (OUTRIDER_OIDC_ROLES, with commas)",
     )

@@ -1,5 +1,6 @@
 """Locations of Outrider's files on each platform."""
 
+import os
 import stat
 import sys
 from collections.abc import Mapping
@@ -71,7 +72,7 @@ class AppFolders(msgspec.Struct, frozen=True):
         return self.data / "trust.json"
 
 
-def find_app_folders(environ: Mapping[str, str], *, platform: str = sys.platform) -> AppFolders:
+def find_app_folders(environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> AppFolders:
     """Returns the folders: `$OUTRIDER_HOME` for everything if it is set, else the platform's standard locations."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     own = environ.get("OUTRIDER_HOME", "").strip()

@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
-import os
 import re
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+)
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -69,14 +73,16 @@ def list_configured(settings: Settings) -> tuple[list[ConfiguredServer], tuple[s
     return servers, chosen.notices
 
 
-def add_entry(file: Path, name: str, entry: dict[str, Any], *, replace: bool = False) -> None:
-    """Add a server to a file in the format of `.mcp.json`. Raises ConfigurationError if the entry is invalid, or if the
-    name is taken and `replace` is False."""
+def add_entry(
+    file: Path, name: str, entry: dict[str, Any], environ: Mapping[str, str], *, replace: bool = False
+) -> None:
+    """Adds a server to a file in the format of `.mcp.json`. `environ` has the variables that the entry names. Raises
+    ConfigurationError if the entry is invalid, or if the name is taken and `replace` is False."""
     document = _read_document(file)
     servers: dict[str, Any] = document.setdefault("mcpServers", {})
     if name in servers and not replace:
         raise ConfigurationError(f"{file} has a server {name!r} already; --force replaces it")
-    found = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), os.environ, "the new server")
+    found = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), environ, "the new server")
     if found.problems:
         raise ConfigurationError(found.problems[0])
     servers[name] = entry

@@ -77,9 +77,10 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
         case "custom":
             return CustomClient(provider)
         case "local":
+            from outrider.config.paths import find_app_folders
             from outrider.models.local_models import local_client
 
-            return local_client(provider)
+            return local_client(provider, find_app_folders().data)
         case _:
             return _create_http_client(provider, catalog)
 

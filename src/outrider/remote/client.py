@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import msgspec
 
 from outrider import errors
+from outrider.config.environment import SERVER_TOKEN_VARIABLE, read_option_defaults
 from outrider.config.paths import find_app_folders
 from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
@@ -24,7 +25,6 @@ from outrider.http.connection import (
 from outrider.http.http1 import BodyReader, HttpAddress, create_body_reader, encode_head
 from outrider.http.transport import HttpRequest
 
-TOKEN_VARIABLE = "OUTRIDER_SERVER_TOKEN"
 SOCKET_SCHEMES = ("http+unix", "unix")
 _ADDRESS_EXAMPLES = "http://127.0.0.1:8765, https://build.example:8443, or http+unix:///run/user/1000/outrider.sock"
 
@@ -54,13 +54,13 @@ def resolve_server(url: str, *, token: str | None, environ: Mapping[str, str]) -
         if url.partition(":")[0] in SOCKET_SCHEMES or url.startswith(("/", "~"))
         else _network_address(url)
     )
-    resolved_token = token or environ.get(TOKEN_VARIABLE, "").strip() or server.token
+    resolved_token = token or read_option_defaults(environ).server_token or server.token
     if not resolved_token and server.is_local:
         resolved_token = _read_token_file(find_app_folders(environ).data / "server" / "token")
     if not resolved_token:
         raise ConfigurationError(
             f"{server.url} requires a token. The server prints the path of its token file when it starts. "
-            f"Set {TOKEN_VARIABLE} or pass --token"
+            f"Set {SERVER_TOKEN_VARIABLE} or pass --token"
         )
     return msgspec.structs.replace(server, token=resolved_token)
 
@@ -129,7 +129,7 @@ def error_from_response(server: ServerAddress, status: int, raw: bytes) -> Outri
         case 401, _:
             return ConfigurationError(
                 f"{server.url} rejects this token. The server prints the path of its token file when it starts; "
-                f"set {TOKEN_VARIABLE} or pass --token"
+                f"set {SERVER_TOKEN_VARIABLE} or pass --token"
             )
         case 421, _:
             return ConfigurationError(

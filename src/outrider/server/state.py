@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
@@ -92,7 +91,7 @@ def create_background_jobs(settings: Settings, engine: Engine, server: str | Non
         from outrider.background.local_worker import ensure_worker
 
         if server is None and not settings.missing:
-            ensure_worker(settings.folders, os.environ)
+            ensure_worker(settings.folders, settings.environ)
 
     return BackgroundJobs(open_jobs, start_worker, workspace=settings.workspace)
 

@@ -41,11 +41,11 @@ async def test_servers_are_added_once_imported_and_removed(tmp_path: Path):
     settings = read_settings(
         cwd=tmp_path, environ={"OUTRIDER_HOME": str(tmp_path / "o"), "HOME": str(tmp_path), "KEY": "k"}
     )
-    add_entry(settings.folders.servers_file, "web", {"url": "https://b.example/mcp"})
+    add_entry(settings.folders.servers_file, "web", {"url": "https://b.example/mcp"}, {})
     with pytest.raises(ConfigurationError, match="already"):
-        add_entry(settings.folders.servers_file, "web", {"url": "https://c.example/mcp"})
+        add_entry(settings.folders.servers_file, "web", {"url": "https://c.example/mcp"}, {})
     with pytest.raises(ConfigurationError, match="url"):
-        add_entry(settings.folders.servers_file, "bad", {"url": "ftp://c.example"})
+        add_entry(settings.folders.servers_file, "bad", {"url": "ftp://c.example"}, {})
     lines = import_servers(settings)
     assert sum("was imported" in line for line in lines) == 1
     assert any("web" in line and "another server has that name" in line for line in lines)
@@ -63,7 +63,7 @@ def test_a_damaged_file_is_named_and_not_overwritten(tmp_path: Path):
     file = tmp_path / "mcp.json"
     file.write_text("{")
     with pytest.raises(ConfigurationError, match=r"mcp\.json"):
-        add_entry(file, "web", {"url": "https://b.example/mcp"})
+        add_entry(file, "web", {"url": "https://b.example/mcp"}, {})
     assert file.read_text() == "{"
 
 

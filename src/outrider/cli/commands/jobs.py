@@ -26,6 +26,7 @@ from outrider.cli.commands.worker import ensure_worker_running
 from outrider.cli.output import Console, format_table
 from outrider.cli.parser import parse_duration
 from outrider.cli.setup import settings_from_arguments, user_folders
+from outrider.config.environment import read_option_defaults
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.formats import escape_control_characters, format_bytes, format_count, format_time
@@ -74,7 +75,7 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
 def choose_user(arguments: Namespace, settings: "Settings") -> str:
     """Returns the name under which runs take turns with those of others: that of `--user`, of OUTRIDER_USER or of the
     settings; by default the login name, which is the same for everyone in most containers."""
-    named = settings.environ.get("OUTRIDER_USER", "").strip()
+    named = read_option_defaults(settings.environ).user
     return arguments.user or named or settings.background.user or getuser()
 
 

@@ -43,7 +43,8 @@ def add_server(arguments: Namespace) -> int:
     file = _target_file(settings, arguments)
     if not _NAME.fullmatch(arguments.name):
         raise ConfigurationError(f"{arguments.name!r} is not a name of a server: use letters, digits, '-', '_' and '.'")
-    mcp_servers.add_entry(file, arguments.name, _entry_from_arguments(arguments), replace=arguments.force)
+    entry = _entry_from_arguments(arguments)
+    mcp_servers.add_entry(file, arguments.name, entry, settings.environ, replace=arguments.force)
     console.print_stderr(f"{arguments.name} was added to {file}")
     if arguments.project:
         console.print_stderr("It is started after `outrider trust`, which shows it for approval.")

@@ -19,6 +19,7 @@ from outrider.cli.main import program_version
 from outrider.cli.output import Console, format_table
 from outrider.cli.parser import import_object
 from outrider.cli.setup import settings_from_arguments
+from outrider.config.environment import read_option_defaults
 from outrider.config.paths import find_app_folders
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.presentation.formats import format_cost
@@ -73,7 +74,7 @@ def _read_oidc_options(arguments: Namespace) -> dict[str, Any] | None:
     given = {
         "issuer": arguments.oidc_issuer,
         "client_id": arguments.oidc_client_id or "",
-        "client_secret": os.environ.get("OUTRIDER_OIDC_CLIENT_SECRET", "").strip(),
+        "client_secret": read_option_defaults().oidc_client_secret,
         "roles": {value: role for value, _, role in pairs},
         "default_role": arguments.oidc_default_role,
         "role_claim": arguments.oidc_role_claim,

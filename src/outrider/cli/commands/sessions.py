@@ -1,7 +1,6 @@
 """`outrider sessions`: lists, shows, searches, forks, renames, exports, imports, shares and deletes
 sessions, and `outrider trace`."""
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Generator, Iterator, Sequence
@@ -14,6 +13,7 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.output import NOTICE_STYLES, Console, format_table, truncate_text
 from outrider.cli.setup import run_with_archive
+from outrider.config.environment import read_option_defaults
 from outrider.engine.archive import (
     ImportResult,
     SearchHit,
@@ -160,7 +160,7 @@ def import_sessions(arguments: Namespace) -> int:
 
     async def import_document(archive: SessionArchive) -> ImportResult:
         if is_url:
-            token = os.environ.get("OUTRIDER_TOKEN")
+            token = read_option_defaults().token or None
             return await archive.import_from_url(arguments.file, token=token, as_copy=arguments.copy)
         return await archive.import_document(document, as_copy=arguments.copy)
 

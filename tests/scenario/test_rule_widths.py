@@ -34,9 +34,9 @@ class Answers:
         )
         self.asked: list[ToolApprovalRequestedEvent] = []
         self.answer = answer
-        bus.subscribe(ToolApprovalRequestedEvent, self._reply)
+        bus.subscribe(ToolApprovalRequestedEvent, self.reply)
 
-    async def _reply(self, event: ToolApprovalRequestedEvent) -> None:
+    async def reply(self, event: ToolApprovalRequestedEvent) -> None:
         self.asked.append(event)
         offered = [width.id for width in event.widths]
         chosen = {**self.answer, "width": self.answer.get("width", "") if self.answer.get("width") in offered else ""}
@@ -126,7 +126,7 @@ async def test_a_width_that_was_not_offered_is_refused(workspace, tmp_path, sand
             refused.append(error.message)
         await held.engine.answer(event.approval_id, allow=False)
 
-    held._reply = reply
+    held.reply = reply
     held.engine.bus.clear()
     held.engine.bus.subscribe(ToolApprovalRequestedEvent, reply)
     await held.work(workspace)

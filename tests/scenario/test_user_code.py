@@ -158,12 +158,13 @@ async def test_a_wrong_result_of_a_tool_is_a_failed_call(what: str):
     assert calls == ["error"]
 
 
-async def test_an_unexpected_error_of_the_engine_ends_the_call_and_not_the_session(monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: Any) -> Any:
+class UncheckableTool(Tool):
+    def check_arguments(self, arguments: dict[str, Any]) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Tool, "check_arguments", fail)
-    tool = Tool(lambda: "ran", name="act")
+
+async def test_an_unexpected_error_of_the_engine_ends_the_call_and_not_the_session():
+    tool = UncheckableTool(lambda: "ran", name="act")
     ends, calls = await converse(Engine([helper()], [scripted([call("act")], "one", "two")], [tool]))
     assert [end.text for end in ends] == ["one", "two"]
     assert calls == ["error"]
@@ -212,11 +213,11 @@ class Custom:
 
     def __init__(self, first: Any) -> None:
         self._first = first
-        self._requests = 0
+        self.requests = 0
 
     async def stream(self, request: Any) -> AsyncIterator[Delta]:
-        self._requests += 1
-        deltas = self._first() if self._requests == 1 else answer("fine")
+        self.requests += 1
+        deltas = self._first() if self.requests == 1 else answer("fine")
         for delta in deltas:
             if isinstance(delta, BaseException):
                 raise delta
@@ -253,7 +254,7 @@ async def test_any_value_that_a_provider_yields_is_an_answer_or_names_the_mistak
     provider = Custom(lambda: NONSENSE[problem])
     if problem == "it is an async generator":
         good, provider.stream = provider.stream, lambda _: setattr(provider, "stream", good)  # type: ignore[method-assign]
-        provider._requests = 1
+        provider.requests = 1
     ends, _ = await converse(Engine([helper()], [provider]))
     assert problem in ends[0].error.message
     assert ends[1].text == "fine"
@@ -282,7 +283,7 @@ async def test_a_wrong_description_of_a_model_is_named_before_the_request(wrong:
     provider.describe_model = lambda _: wrong  # type: ignore[attr-defined]
     ends, _ = await converse(Engine([helper()], [provider]), "go")
     assert "describe_model of the provider 'demo' returned" in ends[0].error.message
-    assert provider._requests == 0
+    assert provider.requests == 0
 
 
 def failing_store(method: str, fault: Any, at: int) -> MemoryStore:

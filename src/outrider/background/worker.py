@@ -59,14 +59,21 @@ class WorkflowRuntime:
     """DBOS in this process. A running DBOS makes four transactions a second, and as many more as it polls the worker's
     queue, so it runs only while the worker has runs. Starting it takes about 30 ms."""
 
-    def __init__(self, database: RunDatabase, worker_id: str, work: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(
+        self, database: RunDatabase, worker_id: str, work: Callable[[Any], Awaitable[Any]], *, poll: float
+    ) -> None:
         self._database = database
+        self._poll = poll
         self._queue_name = worker_queue(worker_id)
         self._worker_id = worker_id
         self._work = work
         self.is_running = False
 
-    def launch(self, register: Callable[[], None]) -> None:
+    def register_queue(self) -> None:
+        """Registers this worker's DBOS queue without limits: the run queue has already applied them."""
+        DBOS.register_queue(self._queue_name, polling_interval_sec=min(self._poll, _WORKFLOW_POLL_SECONDS))
+
+    def launch(self) -> None:
         """Starts DBOS unless it runs, and registers the worker's queue."""
         if self.is_running:
             return
@@ -80,7 +87,7 @@ class WorkflowRuntime:
         DBOS.listen_queues([self._queue_name])
         try:
             DBOS.launch()
-            register()
+            self.register_queue()
         except BaseException:
             DBOS.destroy(destroy_registry=True)
             raise
@@ -131,7 +138,7 @@ class Worker:
         self._executor = RunExecutor(engine, workspace, self._reports, self._owns_run, self._retries)
         self._store = engine.store
         self._failure_detector = FailureDetector(dead_after)
-        self.runtime = WorkflowRuntime(database, self.id, self._run_workflow)
+        self.runtime = WorkflowRuntime(database, self.id, self._run_workflow, poll=poll)
         self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
         self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._found_work: asyncio.Queue[PendingWork] = asyncio.Queue()
@@ -227,10 +234,6 @@ class Worker:
     async def _requeue_released(self, run_id: str) -> None:
         with suppress(SQLAlchemyError):  # `__aexit__` requeues it
             await asyncio.to_thread(self._queue.requeue_run, run_id, self.id)
-
-    def _register_queue(self) -> None:
-        """Registers this worker's DBOS queue without limits: the run queue has already applied them."""
-        DBOS.register_queue(worker_queue(self.id), polling_interval_sec=min(self._poll, _WORKFLOW_POLL_SECONDS))
 
     async def _dequeue_forever(self) -> None:
         """Starts runs when there is a reason to look for some: a notification, a heartbeat that has found one, the end
@@ -381,7 +384,7 @@ class Worker:
     def _start_workflows(self, run_ids: list[str]) -> None:
         """Launches DBOS, which can take seconds: a worker that is paused then may have lost its runs."""
         start = monotonic()
-        self.runtime.launch(self._register_queue)
+        self.runtime.launch()
         if monotonic() - start > FRESH_SECONDS:
             run_ids = [entry.id for entry in self._queue.get_entries(run_ids).values() if entry.is_assigned_to(self.id)]
         if run_ids:
@@ -525,7 +528,7 @@ class Worker:
             held = self._executor.open_runs
             await asyncio.to_thread(self._requeue_runs, self.id)
             if self.runtime.is_running:
-                await asyncio.to_thread(self._register_queue)
+                await asyncio.to_thread(self.runtime.register_queue)
             for run_id, engine in held.items():
                 await self._executor.release_run(run_id, engine)
             self._is_removed = False

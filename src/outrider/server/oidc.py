@@ -77,10 +77,17 @@ class LoginStart(msgspec.Struct, frozen=True):
 
 
 class OidcLogins:
-    """Logins at one provider. `redirect_uri` is where the provider sends browsers back to."""
+    """Logins at one provider. `redirect_uri` is where the provider sends browsers back to. `metadata` describes the
+    provider; without it, the description is fetched from the issuer, and again from time to time."""
 
     def __init__(
-        self, settings: OidcSettings, users: UserDirectory, redirect_uri: str, clock: Callable[[], float] = time
+        self,
+        settings: OidcSettings,
+        users: UserDirectory,
+        redirect_uri: str,
+        clock: Callable[[], float] = time,
+        *,
+        metadata: ProviderMetadata | None = None,
     ) -> None:
         settings.check()
         self._settings = settings
@@ -88,7 +95,7 @@ class OidcLogins:
         self._redirect_uri = redirect_uri
         self._clock = clock
         self._open: dict[str, _OpenLogin] = {}
-        self._metadata: tuple[float, ProviderMetadata] | None = None
+        self._metadata = (float("inf"), metadata) if metadata is not None else None
 
     async def start(self) -> LoginStart:
         """Raises ConfigurationError if the provider cannot be reached."""

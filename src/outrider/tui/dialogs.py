@@ -49,7 +49,8 @@ _WRITING_KEYS = (AnswerKey("enter", "", "send"), AnswerKey("escape", "", "back t
 
 
 class DialogPanel(Vertical, can_focus=True):
-    """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`; it posts `Answered` exactly once."""
+    """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`; it posts `Answered` exactly once. Keys
+    are accepted after a pause of `armed_after` seconds."""
 
     DEFAULT_CSS = """
     DialogPanel {
@@ -75,8 +76,9 @@ class DialogPanel(Vertical, can_focus=True):
             self.answer = answer
             self.comment = comment
 
-    def __init__(self) -> None:
+    def __init__(self, *, armed_after: float = ARMED_AFTER) -> None:
         super().__init__()
+        self.armed_after = armed_after
         self._last_key = monotonic()
         self._writing: AnswerKey | None = None
         self._answered = False
@@ -183,11 +185,11 @@ class DialogPanel(Vertical, can_focus=True):
         self._show_rest()
 
     def _is_deliberate(self) -> bool:
-        """Whether a key press counts as an answer: the first one must follow a pause of ARMED_AFTER seconds."""
+        """Whether a key press counts as an answer: the first one must follow a pause."""
         if self._armed:
             return True
         now = monotonic()
-        self._armed, self._last_key = now - self._last_key >= ARMED_AFTER, now
+        self._armed, self._last_key = now - self._last_key >= self.armed_after, now
         return self._armed
 
     def _expect_pause(self, event: events.Key) -> None:
@@ -269,8 +271,8 @@ class ApprovalPanel(DialogPanel):
     """Shows exactly what a call would do, why it needs approval, and which rule a longer approval would store. Further
     questions that wait are shown below it; those of the same kind can be answered together."""
 
-    def __init__(self, request: "ApprovalView") -> None:
-        super().__init__()
+    def __init__(self, request: "ApprovalView", *, armed_after: float = ARMED_AFTER) -> None:
+        super().__init__(armed_after=armed_after)
         self.request = request
         self.waiting: tuple[ApprovalView, ...] = ()
         self._width = 0
@@ -334,7 +336,7 @@ class ApprovalPanel(DialogPanel):
         return widths[self._width].id if widths else ""
 
     def choose_key(self, key: AnswerKey) -> None:
-        if key.answer in (YES_TO_ALL, NO_TO_ALL) and monotonic() - self._grown < ARMED_AFTER:
+        if key.answer in (YES_TO_ALL, NO_TO_ALL) and monotonic() - self._grown < self.armed_after:
             return  # the user has not seen all that the answer would cover
         if key.key not in ("left", "right"):
             super().choose_key(key)
@@ -461,8 +463,8 @@ class QuestionPanel(DialogPanel):
     """A question of the model. Options are selected by number or with the arrow keys, several if the question allows
     it; a free text answer is always possible."""
 
-    def __init__(self, request: "AskedQuestion") -> None:
-        super().__init__()
+    def __init__(self, request: "AskedQuestion", *, armed_after: float = ARMED_AFTER) -> None:
+        super().__init__(armed_after=armed_after)
         self.request = request
         self.chosen: list[str] = []
         self._selected: int | None = None  # the option that the arrow keys have reached

@@ -6,7 +6,11 @@ import pytest
 
 from outrider.remote.engine import RemoteArchive
 from outrider.remote.followed_session import RECENT_MESSAGES
-from outrider.sessions.records import StoredSession
+from outrider.remote.mirror import StoredChange
+from outrider.sessions.records import (
+    PartChange,
+    StoredSession,
+)
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event, MessageAddedEvent
 from outrider.types.ids import now_ms
@@ -51,7 +55,8 @@ async def test_the_end_is_enough_to_continue_and_what_changes_before_it_is_left_
         events: list[Event] = []
         engine.bus.subscribe_all(events.append)
         mirror, first = engine.live[session_id].mirror, whole[0]
-        assert await mirror._apply_part(first.parts[0], mirror.seq, draft=False) == []
+        change = PartChange(seq=mirror.seq, part=first.parts[0])
+        assert await mirror.apply_change(StoredChange(mirror.seq, change)) == []
         assert (await engine.prompt(session_id, "and?")).output == "It goes on."
         await until(lambda: len(session.messages) == RECENT_MESSAGES + 2)
         assert [event.role for event in events if isinstance(event, MessageAddedEvent)] == ["user", "assistant"]

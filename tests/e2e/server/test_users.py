@@ -510,9 +510,9 @@ async def test_a_stream_ends_with_the_access_and_reports_nothing_about_deleted_s
             assert b"secret" not in text and other.encode() not in text
 
 
-def oidc_logins(users: UserDirectory) -> OidcLogins:
+def oidc_logins(users: UserDirectory, metadata: ProviderMetadata | None = None) -> OidcLogins:
     settings = OidcSettings(issuer="https://login.example", client_id="outrider", roles={"ops": "operator"})
-    return OidcLogins(settings, users, "https://agents.example/login/callback")
+    return OidcLogins(settings, users, "https://agents.example/login/callback", metadata=metadata)
 
 
 def test_no_other_user_gets_the_name_of_a_removed_one_who_comes_back_with_the_same_limits(tmp_path):
@@ -557,8 +557,8 @@ async def test_a_login_of_a_removed_user_is_not_one_of_the_next_user_of_that_nam
 
 
 async def test_a_login_answer_with_a_strange_cookie_is_refused(tmp_path):
-    logins = oidc_logins(UserDirectory(tmp_path / "users.json"))
-    logins._metadata = float("inf"), ProviderMetadata("https://login.example", "https://login.example/a", "https://x/t")
+    metadata = ProviderMetadata("https://login.example", "https://login.example/a", "https://x/t")
+    logins = oidc_logins(UserDirectory(tmp_path / "users.json"), metadata)
     state = parse_qs(urlsplit((await logins.start()).url).query)["state"][0]
     with pytest.raises(AccessDeniedError, match="not started in this browser"):
         await logins.finish({"state": state, "code": "x"}, "\xe9")

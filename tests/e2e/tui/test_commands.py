@@ -57,6 +57,14 @@ async def say(app: OutriderApp, pilot: Pilot[int], text: str) -> None:
     await pilot.press("enter")
 
 
+async def answer(app: OutriderApp, pilot: Pilot[int], key: str) -> None:
+    """Dialogs accept keys after a pause."""
+    queue = app.ui.find_widget(panels.DialogQueue)
+    await until(lambda: queue.shown is not None and queue.shown.has_focus_within)
+    await asyncio.sleep(panels.ARMED_AFTER + 0.05)
+    await pilot.press(key)
+
+
 async def opened(app: OutriderApp, kind: type[Screen[Any]]) -> None:
     """Keys reach a screen once it has the focus."""
     await until(lambda: isinstance(app.screen, kind) and app.screen.is_current and app.screen.focused is not None)
@@ -205,10 +213,7 @@ async def test_a_fork_ends_before_the_chosen_input_and_offers_it_again(home, wor
         assert app.ui.controller.title == "another way"
 
 
-async def test_a_process_in_the_background_shows_its_output_and_is_ended_after_a_confirmation(
-    home, workspace, monkeypatch
-):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_a_process_in_the_background_shows_its_output_and_is_ended_after_a_confirmation(home, workspace):
     write_script(home, [[call("shell", command="echo listening; sleep 300", background=True)], "It runs."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "start it")
@@ -220,16 +225,13 @@ async def test_a_process_in_the_background_shows_its_output_and_is_ended_after_a
         await opened(app, PickerScreen)
         await pilot.press("enter")
         await until(lambda: panel_text(app, "listening"))
-        await pilot.press("e")
+        await answer(app, pilot, "e")
         await until(lambda: panel_text(app, "echo listening; sleep 300"))
-        await pilot.press("y")
+        await answer(app, pilot, "y")
         await until(lambda: "the process was ended" in notes(app))
 
 
-async def test_the_end_of_an_output_is_shown_as_often_as_wanted_and_the_model_reads_all_of_it(
-    home, workspace, monkeypatch
-):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_the_end_of_an_output_is_shown_as_often_as_wanted_and_the_model_reads_all_of_it(home, workspace):
     command = {"command": "sleep 1; seq -f 'row %g.' 1 200; sleep 300", "background": True}
     script: list[Any] = [[{"tool": "shell", "id": "call_1", "input": command}], "It runs."]
     write_script(home, [*script, [call("process", action="read", process_id="call_1")], "Read."])
@@ -246,8 +248,8 @@ async def test_the_end_of_an_output_is_shown_as_often_as_wanted_and_the_model_re
         for _ in range(2):
             await until(lambda: panel_text(app, "row 1.") and panel_text(app, "row 200."))
             await until(lambda: shows_end(app))
-            await pilot.press("u")
-        await pilot.press("escape")
+            await answer(app, pilot, "u")
+        await answer(app, pilot, "escape")
         await say(app, pilot, "read it")
         await until(lambda: "Read." in shown_texts(app) and idle(app))
         calls = [item.part for item in app.ui.controller.conversation.items if isinstance(item, ToolCallItem)]
@@ -574,8 +576,7 @@ async def test_a_command_of_a_command_file_is_refused_or_fails_with_a_reason_and
         assert shown_texts(app) == []
 
 
-async def test_a_command_of_a_command_file_needs_the_approval_that_the_agent_would_need(home, workspace, monkeypatch):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_a_command_of_a_command_file_needs_the_approval_that_the_agent_would_need(home, workspace):
     write_script(home, ["Seen."])
     write_command(home, "change", "Changed: !`sh -c 'echo new > notes.txt; echo done'`")
     async with application(home, workspace) as (app, pilot):
@@ -586,7 +587,7 @@ async def test_a_command_of_a_command_file_needs_the_approval_that_the_agent_wou
             assert queue.shown is not None
             assert queue.shown.title == "Keep what this command changed?"
             assert (workspace / "notes.txt").read_text() == "remember the milk\n"
-            await pilot.press(key)
+            await answer(app, pilot, key)
             if not sent:
                 await until(lambda: app.ui.find_widget(Composer).text == "/change")
                 assert (workspace / "notes.txt").read_text() == "remember the milk\n"

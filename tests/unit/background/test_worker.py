@@ -1,4 +1,4 @@
-"""A worker continues to send heartbeats after errors."""
+"""A background worker after errors: heartbeats, registration, runs that it lost, and how its runs end."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 import sqlalchemy as sa
-from dbos import DBOS, DBOSClient
+from dbos import DBOSClient
 
 from outrider import Agent, Engine, Tool
 from outrider.background.database import RunDatabase, worker_queue
@@ -30,31 +30,32 @@ pytestmark = pytest.mark.slow  # a real worker for each test
 SECONDS = 30
 
 
-async def test_one_that_the_others_gave_up_twice_registers_again_and_takes_runs(
+async def test_a_worker_that_others_removed_twice_registers_again_and_takes_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It is given up a second time while it begins anew: its queue is gone as soon as it is there."""
-    stumbles, register_queue = 0, DBOS.register_queue
+    """The others remove it again while it registers, so its queue is missing when DBOS looks for it."""
+    failures = 0
 
-    def stumble(*given: Any, **options: Any) -> Any:
-        nonlocal stumbles
-        if stumbles:
-            stumbles -= 1
+    def fail_at_first() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
             raise AssertionError("the queue is missing from the database")
-        return register_queue(*given, **options)
+        register_queue()
 
-    monkeypatch.setattr(DBOS, "register_queue", stumble)
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with (
         Engine([agent()], [scripted(["It is done."] * 2)], store=MemoryStore()) as engine,
         Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
         asyncio.timeout(SECONDS),
     ):
+        register_queue = worker.runtime.register_queue
+        monkeypatch.setattr(worker.runtime, "register_queue", fail_at_first)
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
-        stumbles = 2
+        failures = 2
         worker.remove_worker(worker.id)  # as another one does
-        while stumbles:
+        while failures:
             await asyncio.sleep(0.02)
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"

@@ -458,15 +458,14 @@ def test_an_approval_shows_the_arguments_beside_a_preview_and_whole_facts():
     )
 
 
-async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above():
     files = tuple(OutcomeFile(path=f"build/f{n}", kind="created") for n in range(40))
     widths = (
         RuleWidth(id="exact", label="this command", rules=("shell(make)",)),
         RuleWidth(id="folder", label="this folder", rules=("may write /build/**",)),
     )
     request = approval("a1", "make", outcome=CommandOutcome(files=files, exit_code=3), offered=widths)
-    asking, panel = DialogQueue(), ApprovalPanel(request)
+    asking, panel = DialogQueue(), ApprovalPanel(request, armed_after=0)
 
     async def on_answer(answer: str, text: str) -> None: ...
 
@@ -497,12 +496,11 @@ async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(mon
 
 @pytest.mark.parametrize("size", [(40, 12), (40, 15), (80, 16), (80, 24)])
 async def test_the_field_for_a_reason_is_visible_in_a_small_terminal(
-    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    size: tuple[int, int],
 ):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     files = tuple(OutcomeFile(path=f"build/f{n}", kind="created") for n in range(4))
     widths = (RuleWidth(id="exact", label="this command", rules=("shell(make)",)),)
-    panel = ApprovalPanel(approval("a1", "make", outcome=CommandOutcome(files=files), offered=widths))
+    panel = ApprovalPanel(approval("a1", "make", outcome=CommandOutcome(files=files), offered=widths), armed_after=0)
     asking, answers = DialogQueue(), list[tuple[str, str]]()
 
     async def on_answer(answer: str, text: str) -> None:
@@ -523,7 +521,7 @@ async def test_the_field_for_a_reason_is_visible_in_a_small_terminal(
         await wait_until(pilot, lambda: answers == [("no-because", "not now")])
 
 
-async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):
+async def test_a_key_that_was_meant_for_something_else_does_not_answer():
     answers: list[tuple[str, str]] = []
     asking = DialogQueue()
 
@@ -531,26 +529,23 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         answers.append((answer, text))
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.add_panel(ApprovalPanel(approval("a1", "ls", rules=("shell(ls)",), can_last=True)), on_answer)
-        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        panel = ApprovalPanel(approval("a1", "ls", rules=("shell(ls)",), can_last=True), armed_after=3600)
+        await asking.add_panel(panel, on_answer)
         await pilot.press(*"yes, always")
         assert answers == []
-        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        panel.armed_after = 0
         await pilot.press("/")  # the start of a command, not an answer
-        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        panel.armed_after = 3600
         await pilot.press(*"find")
         assert answers == []
-        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        panel.armed_after = 0
         await pilot.press("y")
         await pilot.pause()
         assert answers == [("once", "")]
         assert not asking.is_open
 
 
-async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_end_is_removed(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_end_is_removed():
     answers: list[str] = []
     asking = DialogQueue()
 
@@ -562,7 +557,7 @@ async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_e
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         for name in ("one", "two", "three"):
-            await asking.add_panel(ApprovalPanel(approval(name, name)), taking(name))
+            await asking.add_panel(ApprovalPanel(approval(name, name), armed_after=0), taking(name))
         await asking.drop_approvals("two")
         await pilot.pause()
         await pilot.press("n")
@@ -573,10 +568,7 @@ async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_e
     assert answers == ["one no", "three once"]
 
 
-async def test_yes_to_all_is_about_the_kind_of_the_shown_question_and_about_what_the_user_has_seen(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_yes_to_all_is_about_the_kind_of_the_shown_question_and_about_what_the_user_has_seen():
     asking, answers = DialogQueue(), list[str]()
     files = (OutcomeFile(path="made", kind="created"),)
 
@@ -584,11 +576,12 @@ async def test_yes_to_all_is_about_the_kind_of_the_shown_question_and_about_what
         answers.append(answer)
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        first = ApprovalPanel(approval("a1", "ls"))
+        first = ApprovalPanel(approval("a1", "ls"), armed_after=0)
         await asking.add_panel(first, on_answer)
         await wait_until(pilot, lambda: first.has_focus)
         for name in ("a2", "a3"):
-            await asking.add_panel(ApprovalPanel(approval(name, name, outcome=CommandOutcome(files=files))), on_answer)
+            view = approval(name, name, outcome=CommandOutcome(files=files))
+            await asking.add_panel(ApprovalPanel(view, armed_after=0), on_answer)
         await pilot.press("Y")
         await pilot.pause()
         assert asking.shown is first  # an answer to the others must not remove it
@@ -598,19 +591,18 @@ async def test_yes_to_all_is_about_the_kind_of_the_shown_question_and_about_what
         shown = asking.shown
         assert isinstance(shown, ApprovalPanel)
         await wait_until(pilot, lambda: len(shown.joint) == 2 and shown.has_focus)
-        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        shown.armed_after = 3600
         await asking.add_panel(ApprovalPanel(approval("a4", "a4", outcome=CommandOutcome(files=files))), on_answer)
         await pilot.press("Y")  # meant for two questions
-        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        shown.armed_after = 0
         assert answers == ["no"]
         await pilot.press("Y")
         await wait_until(pilot, lambda: answers == ["no", panels.YES_TO_ALL])
 
 
-async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_several_answers_may_be_chosen_where_the_question_allows_it():
     asked = AskedQuestion("q", "s", "Which?", ("red", "blue", "green"), multiple=True)
-    asking, panel = DialogQueue(), QuestionPanel(asked)
+    asking, panel = DialogQueue(), QuestionPanel(asked, armed_after=0)
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         waiting = pilot.app.run_worker(asking.ask_and_wait(panel))
         while pilot.app.focused is not panel:
@@ -628,12 +620,9 @@ async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkey
         (True, ["down", "space", "up", "space", "enter"], ("option 1", "option 12")),
     ],
 )
-async def test_options_are_selected_with_the_arrow_keys(
-    monkeypatch: pytest.MonkeyPatch, multiple: bool, keys: list[str], answers: tuple[str, ...]
-):
-    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+async def test_options_are_selected_with_the_arrow_keys(multiple: bool, keys: list[str], answers: tuple[str, ...]):
     asked = AskedQuestion("q", "s", "Which?", tuple(f"option {n}" for n in range(1, 13)), multiple=multiple)
-    asking, panel = DialogQueue(), QuestionPanel(asked)
+    asking, panel = DialogQueue(), QuestionPanel(asked, armed_after=0)
     async with Stage(asking).run_test(size=(40, 15)) as pilot:
         waiting = pilot.app.run_worker(asking.ask_and_wait(panel))
         while pilot.app.focused is not panel:

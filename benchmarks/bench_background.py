@@ -44,7 +44,7 @@ async def measured(folder: Path, server: str | None) -> list[Figure]:
         return figures
     figures.append(await durable(folder / "many", server, plain))
     for far in (False, True):
-        figures.append(await gone_on(folder / f"moved{far}", fresh(server), far=far))
+        figures.append(await continue_killed_run(folder / f"moved{far}", fresh(server), far=far))
     figures += await curve(folder / "curve", server)
     figures += await idle(folder / "idle", fresh(server))
     figures += await long_queue(folder / "long", fresh(server))
@@ -133,7 +133,7 @@ async def durable(folder: Path, server: str | None, plain: float) -> Figure:
     )
 
 
-async def gone_on(folder: Path, server: str, *, far: bool) -> Figure:
+async def continue_killed_run(folder: Path, server: str, *, far: bool) -> Figure:
     """Kill the worker that holds a run, repeatedly, and measure the time from the kill to the next effect."""
     waits: list[float] = []
     async with fleet(folder, server) as workers:
@@ -150,7 +150,7 @@ async def gone_on(folder: Path, server: str, *, far: bool) -> Figure:
             workers.start(1, **settings)
         await workers.jobs.cancel_run(run.id)
     where = "another machine" if far else "the same machine"
-    name = f"background: killed, gone on by {where} (longest of {KILLS}; median {statistics.median(waits):.1f} s)"
+    name = f"background: killed, continued by {where} (longest of {KILLS}; median {statistics.median(waits):.1f} s)"
     return Figure(name, max(waits), "s", None, "<= 10 s", max(waits) <= 10)
 
 

@@ -9,7 +9,7 @@ from outrider.testing import scripted_model
 
 
 def is_short(outcome: EvalOutcome) -> str | None:
-    """A check of your own: None if the attempt passes, else the reason."""
+    """A custom check: None if the attempt passes, else the reason."""
     words = len(outcome.answer.split())
     return None if words <= 3 else f"{words} words"
 

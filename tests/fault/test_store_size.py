@@ -1,4 +1,4 @@
-"""Long sessions: opened, resumed and gone on with in bounded time and memory. The figures are for reading; the bounds
+"""Long sessions: opened, resumed and continued in bounded time and memory. The figures are for reading; the bounds
 are ten times larger, and only notice that something grows with a session that should not."""
 
 import os
@@ -65,7 +65,7 @@ def summary(took: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:.0f}{'' if name == 'megabytes' else ' ms'}" for name, value in took.items())
 
 
-async def test_sf_060_a_session_of_ten_thousand_parts_is_opened_and_gone_on_with_at_once(
+async def test_sf_060_a_session_of_ten_thousand_parts_is_opened_and_continued_at_once(
     tmp_path: Path, record_property: Record
 ):
     await long_session(tmp_path / "s.db", 10_000, 1_000)

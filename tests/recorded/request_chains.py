@@ -12,7 +12,7 @@ from tests.recorded.exchanges import Exchange, corpus
 
 
 class Conversation:
-    """Turns of a user; in each, a question and the steps that led to its answer. At least one call was made."""
+    """Turns of a user; in each, a question and the steps before its answer. At least one call was made."""
 
     def __init__(self, turns: list[list[Exchange]]) -> None:
         self.turns = turns

@@ -8,7 +8,7 @@ const ALWAYS_RENDERED = 80; // a conversation of at most this many messages is r
 const ESTIMATED_HEIGHT = 160; // pixels of a message that was not rendered yet
 const MARGIN = 1500; // pixels that are rendered above and below the visible area
 const HOLD_MS = 5000; // for which a search hit stays in view while the messages around it are rendered
-const END_DISTANCE = 80; // pixels from the end in which scrolling down leads to the end
+const END_DISTANCE = 80; // pixels from the end within which scrolling down jumps to the end
 const AT_END = 2; // pixels from the end that are its end: positions have fractions
 
 // `isNested` is set for a conversation inside a page that scrolls as a whole.
@@ -113,7 +113,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   useEffect(() => {
     if (model.sent.value) follow();
   }, [model.sent.value]);
-  // Heights of rendered messages are measured; the position of what is visible is kept when messages above it change.
+  // Heights of rendered messages are measured; the position of what is visible is preserved when messages above it change.
   useLayoutEffect(() => {
     const element = area.current!;
     const content = element.querySelector(".messages")!;

@@ -63,7 +63,7 @@ export class FeedConnection {
     }
   }
 
-  // The stream goes on with sessions that nobody follows any more until it is restarted for another reason.
+  // The stream includes sessions without subscribers until it is restarted for another reason.
   private forgetUnused(): void {
     const used = new Set([...this.subscribers].flatMap((one) => [...one.sessions]));
     for (const id of this.positions.keys()) if (!used.has(id)) this.positions.delete(id);

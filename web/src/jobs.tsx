@@ -105,7 +105,7 @@ function JobForm({ onError, onScheduled }: { onError: (error: unknown) => void; 
         <label>Start <select id="job-after" value={after} onChange={(event) => setAfter(event.currentTarget.value)}>{DELAYS.map(([value, text]) => <option value={value}>{text}</option>)}</select></label>
         {after === "schedule" ? <label>at <input id="job-cron" class="cron" value={cron} aria-label="Minute, hour, day, month and weekday" title="Minute, hour, day, month and weekday: 0 7 * * 1-5 is seven o'clock on working days" onInput={(event) => setCron(event.currentTarget.value)} /></label> : null}
         <label>Priority <input type="number" min={1} max={1000} id="job-priority" value={priority} onInput={(event) => setPriority(event.currentTarget.value)} /></label>
-        <label title="In a repository, work in a checkout of its own"><input type="checkbox" id="job-worktree" checked={worktree} onChange={(event) => setWorktree(event.currentTarget.checked)} /> own worktree</label>
+        <label title="In a repository, work in a separate checkout"><input type="checkbox" id="job-worktree" checked={worktree} onChange={(event) => setWorktree(event.currentTarget.checked)} /> own worktree</label>
         <button class="primary" type="submit" disabled={isSending}>Submit</button>
       </div>
       <p class="hint">Ctrl+Enter submits. A smaller priority starts earlier among your own runs.</p>

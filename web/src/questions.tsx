@@ -79,7 +79,7 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
   const widths = view.widths ?? [];
   const files = view.files ?? [];
   const [width, setWidth] = useState(widths[0]?.id ?? "");
-  const [kept, setKept] = useState<ReadonlySet<string>>(() => new Set(files));
+  const [selected, setSelected] = useState<ReadonlySet<string>>(() => new Set(files));
   const [isPicking, setPicking] = useState(false);
   const [denial, setDenial] = useState<Choice | null>(null);
   const [isSending, setSending] = useState(false);
@@ -90,7 +90,7 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
   const answer = async (choice: Choice, reason = ""): Promise<void> => {
     const body: Record<string, unknown> = { allow: choice.kind === "allow", scope: choice.scope, words: reason, choice: choice.choice };
     if (choice.scope !== "once" && widths.length) body["width"] = width;
-    if (choice.picks_files) body["keep"] = [...kept];
+    if (choice.picks_files) body["keep"] = [...selected];
     setSending(true);
     await model.answerApproval(approval.id, body).catch(model.report);
     setSending(false);
@@ -114,11 +114,11 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
             <legend>Files to keep</legend>
             {files.map((path) => (
               <label class="option">
-                <input type="checkbox" value={path} checked={kept.has(path)} onChange={(event) => {
-                  const next = new Set(kept);
+                <input type="checkbox" value={path} checked={selected.has(path)} onChange={(event) => {
+                  const next = new Set(selected);
                   if (event.currentTarget.checked) next.add(path);
                   else next.delete(path);
-                  setKept(next);
+                  setSelected(next);
                 }} /> {path}
               </label>
             ))}
@@ -195,7 +195,7 @@ function QuestionBox({ question, model }: { question: Question; model: SessionMo
           </label>
         )) : null}
       </div>
-      <textarea aria-label="An answer of your own" rows={1} placeholder="An answer of your own" value={own} onInput={(event) => setOwn(event.currentTarget.value)}
+      <textarea aria-label="Your own answer" rows={1} placeholder="Your own answer" value={own} onInput={(event) => setOwn(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); answer(collected()); }
           if (event.key === "Escape") event.stopPropagation();

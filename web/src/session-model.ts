@@ -92,7 +92,7 @@ export class SessionModel {
   // Input during a turn steers it: the agent reads it before its next step. Queued input starts the next turn.
   async send(parts: unknown[], { isQueued = false } = {}): Promise<void> {
     const commands = this.commands.value.filter((command) => command.status);
-    const told = commands.map((command) => ({
+    const commandParts = commands.map((command) => ({
       type: "text",
       synthetic: true,
       text: `The user ran a command: ${command.command}\n${command.output.slice(-SENT_OUTPUT)}\n(${command.status})`,
@@ -100,7 +100,7 @@ export class SessionModel {
     }));
     const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
     this.sent.value += 1;
-    await post(`${this.path}/prompt`, { parts: [...told, ...parts], id: crypto.randomUUID(), delivery });
+    await post(`${this.path}/prompt`, { parts: [...commandParts, ...parts], id: crypto.randomUUID(), delivery });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];
     this.error.value = null;

@@ -334,7 +334,7 @@ export function FirstKey({ onDone }: { onDone: () => void }) {
         <button type="submit" class="primary" disabled={isSending || !key.trim()}>{isSending ? "Checking…" : "Store"}</button>
       </p>
       {problem ? <p class="failure" role="alert">{problem}</p> : null}
-      <p class="note">Without a key: start the server with <code>--model local</code>, or with OPENAI_BASE_URL for a server of your own.</p>
+      <p class="note">Without a key: start the server with <code>--model local</code>, or with OPENAI_BASE_URL for your own server.</p>
     </form>
   );
 }

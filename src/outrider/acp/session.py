@@ -195,7 +195,7 @@ def _select_option(
         type="select",
         id=name,
         name=title,
-        category=category,  # type: ignore[arg-type]  the words of our own tables are among the known ones
+        category=category,  # type: ignore[arg-type]  the words of our tables are among the known ones
         current_value=replace_surrogates(current),
         options=options,
     )

@@ -130,7 +130,7 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunQueue:
-    """The queue of runs, in tables of our own because DBOS queues have no fairness between users. A chosen run is first
+    """The queue of runs, in our tables because DBOS queues have no fairness between users. A chosen run is first
     recorded here as assigned to a worker and then resumed in that worker's DBOS queue. This table alone decides which
     worker owns a run."""
 

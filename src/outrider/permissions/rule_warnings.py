@@ -23,7 +23,7 @@ def find_weaknesses(rule: PermissionRule, effect: Effect, workspace: Path) -> It
         return
     declared = declaration_of(rule.tool)
     if declared.kind == "unknown" and _CAMEL_CASE.fullmatch(rule.tool):
-        yield "names no built-in tool; it applies only to a tool of your own with this name"
+        yield "names no built-in tool; it applies only to a custom tool with this name"
     if rule.pattern is None:
         return
     match declared.kind:

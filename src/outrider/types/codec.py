@@ -149,7 +149,7 @@ def set_part_owner(part: Any, message_id: str, session_id: str) -> None:
         take_owners(message_id, session_id)
         return
     if type(part) not in _kinds.values():
-        hint = "write TextPart(…)" if isinstance(part, str) else "register_part_type adds kinds of your own"
+        hint = "write TextPart(…)" if isinstance(part, str) else "register_part_type adds custom kinds"
         raise PartValidationError(f"{type(part).__name__} is no part; {hint}")
     owners = {"id": getattr(part, "id", "") or new_id(), "message_id": message_id, "session_id": session_id}
     for name, value in owners.items():

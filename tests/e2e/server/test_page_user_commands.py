@@ -45,7 +45,7 @@ async def test_a_model_s_questions_are_answered_on_the_page(tmp_path: Path):
         await question.get_by_text("Which sizes?").wait_for()
         await question.get_by_label("small").check()
         await question.get_by_label("tiny").check()
-        await question.get_by_label("An answer of your own").fill("or none")
+        await question.get_by_label("Your own answer").fill("or none")
         await question.get_by_role("button", name="Answer", exact=True).click()
         await question.get_by_text("Anything else?").wait_for()
         await page.reload()  # it waits for the next input

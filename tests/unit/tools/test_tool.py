@@ -232,16 +232,16 @@ async def test_attachments_in_a_list_are_sent_as_files_not_as_text():
 
 
 async def test_a_plain_function_runs_in_a_thread_and_never_blocks_the_loop():
-    loop_went_on = threading.Event()
+    loop_continued = threading.Event()
 
     @Tool
     def slow() -> str:
-        return str(loop_went_on.wait(30))
+        return str(loop_continued.wait(30))
 
     async def proceed() -> None:
         for _ in range(3):
             await asyncio.sleep(0.005)
-        loop_went_on.set()
+        loop_continued.set()
 
     going_on = asyncio.ensure_future(proceed())
     assert await slow.execute() == "True"

@@ -410,7 +410,7 @@ _SUGGESTIONS = (
     ("Run the tests and fix what fails", "asks before it applies what a command changed"),
     ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
-# Questions of which the topic is known: the embedded model is led to the files that answer them.
+# Questions of which the topic is known: the embedded model reads the files that answer them.
 _SMALL_MODEL_SUGGESTIONS = (
     ("Explain how this project is put together", "lists and reads files first"),
     ("What are the main classes and functions?", "reads without asking"),

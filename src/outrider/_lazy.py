@@ -56,15 +56,17 @@ def deprecated_method(name: str, method: Method) -> Method:
     return cast(Method, call)
 
 
-def deprecated_names(old_module: str, names: dict[str, tuple[str, str]]) -> Callable[[str], Any]:
+def deprecated_names(
+    old_module: str, names: dict[str, tuple[str, str]], *, new_module: str = "outrider"
+) -> Callable[[str], Any]:
     """Returns `__getattr__` for a module that has only aliases. `names` maps an old name to the module and the name
-    that has the value, and the name that the warning recommends is `outrider.NAME`."""
+    that has the value. The warning recommends that name in `new_module`."""
 
     def load_name(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {old_module!r} has no attribute {name!r}")
         module, new = names[name]
-        warn_of_old_name(f"{old_module}.{name}", f"outrider.{new}")
+        warn_of_old_name(f"{old_module}.{name}", f"{new_module}.{new}")
         return getattr(import_module(module), new)
 
     return load_name

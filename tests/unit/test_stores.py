@@ -35,7 +35,7 @@ def test_the_old_path_works_and_warns(module: str, name: str):
     if name == "PostgresStore":
         pytest.importorskip("psycopg_pool")
     alias = import_module(f"outrider.sessions.{module}")
-    with pytest.warns(DeprecationWarning, match=rf"import {name} from outrider\.stores"):
+    with pytest.warns(DeprecationWarning, match=rf"use outrider\.stores\.{name}"):
         found = getattr(alias, name)
     assert found is getattr(stores, name)
     with pytest.raises(AttributeError, match="no attribute 'other'"):

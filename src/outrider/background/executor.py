@@ -20,11 +20,11 @@ from outrider.background.records import EndReason, JobSpec, RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.background.retries import RunRetries
 from outrider.background.worktrees import RunWorkspace
-from outrider.engine.archive import short_id
 from outrider.engine.child_sessions import end_session
 from outrider.engine.engine import Engine
 from outrider.engine.results import RunResult
 from outrider.errors import OutriderError, ProviderError, SessionNotFoundError, StorageFullError, StoreUnavailableError
+from outrider.presentation.formats import short_id
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
 from outrider.types.agents import Limits

@@ -40,9 +40,9 @@ from outrider.background.retries import ProviderMonitor, RunRetries
 from outrider.background.workspace_snapshots import SnapshotTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
-from outrider.engine.archive import short_id
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.formats import short_id
 from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")

@@ -21,10 +21,9 @@ from outrider.background.records import JobSpec
 from outrider.background.workspace_snapshots import SnapshotInfo, SnapshotTable, capture_files, restore_files
 from outrider.config.file import BackgroundTable
 from outrider.config.paths import AppFolders, make_private_folder
-from outrider.engine.archive import short_id
 from outrider.engine.session_tools import stored_limits
 from outrider.errors import ConfigurationError, OutriderError, ProcessError
-from outrider.presentation.formats import format_bytes, format_iso_time
+from outrider.presentation.formats import format_bytes, format_iso_time, short_id
 from outrider.processes.git import GitRunner
 from outrider.project.sandbox import WORKTREES_FOLDER, LazySandbox, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.presentation.formats import short_id
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
@@ -49,7 +48,6 @@ __all__ = [
     "UsageRow",
     "open_archive",
     "render_shared_page",
-    "short_id",
 ]
 
 LAST_SESSION = "last"
@@ -67,7 +65,7 @@ class SessionArchive:
         self._data = data
 
     async def find_session(self, name: str) -> StoredSession:
-        """Resolve a name. Raises SessionNotFoundError if there is none, and StoreError if the name is ambiguous."""
+        """Resolves a name. Raises SessionNotFoundError if there is none, and StoreError if the name is ambiguous."""
         if name == LAST_SESSION:
             return await self.find_newest()
         if is_id(name):
@@ -137,25 +135,25 @@ class SessionArchive:
         return await self.store.load(session_id, limit=last, before=before)
 
     async def search(self, query: str, *, limit: int, session_id: str | None = None) -> Sequence[SearchHit]:
-        """Run a full-text query over the messages of one session or of all."""
+        """Runs a full-text query over the messages of one session or of all."""
         return await self.store.search(query, session_id=session_id, limit=limit)
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
-        """Copy a session up to the message `at` and return the copy."""
+        """Copies a session up to the message `at` and returns the copy."""
         return await self.store.fork(session_id, at=at, title=title)
 
     async def rename(self, session_id: str, title: str) -> StoredSession:
-        """Set the title of a session and return it."""
+        """Sets the title of a session and returns it."""
         return await self.store.update(session_id, SessionUpdate(title=title))
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session, its child sessions and their files. Raises SessionInUseError if another process holds the
+        """Deletes a session, its child sessions and their files. Raises SessionInUseError if another process holds the
         lease."""
         async with delete_files_of_sessions(self._data, self.store):
             await self.store.delete(session_id)
 
     async def delete_all(self) -> int:
-        """Delete every session without a valid lease and return their number."""
+        """Deletes every session without a valid lease and returns their number."""
         async with delete_files_of_sessions(self._data, self.store):
             return await self.store.clear()
 
@@ -172,7 +170,7 @@ class SessionArchive:
         return stream_export(self.store, session_id)
 
     async def import_document(self, document: bytes, *, as_copy: bool) -> ImportResult:
-        """Store the session of an export."""
+        """Stores the session of an export."""
         from outrider.sessions.export import import_session  # lazy, as above
 
         return await import_session(self.store, document, as_copy=as_copy)
@@ -197,15 +195,15 @@ class SessionArchive:
         return await lasting_approvals(self.store)
 
     async def revoke_approval(self, approval_id: str) -> Approval:
-        """Revoke an approval and return it."""
+        """Revokes an approval and returns it."""
         return await self.store.answer(approval_id, "revoked")
 
 
 @asynccontextmanager
 async def delete_files_of_sessions(data: Path | None, store: Store) -> AsyncGenerator[None, None]:
-    """Delete undo data, stored outputs and sandbox files of the sessions that the block deletes. Files of sessions that
-    were not in this store before are left: they may belong to another store. When no session remains, the outputs that
-    version 0.1 stored without a session are deleted too."""
+    """Deletes undo data, stored outputs and sandbox files of the sessions that the block deletes. Files of sessions
+    that were not in this store before are left: they may belong to another store. When no session remains, the outputs
+    that version 0.1 stored without a session are deleted too."""
     if data is None:
         yield
         return
@@ -230,7 +228,7 @@ _UNUSED_OUTPUT_SECONDS = 30 * 24 * 3600
 
 
 async def delete_unused_outputs(path: Path) -> int:
-    """Delete outputs that belong to no session of the store at `path` and were not changed for 30 days; return their
+    """Deletes outputs that belong to no session of the store at `path` and were not changed for 30 days; returns their
     number. Newer ones may belong to a session of another store."""
     from outrider.engine.undo import is_deleted  # lazy: it imports the agent's tools
 
@@ -263,7 +261,7 @@ def _delete_paths(paths: Sequence[Path]) -> None:
 
 @asynccontextmanager
 async def open_archive(path: Path, *, create: bool = False) -> AsyncGenerator[SessionArchive, None]:
-    """Open the store at `path`. A missing file is an empty archive; it is created only with `create`."""
+    """Opens the store at `path`. A missing file is an empty archive; it is created only with `create`."""
     async with _open_store(path, create=create) as store:
         yield SessionArchive(store, path.parent)
 

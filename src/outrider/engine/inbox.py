@@ -85,7 +85,7 @@ class SessionInbox:
     async def put(
         self, item: InboxItem, origin: InputOrigin | None = None
     ) -> tuple[InboxItem, asyncio.Future[RunResult[Any]]]:
-        """Store an input and return it with a future for the end of its turn. An input with a known id is returned as
+        """Stores an input and returns it with a future for the end of its turn. An input with a known id is returned as
         first stored; if its turn is over, the future resolves with the last text."""
         end = self.expect_end(item.id, origin.output if origin else None)
         self._puts, self._open_puts = self._puts + 1, self._open_puts + 1
@@ -115,12 +115,12 @@ class SessionInbox:
         return end
 
     def mark_taken(self, name: str, output: OutputType | None = None) -> None:
-        """Resolve the futures of this name at the end of the next turn."""
+        """Resolves the futures of this name at the end of the next turn."""
         self.current = InputOrigin(copy_context(), output)
         self._taken.append(name)
 
     async def take_next(self) -> bool:
-        """Move the next input, and the notes before it, into the transcript. Notes start no turn."""
+        """Moves the next input, and the notes before it, into the transcript. Notes start no turn."""
         async with self._take_lock:
             for item in await self.discard_aborts():
                 message = await self._take_item(item)
@@ -142,13 +142,13 @@ class SessionInbox:
         return [item for item in waiting if not is_abort_request(item)]
 
     async def take_steering(self) -> list[Message]:
-        """Move input with delivery "steer" into the transcript during a turn."""
+        """Moves input with delivery "steer" into the transcript during a turn."""
         async with self._take_lock:
             waiting = await self._steering_items()
             return [await self._take_item(item) for item in waiting if item.delivery == "steer"]
 
     async def withdraw(self, item_id: str) -> bool:
-        """Remove waiting input; return False if it is in the transcript already, or is unknown."""
+        """Removes waiting input; returns False if it is in the transcript already, or is unknown."""
         async with self._take_lock:
             if item_id not in {item.id for item in await self._pending_items()}:
                 return False
@@ -159,13 +159,13 @@ class SessionInbox:
         return True
 
     def resolve_taken(self, end: "RunResult[Any]") -> None:
-        """Resolve the futures of all input of this turn with the end of the turn."""
+        """Resolves the futures of all input of this turn with the end of the turn."""
         for item_id in self._taken:
             self._resolve_item(item_id, end)
         self._taken.clear()
 
     def resolve_all(self, end: "RunResult[Any]") -> None:
-        """Resolve all futures, because the session closes. Waiting input stays in the store for the next owner."""
+        """Resolves all futures, because the session closes. Waiting input stays in the store for the next owner."""
         for name in list(self._futures):
             self._resolve_item(name, end)
 
@@ -192,7 +192,7 @@ class SessionInbox:
         )
 
     async def _take_item(self, item: InboxItem) -> Message:
-        """Move one input into the transcript. Its mode is stored before it, so that a crash between both writes loses
+        """Moves one input into the transcript. Its mode is stored before it, so that a crash between both writes loses
         neither."""
         item = replace(item, message=self._unredacted.pop(item.id, item.message))
         session, mode = self._journal.session, item.message.mode
@@ -221,7 +221,7 @@ class SessionInbox:
         return message
 
     async def _describe_workspace(self, message: Message) -> None:
-        """Store the workspace notes and the initial state with the first message. They stay the same to the end of the
+        """Stores the workspace notes and the initial state with the first message. They stay the same to the end of the
         session, so that the cached prompt prefix stays valid."""
         notes, state = self._owner.workspace_notes, await self._owner.initial_state()
         message.system = notes if notes or state else None
@@ -241,7 +241,13 @@ class SessionInbox:
 
 def first_line_title(message: Message) -> str:
     """Returns the first line of the input as a title that needs no model request."""
-    line = next((line.strip() for line in message.join_text().splitlines() if line.strip()), "")
+    return title_of_text(message.join_text())
+
+
+def title_of_text(text: str, stripped: str | None = None) -> str:
+    """Returns the first line that is not empty, shortened. `stripped` are characters to remove from its ends, by
+    default white space."""
+    line = next((line for full in text.splitlines() if (line := full.strip(stripped))), "")
     return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"
 
 
@@ -319,7 +325,7 @@ def is_abort_request(item: InboxItem) -> bool:
 async def abort_in_other_process(
     store: Store, session_id: str, *, timeout_seconds: float = ABORT_TIMEOUT_SECONDS
 ) -> None:
-    """Request the abort and wait until the owner has ended the turn. Returns at once if no turn is running. Raises
+    """Requests the abort and waits until the owner has ended the turn. Returns at once if no turn is running. Raises
     SessionInUseError with the owner's details if it does not respond within `timeout_seconds`."""
     await _reject_child_session(store, session_id)
     if not await _has_open_turn(store, session_id) or (lease_error := await _check_lease(store, session_id)) is None:
@@ -354,7 +360,7 @@ async def _reject_child_session(store: Store, session_id: str) -> None:
 
 
 async def _check_lease(store: Store, session_id: str) -> SessionInUseError | None:
-    """Append nothing without a lease token; the store rejects that if the session is leased. Returns the error, or
+    """Appends nothing without a lease token; the store rejects that if the session is leased. Returns the error, or
     None."""
     try:
         await store.append(session_id, ())

@@ -12,7 +12,7 @@ from outrider.agents.run_context import ProgramFunctions
 from outrider.agents.turn import Turn
 from outrider.context.prompts import render_prompt
 from outrider.engine.child_sessions import TITLE_AGENT
-from outrider.engine.inbox import MAX_TITLE, first_line_title
+from outrider.engine.inbox import first_line_title, title_of_text
 from outrider.engine.live_session import LiveSession
 from outrider.engine.runtime import EngineRuntime
 from outrider.errors import OutriderError
@@ -123,5 +123,4 @@ def _conversation_start(session: Session) -> str:
 
 def _clean_title(text: str) -> str:
     """Returns the first non-empty line without the quotation marks and headings that models add."""
-    line = next((line.strip(STRIPPED_CHARACTERS) for line in text.splitlines() if line.strip(STRIPPED_CHARACTERS)), "")
-    return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"
+    return title_of_text(text, STRIPPED_CHARACTERS)

@@ -4,7 +4,6 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
@@ -155,22 +154,6 @@ def format_total_cost(cost: Decimal | None, unpriced: int) -> str:
     return f"≥{format_cost(cost)}" if cost else format_cost(None)
 
 
-def group_git_files(paths: Iterable[str]) -> list[str]:
-    """Returns the paths with git's own files as one entry for each repository, such as `.git (11 files)`: the names of
-    objects and logs say nothing to a reader."""
-    groups: dict[str, int] = {}
-    for path in paths:
-        name = git_folder_of(path) or path
-        groups[name] = groups.get(name, 0) + bool(git_folder_of(path))
-    return [f"{name} ({format_count(count, 'file')})" if count else name for name, count in groups.items()]
-
-
-def git_folder_of(path: str) -> str:
-    """Returns the git folder that contains the file, or an empty text."""
-    before, found, _ = f"/{path}".partition("/.git/")
-    return f"{before}/.git".removeprefix("/") if found else ""
-
-
 def format_tokens(number: int) -> str:
     """`950`, `1.2k`, `340k`, `1.5M` or `2.0G`."""
     if number < 1000:
@@ -219,32 +202,6 @@ _SHORT_ID_LENGTH = 8
 def short_id(session_id: str) -> str:
     """Returns the end of an id. Its start is a timestamp, which is equal for sessions of the same minute."""
     return session_id[-_SHORT_ID_LENGTH:]
-
-
-def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
-    """Returns the paths that contain the typed letters in order; matches in the file name rank before the folders."""
-    typed = typed.strip('"').lower()
-    if not typed:
-        return list(names[:limit])
-    scored = ((score, name) for name in names if (score := _match_score(typed, name.lower())) is not None)
-    return [name for _, name in sorted(scored)[:limit]]
-
-
-def _match_score(typed: str, name: str) -> tuple[int, int] | None:
-    """Returns the sort key of a match (lower is better), or None if the name does not match."""
-    own = name.rpartition("/")[2]
-    if own.startswith(typed):
-        return 0, len(name)
-    if typed in own:
-        return 1, len(name)
-    if typed in name:
-        return 2, len(name)
-    return (3, len(name)) if _has_letters_in_order(typed, name) else None
-
-
-def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
-    letters = iter(name)
-    return all(letter in letters for letter in typed)
 
 
 def away_text(seconds: int) -> str:

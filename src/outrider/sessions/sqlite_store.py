@@ -1,12 +1,7 @@
 """Deprecated alias: import `SqliteStore` from `outrider.stores`. This path was public in version 0.1."""
 
-import warnings
-from importlib import import_module
-from typing import Any
+from outrider._lazy import deprecated_names
 
-
-def __getattr__(name: str) -> Any:
-    if name != "SqliteStore":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"import SqliteStore from outrider.stores instead of {__name__}", DeprecationWarning, stacklevel=2)
-    return getattr(import_module("outrider.sessions.sqlite.store"), name)
+__getattr__ = deprecated_names(
+    __name__, {"SqliteStore": ("outrider.sessions.sqlite.store", "SqliteStore")}, new_module="outrider.stores"
+)

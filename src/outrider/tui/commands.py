@@ -22,8 +22,6 @@ from outrider.presentation.formats import (
     format_count,
     format_tokens,
     format_total_cost,
-    git_folder_of,
-    group_git_files,
     shorten,
 )
 from outrider.presentation.items import (
@@ -36,6 +34,7 @@ from outrider.presentation.items import (
     file_summary,
     message_items,
 )
+from outrider.presentation.paths import git_folder_of, group_git_files
 from outrider.presentation.tool_calls import call_input, call_title
 from outrider.project.extensions import CustomCommand
 from outrider.tui.completion import CompletionChoice
@@ -86,7 +85,8 @@ async def redo_changes(ui: ScreenApi, _: str) -> None:
 
 
 async def compact_session(ui: ScreenApi, argument: str) -> None:
-    """Replace earlier messages by a summary, with instructions for it if there are some, or take the last one back."""
+    """Replaces earlier messages by a summary, with instructions for it if there are some, or takes the last one
+    back."""
     if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
         ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
@@ -100,7 +100,7 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
 
 
 async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:
-    """Show every file change for confirmation, then undo or redo them."""
+    """Shows every file change for confirmation, then undoes or redoes them."""
     if not ui.controller.session_id:
         ui.show_notice(f"there is nothing to {direction} yet")
         return
@@ -148,7 +148,7 @@ def _git_records(preview: RestoreResult) -> list[str]:
 
 
 async def choose_mode(ui: ScreenApi, name: str) -> None:
-    """Set the mode by name, or let the user pick one."""
+    """Sets the mode by name, or lets the user pick one."""
     chosen = name or await ui.pick_item(
         "Mode", [PickerItem(mode, mode, note) for mode, note in MODE_DESCRIPTIONS.items()], ui.controller.mode
     )
@@ -169,7 +169,7 @@ def next_mode(current: Mode) -> Mode:
 
 
 async def choose_approval(ui: ScreenApi, name: str) -> None:
-    """Set the approval level of agent mode by name, or let the user pick one."""
+    """Sets the approval level of agent mode by name, or lets the user pick one."""
     items = [PickerItem(level, level, f"asks about {note}") for level, note in APPROVAL_DESCRIPTIONS.items()]
     chosen = name or await ui.pick_item("Approval level", items, ui.controller.approval)
     for known in APPROVAL_LEVELS:
@@ -187,7 +187,7 @@ def next_approval(current: ApprovalLevel) -> ApprovalLevel:
 
 
 async def choose_model(ui: ScreenApi, name: str) -> None:
-    """Set the model by name, or let the user pick one."""
+    """Sets the model by name, or lets the user pick one."""
     controller = ui.controller
     current = f"{controller.model.provider}/{controller.model.model}"
     chosen = name or await ui.pick_item("Model", await _model_items(ui, current), current)
@@ -205,7 +205,7 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
 
 
 async def choose_effort(ui: ScreenApi, name: str) -> None:
-    """Set the reasoning effort by name, or let the user pick one."""
+    """Sets the reasoning effort by name, or lets the user pick one."""
     items = [PickerItem(effort, effort, EFFORT_NOTES.get(effort, "")) for effort in REASONING_EFFORTS]
     chosen = name or await ui.pick_item("Reasoning effort", items, ui.controller.effort)
     for known in REASONING_EFFORTS:
@@ -226,7 +226,7 @@ EFFORT_NOTES = {
 
 
 async def choose_agent(ui: ScreenApi, name: str) -> None:
-    """Set the agent by name, or let the user pick one."""
+    """Sets the agent by name, or lets the user pick one."""
     controller = ui.controller
     items = [
         PickerItem(agent.name, agent.name, agent.role or f"{agent.provider}/{agent.model}")
@@ -241,7 +241,7 @@ async def choose_agent(ui: ScreenApi, name: str) -> None:
 
 
 async def choose_theme(ui: ScreenApi, name: str) -> None:
-    """Set the theme by name; without a name, toggle between dark and light."""
+    """Sets the theme by name; without a name, toggles between dark and light."""
     for look in get_args(ThemeChoice):
         if look == name:
             ui.switch_theme(look)
@@ -253,7 +253,7 @@ async def choose_theme(ui: ScreenApi, name: str) -> None:
 
 
 async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
-    """List the models in use first, then all known models of the configured providers."""
+    """Lists the models in use first, then all known models of the configured providers."""
     controller = ui.controller
     used = [f"{agent.provider}/{agent.model}" for agent in controller.settings.agents]
     names = dict.fromkeys((current, *used, *await controller.client.list_models()))
@@ -307,7 +307,7 @@ def help_text(commands: list[SlashCommand], custom: tuple[CompletionChoice, ...]
 
 
 async def show_cost(ui: ScreenApi, _: str) -> None:
-    """Show the usage of the session by model as a table."""
+    """Shows the usage of the session by model as a table."""
     controller = ui.controller
     if not controller.session_id:
         ui.show_notice("there is no usage yet")
@@ -326,7 +326,7 @@ async def show_cost(ui: ScreenApi, _: str) -> None:
 
 
 async def show_trace(ui: ScreenApi, _: str) -> None:
-    """Show the trace of the session as a tree."""
+    """Shows the trace of the session as a tree."""
     controller = ui.controller
     if not controller.session_id:
         ui.show_notice("there is no trace yet")
@@ -336,7 +336,7 @@ async def show_trace(ui: ScreenApi, _: str) -> None:
 
 
 async def show_processes(ui: ScreenApi, _: str) -> None:
-    """List the background processes of the session; selecting one shows its output, and offers to end it."""
+    """Lists the background processes of the session; selecting one shows its output, and offers to end it."""
     controller = ui.controller
     processes = {process.id: process for process in await controller.client.list_processes(controller.session_id)}
     if not processes:
@@ -371,7 +371,7 @@ async def _show_process(ui: ScreenApi, process: ProcessStatus) -> None:
 
 
 async def show_subagents(ui: ScreenApi, _: str) -> None:
-    """List the agents that were called in this session; selecting one shows its conversation."""
+    """Lists the agents that were called in this session; selecting one shows its conversation."""
     agents = dict(sorted(ui.controller.conversation.side.agents.items()))  # ids are in the order of time
     if not agents:
         ui.show_notice("no agents were called in this session")
@@ -419,7 +419,7 @@ def _message_text(message: Message) -> str:
 
 
 async def copy_answer(ui: ScreenApi, argument: str) -> None:
-    """Copy the last answer as Markdown; with `code` its code blocks, with `all` the whole conversation."""
+    """Copies the last answer as Markdown; with `code` its code blocks, with `all` the whole conversation."""
     items = ui.controller.conversation.items
     answers = [item.text for item in items if type(item) is TextItem and item.text.strip()]
     if argument not in ("", "code", "all"):
@@ -441,7 +441,7 @@ async def copy_answer(ui: ScreenApi, argument: str) -> None:
 
 
 async def find_in_transcript(ui: ScreenApi, words: str) -> None:
-    """Search the lines of the conversation that is loaded, and scroll to the chosen one."""
+    """Searches the lines of the conversation that is loaded, and scrolls to the chosen one."""
     lines = [(number, line) for number, line in enumerate(ui.transcript_lines()) if line]
     shown = [(number, line) for number, line in lines if words.lower() in line.lower()]
     if not shown:
@@ -488,7 +488,7 @@ _SCOPE_NAMES = {"session": "this session", "project": "this folder", "always": "
 
 
 async def show_permissions(ui: ScreenApi, _: str) -> None:
-    """List the stored approvals that apply here, with everything they cover; selecting one revokes it."""
+    """Lists the stored approvals that apply here, with everything they cover; selecting one revokes it."""
     controller = ui.controller
     answers = await controller.archive.lasting_approvals()
     here = [found for found in answers if applies_here(found, {controller.session_id}, str(controller.workspace))]
@@ -526,7 +526,7 @@ async def start_new_session(ui: ScreenApi, _: str) -> None:
 
 
 async def resume_session(ui: ScreenApi, name: str) -> None:
-    """Open the session with the given id, or let the user pick one of this folder's sessions."""
+    """Opens the session with the given id, or lets the user pick one of this folder's sessions."""
     controller = ui.controller
     if name:
         await open_session(ui, (await controller.archive.find_session(name)).id)
@@ -540,7 +540,7 @@ async def resume_session(ui: ScreenApi, name: str) -> None:
 
 
 async def find_sessions(ui: ScreenApi, query: str) -> None:
-    """Let the user pick a session of any folder; with a query, one of the search results."""
+    """Lets the user pick a session of any folder; with a query, one of the search results."""
     controller = ui.controller
     if query:
         hits = await controller.archive.search(query, limit=MAX_SESSIONS)
@@ -557,7 +557,7 @@ async def find_sessions(ui: ScreenApi, query: str) -> None:
 
 
 async def open_session(ui: ScreenApi, session_id: str) -> None:
-    """Show a session. If another process holds its lease, ask before taking it over."""
+    """Shows a session. If another process holds its lease, ask before taking it over."""
     try:
         await ui.controller.show_session(session_id, changed=ui.redraw)
     except SessionInUseError as error:
@@ -574,7 +574,7 @@ async def open_session(ui: ScreenApi, session_id: str) -> None:
 
 
 async def continue_turn(ui: ScreenApi, _: str) -> None:
-    """Resume a turn that was interrupted; ask the model to continue after one that has ended."""
+    """Resumes a turn that was interrupted; asks the model to continue after one that has ended."""
     controller = ui.controller
     session = controller.engine.live.get(controller.session_id)
     if session is None or not session.session.messages:
@@ -586,7 +586,7 @@ async def continue_turn(ui: ScreenApi, _: str) -> None:
 
 
 async def share_session(ui: ScreenApi, _: str) -> None:
-    """Write the session as one self-contained HTML page into this folder."""
+    """Writes the session as one self-contained HTML page into this folder."""
     controller = ui.controller
     if not controller.session_id:
         ui.show_notice("there is nothing to share yet", "warning")
@@ -597,7 +597,7 @@ async def share_session(ui: ScreenApi, _: str) -> None:
 
 
 async def export_session(ui: ScreenApi, _: str) -> None:
-    """Write the complete session as JSON into this folder."""
+    """Writes the complete session as JSON into this folder."""
     controller = ui.controller
     if not controller.session_id:
         ui.show_notice("there is nothing to export yet", "warning")
@@ -627,7 +627,8 @@ class ForkChoice(msgspec.Struct, frozen=True):
 
 
 async def fork_session(ui: ScreenApi, title: str) -> None:
-    """Copy the session, completely or up to a user message, and open the copy; that message goes into the composer."""
+    """Copies the session, completely or up to a user message, and opens the copy; that message goes into the
+    composer."""
     controller = ui.controller
     if controller.session_id not in controller.engine.live:
         ui.show_notice("there is nothing to fork yet", "warning")

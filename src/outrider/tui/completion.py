@@ -12,7 +12,8 @@ import msgspec
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.presentation.formats import clean_line, match_names
+from outrider.presentation.formats import clean_line
+from outrider.presentation.paths import match_names
 from outrider.tui.widgets.status import widget_palette
 from outrider.types.parts import FilePart, TextRange
 

@@ -7,10 +7,7 @@ import pytest
 from outrider.remote.engine import RemoteArchive
 from outrider.remote.followed_session import RECENT_MESSAGES
 from outrider.remote.mirror import StoredChange
-from outrider.sessions.records import (
-    PartChange,
-    StoredSession,
-)
+from outrider.sessions.records import PartChange, StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event, MessageAddedEvent
 from outrider.types.ids import now_ms

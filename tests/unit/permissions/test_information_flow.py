@@ -2,14 +2,7 @@
 
 import pytest
 
-from outrider import (
-    Message,
-    Origin,
-    PartBase,
-    TextPart,
-    Tool,
-    ToolPart,
-)
+from outrider import Message, Origin, PartBase, TextPart, Tool, ToolPart
 from outrider.permissions import decide
 from outrider.permissions.information_flow import (
     ContextOrigins,
@@ -24,19 +17,8 @@ from outrider.permissions.information_flow import (
 from outrider.permissions.reasons import ACTION_REASONS
 from outrider.types.modes import APPROVAL_LEVELS
 from outrider.types.origins import MAX_ORIGINS, EgressBudget, make_origin, merge_origins
-from outrider.types.parts import (
-    CompactionPart,
-    FilePart,
-    FileSource,
-    ReasoningPart,
-    ToolResultPart,
-)
-from outrider.types.tool_state import (
-    EndedTime,
-    ToolCompleted,
-    ToolError,
-    ToolPending,
-)
+from outrider.types.parts import CompactionPart, FilePart, FileSource, ReasoningPart, ToolResultPart
+from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
 
 WEB, FILE = make_origin("web", "https://a.example/"), make_origin("workspace", "src/a.py")
 READ = FlowState(origins=(WEB, FILE))

@@ -21,10 +21,10 @@ from outrider.presentation.formats import (
     format_time,
     format_tokens,
     format_utc_time,
-    group_git_files,
     reveal_text,
     shorten,
 )
+from outrider.presentation.paths import group_git_files
 from tests.fixtures.cases import for_each
 
 # The page has the same forms in web/src/formats.ts; its test reads these cases too.

@@ -27,9 +27,8 @@ from outrider.cli.output import Console, format_table
 from outrider.cli.parser import parse_duration
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.environment import read_option_defaults
-from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.formats import escape_control_characters, format_bytes, format_count, format_time
+from outrider.presentation.formats import escape_control_characters, format_bytes, format_count, format_time, short_id
 from outrider.types.ids import new_id, now_ms
 
 if TYPE_CHECKING:

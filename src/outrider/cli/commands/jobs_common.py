@@ -12,9 +12,8 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.output import Console, format_table
 from outrider.cli.setup import attached_engine, user_folders
-from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError, StoreUnavailableError
-from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
+from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens, short_id
 from outrider.types.ids import now_ms
 from outrider.types.tool_declaration import parse_rule
 

@@ -23,8 +23,7 @@ from outrider.cli.commands.jobs_common import (
 )
 from outrider.cli.output import NOTICE_STYLES, Console
 from outrider.cli.setup import user_folders
-from outrider.engine.archive import short_id
-from outrider.presentation.formats import sanitize_for_terminal, shorten
+from outrider.presentation.formats import sanitize_for_terminal, short_id, shorten
 from outrider.presentation.items import (
     CommandItem,
     FileItem,

@@ -12,7 +12,7 @@ from outrider.cli.commands.sessions import confirm_action
 from outrider.cli.output import Console, format_table, truncate_text
 from outrider.cli.setup import run_with_archive, user_folders
 from outrider.config.settings import CommandFlags, Settings, read_settings
-from outrider.engine.archive import Approval, SessionArchive, SessionTranscript, short_id
+from outrider.engine.archive import Approval, SessionArchive, SessionTranscript
 from outrider.engine.permission_explanations import (
     BacktestResult,
     PermissionRules,
@@ -21,6 +21,7 @@ from outrider.engine.permission_explanations import (
     recheck_session,
 )
 from outrider.errors import ConfigurationError
+from outrider.presentation.formats import short_id
 from outrider.project.trust import WorkspaceTrust, find_project
 
 

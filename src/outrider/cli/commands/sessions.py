@@ -21,10 +21,9 @@ from outrider.engine.archive import (
     SessionTranscript,
     StoredSession,
     render_shared_page,
-    short_id,
 )
 from outrider.errors import ConfigurationError
-from outrider.presentation.formats import format_age, format_cost, format_time, format_token_usage
+from outrider.presentation.formats import format_age, format_cost, format_time, format_token_usage, short_id
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, Usage, tool_result
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def fork_session(arguments: Namespace) -> int:
-    """Copy a session, and print the new id."""
+    """Copies a session, and prints the new id."""
 
     async def fork_found(archive: SessionArchive) -> str:
         found = await archive.find_session(arguments.session)
@@ -54,7 +53,7 @@ def rename_session(arguments: Namespace) -> int:
 
 
 def delete_session(arguments: Namespace) -> int:
-    """Delete a session after confirmation."""
+    """Deletes a session after confirmation."""
 
     async def delete_confirmed(archive: SessionArchive) -> int:
         found = await archive.find_session(arguments.session)
@@ -69,7 +68,7 @@ def delete_session(arguments: Namespace) -> int:
 
 
 def clear_sessions(arguments: Namespace) -> int:
-    """Delete every session without a lease after confirmation."""
+    """Deletes every session without a lease after confirmation."""
     if not confirm_action("Delete every session that is not in use? This cannot be undone.", yes=arguments.yes):
         return exit_codes.FAILURE
     count = run_with_archive(lambda archive: archive.delete_all(), arguments)
@@ -78,7 +77,7 @@ def clear_sessions(arguments: Namespace) -> int:
 
 
 def confirm_action(question: str, *, yes: bool) -> bool:
-    """Ask for confirmation on the terminal. Raises ConfigurationError without a terminal, where --yes is required."""
+    """Asks for confirmation on the terminal. Raises ConfigurationError without a terminal, where --yes is required."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -89,7 +88,7 @@ def confirm_action(question: str, *, yes: bool) -> bool:
 
 
 def list_sessions(arguments: Namespace) -> int:
-    """Print the most recently used sessions, as a table or JSON."""
+    """Prints the most recently used sessions, as a table or JSON."""
 
     async def load_sessions(archive: SessionArchive) -> list[StoredSession]:
         workspace = Path.cwd() if arguments.here else None
@@ -109,7 +108,7 @@ def list_sessions(arguments: Namespace) -> int:
 
 
 def search_sessions(arguments: Namespace) -> int:
-    """Print search results; the exit code is FAILURE if there are none."""
+    """Prints search results; the exit code is FAILURE if there are none."""
     query = " ".join(arguments.words)
 
     async def search_archive(archive: SessionArchive) -> list[SearchHit]:
@@ -154,7 +153,7 @@ def share_session(arguments: Namespace) -> int:
 
 
 def import_sessions(arguments: Namespace) -> int:
-    """Import an exported document, print the ids, and report skipped items."""
+    """Imports an exported document, prints the ids, and reports skipped items."""
     is_url = arguments.file.startswith(("http://", "https://"))
     document = b"" if is_url else _read_document(arguments.file)
 
@@ -173,7 +172,7 @@ def import_sessions(arguments: Namespace) -> int:
 
 
 def write_output(content: bytes, output: str | None) -> int:
-    """Write the bytes to the file `output`, or to stdout for None or `-`."""
+    """Writes the bytes to the file `output`, or to stdout for None or `-`."""
     with _open_output(output) as file:
         file.write(content)
     return exit_codes.SUCCESS
@@ -208,7 +207,7 @@ MAX_OUTPUT_LINES = 12
 
 
 def show_session(arguments: Namespace) -> int:
-    """Print the transcript of a session, as text or JSON."""
+    """Prints the transcript of a session, as text or JSON."""
 
     async def load_transcript(archive: SessionArchive) -> SessionTranscript:
         return await archive.load((await archive.find_session(arguments.session)).id, last=arguments.last)
@@ -308,7 +307,7 @@ def _output_lines(lines: Sequence[str], style: str, *, full: bool) -> Iterator[S
 
 
 def show_trace(arguments: Namespace) -> int:
-    """Print the trace as a tree for the terminal width, or write it as an HTML page."""
+    """Prints the trace as a tree for the terminal width, or writes it as an HTML page."""
     from outrider.engine.session_trace import stored_trace  # lazy: other commands do not need the tracer
 
     console = Console()

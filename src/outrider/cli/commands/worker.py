@@ -22,9 +22,8 @@ from outrider.cli.main import program_version
 from outrider.cli.output import Console, format_table
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.paths import AppFolders
-from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, StoreUnavailableError
-from outrider.presentation.formats import format_age
+from outrider.presentation.formats import format_age, short_id
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class ServiceUnit(msgspec.Struct, frozen=True):
 
 
 def print_unit(arguments: Namespace, folders: AppFolders, environ: Mapping[str, str]) -> int:
-    """Print the unit to stdout, and the installation steps to stderr."""
+    """Prints the unit to stdout, and the installation steps to stderr."""
     command, console = worker_command(arguments, folders), Console()
     unit = build_unit(sys.platform, command, folders, environ, grace=arguments.grace)
     console.write(unit.text)
@@ -154,7 +153,7 @@ def _systemd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[
 
 
 def _launchd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[str, str]) -> ServiceUnit:
-    """Build a launchd agent. launchd has no EnvironmentFile, so a shell sources the file and then execs the worker."""
+    """Builds a launchd agent. launchd has no EnvironmentFile, so a shell sources the file and then execs the worker."""
     keys = shlex.quote(str(env_file_path(folders)))
     log = str(folders.data / "worker.log")
     agent = {
@@ -187,7 +186,7 @@ here. To use the current ones: outrider worker --restart"""
 
 
 def run_worker(arguments: Namespace) -> int:
-    """Run a worker, or the action of `--status`, `--stop`, `--restart` or `--print-unit`."""
+    """Runs a worker, or the action of `--status`, `--stop`, `--restart` or `--print-unit`."""
     require_background()
     if arguments.status:
         return _print_status(arguments)
@@ -220,7 +219,7 @@ def run_worker(arguments: Namespace) -> int:
 
 
 def ensure_worker_running(arguments: Namespace, settings: "Settings | None" = None) -> None:
-    """Start a local worker if none is running. With a shared database the user runs workers separately, and a server
+    """Starts a local worker if none is running. With a shared database the user runs workers separately, and a server
     runs its own."""
     if not arguments.worker or arguments.database or arguments.attach:
         return
@@ -240,7 +239,7 @@ def _log_line(text: str) -> None:
 
 
 async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerLock | None") -> None:
-    """Execute runs until a signal arrives, or until a resident worker is idle. Releases the worker lock at the end."""
+    """Executes runs until a signal arrives, or until a resident worker is idle. Releases the worker lock at the end."""
     from outrider.background.factory import standard_worker
     from outrider.background.local_worker import configure_worker_log, wait_until_idle, worker_log_path
 
@@ -292,7 +291,7 @@ class _MissingKey(msgspec.Struct, frozen=True):
 
 
 async def _wait_for_key(arguments: Namespace, missing: str) -> None:
-    """Report on the address of `--health` that no model can be reached, until a key is stored. A process that ends
+    """Reports on the address of `--health` that no model can be reached, until a key is stored. A process that ends
     would be started again and again by what supervises it. Exits after a signal."""
     _log_line(f"waiting for a key: {missing}")
     async with AsyncExitStack() as stack:
@@ -308,7 +307,7 @@ async def _wait_for_key(arguments: Namespace, missing: str) -> None:
 async def open_worker(
     stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
 ) -> "Worker":
-    """Open a worker on the stack; wait while the database is not available. Exits when `stop` is set, also while a
+    """Opens a worker on the stack; wait while the database is not available. Exits when `stop` is set, also while a
     store waits for the database itself."""
     from outrider.background.database import is_outage, outage_pause
 
@@ -335,7 +334,7 @@ async def open_worker(
 
 @asynccontextmanager
 async def _canceled_by(stop: asyncio.Event) -> AsyncGenerator[None, None]:
-    """Cancel the body when the event is set, and raise TimeoutError then."""
+    """Cancels the body when the event is set, and raise TimeoutError then."""
     async with asyncio.timeout(None) as limit:
         waiting = asyncio.create_task(stop.wait())
         waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
@@ -346,7 +345,7 @@ async def _canceled_by(stop: asyncio.Event) -> AsyncGenerator[None, None]:
 
 
 async def _serve_health(arguments: Namespace, worker: "Worker", stack: AsyncExitStack) -> None:
-    """Serve the endpoints of `--health` until the stack is closed."""
+    """Serves the endpoints of `--health` until the stack is closed."""
     from outrider.background.health import WorkerHealth
 
     if arguments.health is not None:
@@ -365,7 +364,7 @@ async def _listen_for_health(arguments: Namespace, source: "HealthSource", stack
 
 
 async def _wait_for_first(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait until one task is done, then cancel and await the others."""
+    """Waits until one task is done, then cancels and awaits the others."""
     _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
@@ -374,7 +373,7 @@ async def _wait_for_first(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 def _print_status(arguments: Namespace) -> int:
-    """Print the workers that share the database, and what they wait for. Return a failure if none is alive."""
+    """Prints the workers that share the database, and what they wait for. Returns a failure if none is alive."""
     from outrider.background.local_worker import WorkerLock, worker_log_path
 
     workers: Sequence[WorkerInfo] = ()
@@ -410,7 +409,7 @@ def _status_row(worker: "WorkerInfo") -> tuple[str, ...]:
 
 
 def _restart_worker(settings: "Settings") -> int:
-    """Stop the worker and start one with the current program, keys and addresses, which resumes its runs."""
+    """Stops the worker and starts one with the current program, keys and addresses, which resumes its runs."""
     from outrider.background.local_worker import ensure_worker
 
     if settings.missing:

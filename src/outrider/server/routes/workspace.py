@@ -18,7 +18,7 @@ from outrider.engine.workspace_browser import (
     read_workspace_file,
 )
 from outrider.errors import ToolFailure
-from outrider.presentation.formats import match_names
+from outrider.presentation.paths import match_names
 from outrider.project.extensions import USER_ORIGIN, CustomCommand, find_custom_commands
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
 from outrider.server.routes.sessions import SESSION_PATH, choose_workspace

@@ -309,7 +309,7 @@ _LIMIT_WORDS = {
     "maximum": "at most",
     "minLength": "characters at least",
     "maxLength": "characters at most",
-    "pattern": "matches",  # the server checks it: a pattern of a stranger may take for ever
+    "pattern": "matches",  # the server checks it: an untrusted pattern can backtrack for a long time
 }
 _FORMATS: dict[str, Callable[[str], bool]] = {
     "date": _is_date,

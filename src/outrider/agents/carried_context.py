@@ -11,32 +11,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from itertools import accumulate
-from typing import (
-    Annotated,
-    Any,
-    TypeVar,
-    assert_never,
-    cast,
-)
+from typing import Annotated, Any, TypeVar, assert_never, cast
 
 import msgspec
 
 from outrider.context.lower import convert_custom_part
 from outrider.tools.tool import Tool, ToolResult
 from outrider.types.messages import Message
-from outrider.types.parts import (
-    CompactionPart,
-    TextPart,
-    ToolPart,
-    is_standard_part,
-)
+from outrider.types.parts import CompactionPart, TextPart, ToolPart, is_standard_part
 from outrider.types.tool_declaration import call_subjects, declaration_of
-from outrider.types.tool_state import (
-    ToolCompleted,
-    ToolError,
-    ToolPending,
-    ToolRunning,
-)
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 SEARCH_TOOL = "search_conversation"
 OPEN_ITEMS = "Open items"

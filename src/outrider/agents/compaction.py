@@ -227,7 +227,7 @@ def build_request(
     *,
     on_sent: Callable[[bytes, BodyLayout], None] | None = None,
 ) -> tuple[Request, BudgetReservation]:
-    """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
+    """Builds the next model request of an agent, for its current history or for the given one, and reserves budget for
     it. `on_sent` receives its body.
 
     The caller settles the reservation after the request, also when it failed."""
@@ -297,7 +297,7 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
 
 
 async def wait_for_budget(context: AgentContext) -> None:
-    """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
+    """Waits while agents that work in parallel have reserved what the next request of this agent needs."""
     run = context.run
     if _has_usage_limits(run):
         await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.models.pricing.price(context.agent))
@@ -352,8 +352,8 @@ class ContextCompactor:
         return start > last_compaction_position(self._context.session.messages)
 
     async def make_room(self, error: ContextOverflowError, *, again: bool) -> None:
-        """Shorten the prompt that the model has rejected: remove outputs of the last calls if they fill it, else
-        compact it, also with the last input if that makes it shorter. `again`: the prompt was shortened before. Raises
+        """Shortens the prompt that the model has rejected: removes outputs of the last calls if they fill it, else
+        compacts it, also with the last input if that makes it shorter. `again`: the prompt was shortened before. Raises
         the error if nothing is shortened."""
         context = self._context
         # Some servers report too few tokens.
@@ -389,8 +389,8 @@ class ContextCompactor:
         return size - state > MIN_TOKENS_WITH_INPUT
 
     def _remove_last_outputs(self, size: int) -> bool:
-        """Remove the longest outputs of the last answer's calls from the prompt, if they are more than half of it. They
-        stay in the transcript. Returns whether it did."""
+        """Removes the longest outputs of the last answer's calls from the prompt, if they are more than half of it.
+        They stay in the transcript. Returns whether it did."""
         context = self._context
         last = next((message for message in reversed(context.session.messages) if message.get_calls()), None)
         calls = [] if last is None else sorted(last.get_calls(), key=self._call_tokens, reverse=True)
@@ -408,8 +408,8 @@ class ContextCompactor:
     async def compact(
         self, *, auto: bool = True, overflow: bool = False, whole: bool = False, instructions: str = ""
     ) -> CompactionPart | None:
-        """Summarize all messages but the tail, with `whole` all but the last one, and store the summary, with what must
-        survive word for word. `instructions` are added to the request for the summary.
+        """Summarizes all messages but the tail, with `whole` all but the last one, and stores the summary, with what
+        must survive word for word. `instructions` are added to the request for the summary.
 
         Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
         ContextOverflowError when nothing can be summarized."""
@@ -591,11 +591,11 @@ class ContextCompactor:
         return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")
 
     def _record_request(self, prompt: Prompt, body: bytes, layout: BodyLayout) -> None:
-        """Create what is needed to build the body of the summary request again."""
+        """Creates what is needed to build the body of the summary request again."""
         self._sent = record_single(body, layout, prompt, self._context.session.id)
 
     async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> Tokens:
-        """Read the stream into the assembler; return the tokens of attempts that failed."""
+        """Reads the stream into the assembler; returns the tokens of attempts that failed."""
         failed = Tokens()
         async with aclosing(client.stream(request)) as deltas:
             async for delta in deltas:
@@ -632,7 +632,7 @@ def _estimate_history(history: Sequence[Message], result_limit: int | None) -> i
 
 
 def offer_conversation_search(context: AgentContext) -> None:
-    """Give the agent the tool that searches its conversation, if a compaction removed messages from its prompt."""
+    """Gives the agent the tool that searches its conversation, if a compaction removed messages from its prompt."""
     messages = context.session.messages
     if context.mode == "chat" or not any(has_compaction(message) for message in messages):
         return

@@ -135,7 +135,7 @@ class ModelStep:
         return self.message
 
     async def _read_answer(self) -> None:
-        """Read the stream; on an outage, continue with the next model of the agent's list."""
+        """Reads the stream; on an outage, continues with the next model of the agent's list."""
         while True:
             try:
                 return await self._read_stream()
@@ -158,7 +158,8 @@ class ModelStep:
                     await self._publish_delta(delta)
 
     async def _fall_back(self, agent: Agent, error: str) -> None:
-        """Continue the step with another model. Its prompt is lowered again, since vendor state belongs to a family."""
+        """Continues the step with another model. Its prompt is lowered again, since vendor state belongs to a
+        family."""
         context, message = self._context, self.message
         self._run.budget.settle(self._reservation, Tokens(), None)
         failed = self._assembler
@@ -170,7 +171,7 @@ class ModelStep:
         self._request, self._reservation = build_request(context, history, on_sent=self._record_request)
 
     def _record_request(self, body: bytes, layout: BodyLayout) -> None:
-        """Store what is needed to build the body again, with the start of the step."""
+        """Stores what is needed to build the body again, with the start of the step."""
         context, message = self._context, self.message
         record = context.request_recorder.record(body, layout, self._request, context.session.messages)
         start = message.parts[0]
@@ -183,7 +184,7 @@ class ModelStep:
         return "the answer was cut off on request"
 
     async def _cancel_calls(self) -> None:
-        """Fail the calls of a complete answer, so that they do not run now or when the session is reopened."""
+        """Fails the calls of a complete answer, so that they do not run now or when the session is reopened."""
         self._fail_pending_calls(self.message.get_calls(), self._run.clock(), _TRUNCATED_ANSWER)
         await self._context.journal.put_message(self.message)
 
@@ -246,7 +247,7 @@ class ModelStep:
         self._context.journal.publish_delta(event, self._draft_builder(index))
 
     async def _record_retry(self, retry: Retry, model: ModelRef | None = None) -> None:
-        """Store the parts of the failed attempt as withdrawn, and the attempt with its usage; then publish it."""
+        """Stores the parts of the failed attempt as withdrawn, and the attempt with its usage; then publishes it."""
         journal, now = self._context.journal, self._run.clock()
         usage = Usage() if retry.resumed else self._failed_usage()
         withdrawn = [_withdraw_part(part, now) for part in self._assembler.withdrawn]
@@ -273,7 +274,7 @@ class ModelStep:
         return Usage(tokens, cost)
 
     async def _finish_message(self, error: MessageError | None) -> None:
-        """Store all parts, including incomplete ones, and the usage of the answer."""
+        """Stores all parts, including incomplete ones, and the usage of the answer."""
         journal, now, message = self._context.journal, self._run.clock(), self.message
         for part in self._assembler.list_parts(exclude_ids=self._stored_parts):
             self._store_part(part)
@@ -302,7 +303,7 @@ class ModelStep:
         self._publish_response(miss, has_calls=bool(calls))
 
     def _add_withdrawn(self, message: Message, withdrawn: Usage) -> None:
-        """Add what failed attempts used."""
+        """Adds what failed attempts used."""
         if withdrawn.total_cost and (message.cost is not None or not message.tokens.total):
             message.cost = (message.cost or Decimal(0)) + withdrawn.total_cost
         message.tokens += withdrawn.tokens
@@ -319,7 +320,7 @@ class ModelStep:
         self._context.journal.put_part_soon(part, self.message)
 
     def _fail_pending_calls(self, calls: list[ToolPart], now: int, message: str) -> None:
-        """Fail calls without running them: those of a truncated answer, because the input of the last one can be valid
+        """Fails calls without running them: those of a truncated answer, because the input of the last one can be valid
         JSON and still be incomplete, and those above the limit. The state changes in memory at once, also if the store
         cannot be written now."""
         for call in calls:

@@ -76,7 +76,7 @@ class HookRunner:
         return output if returned is None else returned
 
     async def report_messages(self) -> None:
-        """Call `on_message` for each message that was added since the last call of this method."""
+        """Calls `on_message` for each message that was added since the last call of this method."""
         hook, messages = self._hooks.on_message, self._context.session.messages
         if hook is not None:
             for message in messages[self._reported :]:
@@ -139,7 +139,7 @@ class HookRunner:
 async def prepare_call(
     call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int], callbacks: CallbackRunner
 ) -> ToolPart:
-    """Validate the input of a call and run the `before_call` hook. Returns the call with the input that is then
+    """Validates the input of a call and runs the `before_call` hook. Returns the call with the input that is then
     checked, shown and run, or an ended call if it may not run.
 
     A call that awaited its approval across a restart is returned unchanged, because it was prepared before the restart.
@@ -161,7 +161,7 @@ async def prepare_call(
 
 
 def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
-    """Store how the call is shown in the part: front ends, also remote and later ones, do not have the tool."""
+    """Stores how the call is shown in the part: front ends, also remote and later ones, do not have the tool."""
     if tool.stored_display is None:
         return call
     return msgspec.structs.replace(call, metadata={**call.metadata, DISPLAY: tool.stored_display})
@@ -212,7 +212,7 @@ class ToolCallRunner:
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> list[ToolPart]:
-        """Run every open call of the message and return all its calls, ended. A cancellation ends the open calls as
+        """Runs every open call of the message and returns all its calls, ended. A cancellation ends the open calls as
         canceled."""
         self._forward_calls()
         try:
@@ -227,7 +227,7 @@ class ToolCallRunner:
         return self._message.get_calls()
 
     def _forward_calls(self) -> None:
-        """Replace calls of a forwarding tool by calls of the tools that they name. They are stored with the first call
+        """Replaces calls of a forwarding tool by calls of the tools that they name. They are stored with the first call
         that runs, before its effect."""
         for call in self._message.get_calls():
             tool = self._context.tools.get(call.tool)
@@ -239,13 +239,13 @@ class ToolCallRunner:
                 self._context.journal.put_part_soon(sent.update_state(call.state.ready(target[1])), self._message)
 
     async def _cancel_remaining(self) -> None:
-        """Cancel calls whose task did not start: a task that is cancelled before its first step never runs its except
+        """Cancels calls whose task did not start: a task that is cancelled before its first step never runs its except
         blocks."""
         for call in self._message.get_calls():
             await self._cancel_call(call.id)
 
     def _fail_unstarted(self, error: OutriderError) -> None:
-        """Fail calls that did not start. Nothing is awaited here, because the error may be that the store cannot be
+        """Fails calls that did not start. Nothing is awaited here, because the error may be that the store cannot be
         written."""
         for call in self._message.get_calls():
             if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
@@ -253,7 +253,7 @@ class ToolCallRunner:
                 self._context.journal.put_part_soon(call.with_state(ended), self._message)
 
     async def _run_group(self, group: list[ToolPart]) -> None:
-        """Run calls concurrently. A tool error becomes a result and is not raised; errors that reach this method come
+        """Runs calls concurrently. A tool error becomes a result and is not raised; errors that reach this method come
         from the journal, and one of them is raised for all."""
         variables = self._context.call_context
         if len(group) == 1 and variables is None:
@@ -299,7 +299,7 @@ class ToolCallRunner:
             await self._fail_call(call.id, error)
 
     async def _fail_call(self, part_id: str, error: Exception) -> None:
-        """End a call that cannot be run or stored, for example because of a value of the program. Every call ends."""
+        """Ends a call that cannot be run or stored, for example because of a value of the program. Every call ends."""
         _log.error("a call failed in the engine", exc_info=error)
         call = next(part for part in self._message.get_calls() if part.id == part_id)
         if isinstance(call.state, ToolPending | ToolRunning):
@@ -328,7 +328,7 @@ class ToolCallRunner:
         return None
 
     async def _prepare_call(self, call: ToolPart, tool: Tool) -> ToolPart:
-        """Store the prepared input before the check, so that the stored input is the one that is checked and run."""
+        """Stores the prepared input before the check, so that the stored input is the one that is checked and run."""
         prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock, self._run.program.callbacks)
         if prepared is not call:
             await self._record_call(prepared)
@@ -395,7 +395,7 @@ class ToolCallRunner:
                 yield
 
     def _schedule_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
-        """Store progress from any thread. A tool function in a thread may outlive its call and the event loop."""
+        """Stores progress from any thread. A tool function in a thread may outlive its call and the event loop."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._store_draft, part_id, characters, current)
 
@@ -404,7 +404,7 @@ class ToolCallRunner:
             self._context.journal.buffer_draft(part_id, characters, current)
 
     async def _cancel_call(self, part_id: str) -> None:
-        """Fail a call that was cancelled before its tool started. The runner ends calls whose tool was running."""
+        """Fails a call that was cancelled before its tool started. The runner ends calls whose tool was running."""
         call = next(part for part in self._message.get_parts_by_type(ToolPart) if part.id == part_id)
         if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
             await self._record_call(
@@ -433,7 +433,7 @@ class ToolCallRunner:
         return unknown_tool_message(name, sent)
 
     async def _record_call(self, call: ToolPart) -> None:
-        """Store the state of a call. Before a call that may change files starts, wait for the fsync."""
+        """Stores the state of a call. Before a call that may change files starts, waits for the fsync."""
         tool = self._context.tools.get(call.tool)
         synced = isinstance(call.state, ToolRunning) and not (tool is not None and tool.read_only)
         await self._context.journal.put_part(call, self._message, synced=synced)

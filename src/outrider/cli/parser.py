@@ -111,7 +111,8 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=CommandHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Reject unknown arguments here: the parent parser does not know this parser's flags to suggest a close one."""
+        """Rejects unknown arguments here: the parent parser does not know this parser's flags to suggest a close
+        one."""
         given, command = list(sys.argv[1:] if args is None else args), list[str]()
         takes_command = bool(self.get_default("takes_command"))
         if takes_command and "--" in given:  # argparse accepts no option between arguments and a list of words
@@ -158,14 +159,14 @@ def format_examples(*lines: str) -> str:
 
 
 def build_parser(command: CommandSpec) -> CommandParser:
-    """Build the parser of one command, subcommands included."""
+    """Builds the parser of one command, subcommands included."""
     parser = CommandParser(prog=f"outrider {command.name}")
     import_object(command.declare)(parser)
     return parser
 
 
 def parse_arguments(command: CommandSpec, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of a command. Without a subcommand, insert the command's default one (`list`, which changes
+    """Parses the arguments of a command. Without a subcommand, inserts the command's default one (`list`, which changes
     nothing). If the command names its subcommands, any other first word is an argument of the default one."""
     parser = build_parser(command)
     default, names = parser.get_default("default_subcommand"), parser.get_default("subcommand_names")
@@ -177,13 +178,13 @@ def parse_arguments(command: CommandSpec, arguments: Sequence[str]) -> argparse.
 
 
 def import_object(path: str) -> Callable[..., Any]:
-    """Import and return the object that `module:name` refers to."""
+    """Imports and returns the object that `module:name` refers to."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
 def load_entry_point(path: str) -> Callable[..., Any]:
-    """Import the function that runs a command, then enable garbage collection, which `main` disabled.
+    """Imports the function that runs a command, then enable garbage collection, which `main` disabled.
 
     Imported objects live until exit: `gc.freeze` excludes them from every later collection.
     """
@@ -198,7 +199,7 @@ def add_cwd_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a conversation: folder, session, agent, model, permissions and limits."""
+    """Adds the options of a conversation: folder, session, agent, model, permissions and limits."""
     add_cwd_option(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-s", "--session", metavar="ID", help="continue this session (the end of its id is enough)")
@@ -209,7 +210,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that connect to a running server instead of opening an engine in this process."""
+    """Adds the options that connect to a running server instead of opening an engine in this process."""
     server = parser.add_argument_group("remote server")
     server.add_argument("--attach", metavar="URL", help="use the sessions of a server started with `outrider serve`")
     server.add_argument(
@@ -220,14 +221,14 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_archive_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose whose sessions a command reads: those of a server, of a database, or of the user."""
+    """Adds the options that choose whose sessions a command reads: those of a server, of a database, or of the user."""
     text = "the sessions in a Postgres database, such as those of background runs; @FILE reads its postgresql://… URL"
     parser.add_argument("--database", metavar="URL", type=parse_database_url, help=text)
     add_server_options(parser)
 
 
 def add_health_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  it has no public name
-    """Add --health and --log-format, with defaults from the environment."""
+    """Adds --health and --log-format, with defaults from the environment."""
     from outrider.config.environment import read_option_defaults  # lazy: most commands need no defaults
 
     defaults = read_option_defaults()
@@ -255,7 +256,7 @@ def add_database_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_agent_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for model, mode, agent, permission rules and limits."""
+    """Adds the options for model, mode, agent, permission rules and limits."""
     parser.add_argument(
         "-m", "--model", metavar="PROVIDER/MODEL", help="the model to use, e.g. anthropic/claude-sonnet-4-5"
     )

@@ -66,7 +66,7 @@ class PermissionSettings(msgspec.Struct, frozen=True):
 
 
 def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
-    """Read the project's file if the workspace is trusted. Raises ConfigurationError for an invalid file instead of
+    """Reads the project's file if the workspace is trusted. Raises ConfigurationError for an invalid file instead of
     ignoring it, because it may contain deny rules."""
     trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust_file)
     if not trust.trusted:
@@ -91,7 +91,7 @@ def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
 
 
 def remember_shown_files(workspace: Path, folders: AppFolders) -> None:
-    """Store that the user has read the notices about changed files, so that they are shown once."""
+    """Stores that the user has read the notices about changed files, so that they are shown once."""
     trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust_file)
     if trust.trusted:
         trust.remember_files()
@@ -163,8 +163,8 @@ def _stricter_mode(one: Mode, other: Mode) -> Mode:
 
 
 def check_rules(rules: RulesTable, where: str, workspace: Path) -> tuple[str, ...]:
-    """Check rules and return notices about unknown tools, and about rules that match nothing or less than they seem to.
-    `where` is the location that messages name. Raises ConfigurationError for a rule that cannot be parsed."""
+    """Checks rules and returns notices about unknown tools, and about rules that match nothing or less than they seem
+    to. `where` is the location that messages name. Raises ConfigurationError for a rule that cannot be parsed."""
     if rules == RulesTable():
         return ()
     effects: tuple[Effect, ...] = ("allow", "ask", "deny")
@@ -272,7 +272,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def read_settings(
     *, cwd: str | Path | None = None, environ: Mapping[str, str] = os.environ, flags: CommandFlags = _NO_FLAGS
 ) -> Settings:
-    """Read all sources. Raises ConfigurationError, which names the file and the key, for invalid settings."""
+    """Reads all sources. Raises ConfigurationError, which names the file and the key, for invalid settings."""
     workspace = _resolve_workspace(cwd)
     folders = find_app_folders(environ)
     own, project = read_config_file(folders.config_file), read_project_config(workspace, folders)
@@ -400,7 +400,7 @@ CHOSEN_MODEL_FILE = "chosen_model"
 
 
 def remember_model(data_folder: Path, model: str) -> None:
-    """Store the model that the user chose, for sessions that are started without naming one."""
+    """Stores the model that the user chose, for sessions that are started without naming one."""
     with suppress(OSError):
         (data_folder / CHOSEN_MODEL_FILE).write_text(f"{model}\n", encoding="utf-8")
 
@@ -490,7 +490,7 @@ def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:
 
 
 def _merge_rules(flags: CommandFlags, file: ConfigFile) -> RulesTable:
-    """Merge the rules of all sources; a deny rule wins wherever it comes from."""
+    """Merges the rules of all sources; a deny rule wins wherever it comes from."""
     return RulesTable(
         allow=(*flags.allow, *file.rules.allow),
         ask=(*flags.ask, *file.rules.ask),

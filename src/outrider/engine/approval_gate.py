@@ -117,7 +117,7 @@ class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
 @cache
 def _load_policy() -> "tuple[type[PermissionRules], Callable[..., Decision], Callable[[Tool], bool]]":
-    """Import the policy with the first call: a shell's grammar takes long to load."""
+    """Imports the policy with the first call: a shell's grammar takes long to load."""
     from outrider.permissions.information_flow import can_send
     from outrider.permissions.policy import PermissionRules, decide_with_rules
 
@@ -242,7 +242,7 @@ class PermissionChecker:
         return FlowState(origins=origins, was_written=was_written, may_send=may_send)
 
     def charge_call(self, call: ToolPart, decision: Decision) -> None:
-        """Count the data that an allowed call sends."""
+        """Counts the data that an allowed call sends."""
         if decision.flow is not None and self._egress is not None:
             self._egress().charge(decision.flow, call.id)
 
@@ -494,7 +494,7 @@ def is_approval(answer: object) -> bool:
 
 
 async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, context: AgentContext) -> object:
-    """Call the user's function, with the events that announce the question and its answer."""
+    """Calls the user's function, with the events that announce the question and its answer."""
     ids = {"call_id": request.call_id, "tool_name": request.tool}
     context.emit_event(
         ToolApprovalRequestedEvent,
@@ -601,7 +601,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
 
 
 async def _confirm_by_queue(queue: ApprovalQueue, call: ToolPart, context: AgentContext, question: str) -> bool | None:
-    """Ask whether a call may be repeated further; None if no one can be asked."""
+    """Asks whether a call may be repeated further; None if no one can be asked."""
     if not queue.attended() or context.effective_mode in UNATTENDED_MODES:
         return None
     approval = Approval(
@@ -659,7 +659,7 @@ async def _describe_question(
 
 
 async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentContext) -> Approval:
-    """Wait for the answer. A cancelled call withdraws its question, unless it continues in the reopened session."""
+    """Waits for the answer. A cancelled call withdraws its question, unless it continues in the reopened session."""
     try:
         with context.awaiting_approval():
             return await queue.ask(approval, context.agent.name, context.call_id)
@@ -676,7 +676,7 @@ class _NoAnswer(str):
 
 
 async def call_approve_function(approve: ApproveFunction, request: ApprovalRequest) -> object:
-    """Call the user's function. An exception is no approval: its text is returned as the reason for the denial, as is
+    """Calls the user's function. An exception is no approval: its text is returned as the reason for the denial, as is
     an invalid value, such as that of a forgotten `return`. There is no time limit, because a person may be asked."""
     try:
         answer = await call_user_function("the approve function", approve, request, seconds=None)
@@ -704,7 +704,7 @@ def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
 
 
 async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:
-    """Store the state "awaiting approval" in the transcript, so that the request survives a restart."""
+    """Stores the state "awaiting approval" in the transcript, so that the request survives a restart."""
     if isinstance(call.state, ToolPending) and call.state.phase != "awaiting_approval":
         await context.journal.put_part(call.update_state(call.state.await_approval()), _find_message(call, context))
 
@@ -713,7 +713,8 @@ async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> Non
 async def relay_remote_approvals(
     bus: EventBus, providers: Iterable[Provider], approve: ApproveFunction
 ) -> AsyncGenerator[None, None]:
-    """Answer the approval requests of agents on other servers with the `approve` function while the context is open."""
+    """Answers the approval requests of agents on other servers with the `approve` function while the context is
+    open."""
     remote = PeerApprovals(bus, providers)
     tasks: set[asyncio.Task[None]] = set()
 

@@ -52,7 +52,7 @@ class DiagnosticFinding(msgspec.Struct, frozen=True):
 
 
 def check_versions(outrider_version: str) -> Iterator[DiagnosticFinding]:
-    """Report versions, and optional packages that are not installed."""
+    """Reports versions, and optional packages that are not installed."""
     libraries = f"Python {python_version()}, SQLite {sqlite3.sqlite_version}, {platform(terse=True)}"
     yield DiagnosticFinding("versions", "ok", f"outrider {outrider_version}, {libraries}")
     for module, (what, extra) in _OPTIONAL_PACKAGES.items():
@@ -61,7 +61,7 @@ def check_versions(outrider_version: str) -> Iterator[DiagnosticFinding]:
 
 
 def check_providers(settings: Settings) -> Iterator[DiagnosticFinding]:
-    """Report whether the agents have a model, and the key and address of each provider."""
+    """Reports whether the agents have a model, and the key and address of each provider."""
     if settings.missing:
         ways = missing_model_message(settings.missing).removeprefix(NO_PROVIDER_MESSAGE.partition("There")[0])
         yield DiagnosticFinding("model", "problem", "the agent has no usable model", ways)
@@ -76,7 +76,7 @@ def check_providers(settings: Settings) -> Iterator[DiagnosticFinding]:
 
 
 def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[DiagnosticFinding]:
-    """Report which sandbox works on this machine, and whether ripgrep is installed."""
+    """Reports which sandbox works on this machine, and whether ripgrep is installed."""
     found = LazySandbox(settings.data_folder / "scratch", lambda: environ.get("PATH", "")).sandbox
     if isinstance(found, NoSandbox):
         yield DiagnosticFinding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
@@ -93,7 +93,7 @@ def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Diag
 
 
 def check_hooks(settings: Settings) -> Iterator[DiagnosticFinding]:
-    """Report the hooks of the user and of the trusted folder, and entries that are ignored."""
+    """Reports the hooks of the user and of the trusted folder, and entries that are ignored."""
     from outrider.engine.factory import find_hooks  # lazy: other checks do not need the engine
 
     try:
@@ -108,7 +108,7 @@ def check_hooks(settings: Settings) -> Iterator[DiagnosticFinding]:
 
 
 async def check_servers(settings: Settings) -> list[DiagnosticFinding]:
-    """Connect to the MCP servers of the user and of the trusted folder, and report what they offer."""
+    """Connects to the MCP servers of the user and of the trusted folder, and reports what they offer."""
     from outrider.engine.mcp_servers import list_configured, try_servers  # lazy: most users have none
     from outrider.tools.mcp.config import ServerLimits
 
@@ -130,7 +130,7 @@ async def check_servers(settings: Settings) -> list[DiagnosticFinding]:
 
 
 def check_folders(folders: AppFolders) -> Iterator[DiagnosticFinding]:
-    """Report whether the data folder is writable and private, and whether its disk is full."""
+    """Reports whether the data folder is writable and private, and whether its disk is full."""
     folder = next(path for path in (folders.data, *folders.data.parents) if path.exists())
     if not os.access(folder, os.W_OK):
         yield DiagnosticFinding(
@@ -150,7 +150,7 @@ def check_folders(folders: AppFolders) -> Iterator[DiagnosticFinding]:
 
 
 def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> Iterator[DiagnosticFinding]:
-    """Check the session database; optionally repair it or return unused space to the disk."""
+    """Checks the session database; optionally repairs it or returns unused space to the disk."""
     if not path.exists():
         yield DiagnosticFinding("store", "ok", "no sessions are stored yet")
         return
@@ -182,7 +182,7 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
 
 
 def check_runs(path: Path, *, repair: bool = False) -> Iterator[DiagnosticFinding]:
-    """Check the SQLite database of background runs; optionally move a damaged file aside. Rows are not copied: a part
+    """Checks the SQLite database of background runs; optionally moves a damaged file aside. Rows are not copied: a part
     of a queue could run calls twice. The sessions of the runs are in the session database."""
     if not path.exists():
         return
@@ -219,7 +219,7 @@ SERVER_START_SECONDS = 15.0
 
 
 async def check_network(provider: Provider) -> DiagnosticFinding:
-    """Check that a provider responds and accepts the key."""
+    """Checks that a provider responds and accepts the key."""
     name = f"network {provider.name}"
     if provider.kind in _OFFLINE_KINDS:
         return DiagnosticFinding(name, "ok", "needs no network")

@@ -90,7 +90,7 @@ class SessionRegistry:
         self._base_variables, self._loop = copy_context(), asyncio.get_running_loop()
 
     async def create_session(self, session: Session) -> None:
-        """Store a new session, acquire its lease and add it to the registry."""
+        """Stores a new session, acquires its lease and adds it to the registry."""
         self._require_open()
         deps = await self._runtime.open_deps(session)
         try:
@@ -141,7 +141,7 @@ class SessionRegistry:
             live.reject_own_turn()
 
     async def abort_turn(self, session_id: str) -> None:
-        """Abort the turn in this process, or else in the process that owns the session."""
+        """Aborts the turn in this process, or else in the process that owns the session."""
         self.check_loop()
         live = self.live.get(session_id)
         if live is not None:
@@ -150,7 +150,7 @@ class SessionRegistry:
             await abort_in_other_process(self._runtime.store, session_id)
 
     async def close_session(self, session_id: str) -> None:
-        """Close the session under its lock: a concurrent open waits, because a second owner would reject the last
+        """Closes the session under its lock: a concurrent open waits, because a second owner would reject the last
         writes of the first."""
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             live = self.live.pop(session_id, None)
@@ -159,7 +159,7 @@ class SessionRegistry:
             await self._runtime.release_session(session_id)
 
     async def close_all(self) -> None:
-        """Close all sessions, and the background tasks for titles and abort requests. An error, such as a full disk,
+        """Closes all sessions, and the background tasks for titles and abort requests. An error, such as a full disk,
         does not leave other sessions open; it is raised at the end."""
         async with AsyncExitStack() as stack:  # it calls the last one first
             stack.callback(self.live.clear)
@@ -299,7 +299,7 @@ class Engine:
     async def submit(
         self, prompt: str, *, output_type: Any = None, **order: Unpack[SubmitKeywords]
     ) -> SubmittedRun[Any]:
-        """Queue a background run and return its `RunHandle`. The run is stored when this returns.
+        """Queues a background run and returns its `RunHandle`. The run is stored when this returns.
 
         It needs an open `Background(engine, …)`, whose `submit` documents the other arguments, and raises
         ConfigurationError without one."""
@@ -319,7 +319,7 @@ class Engine:
         metadata: Mapping[str, Any] | None = None,
         **unknown: Never,
     ) -> str:
-        """Create a session that this engine owns and return its id. Agent and mode default to those of the first
+        """Creates a session that this engine owns and returns its id. Agent and mode default to those of the first
         agent, the approval level to that of the engine. `owner` names the user or tenant that the session belongs to;
         `metadata` is a small JSON object. Both are stored, and `SessionFilter` selects by them."""
         check_names("Engine.create()", unknown, _CREATE_ARGUMENTS)
@@ -340,7 +340,7 @@ class Engine:
         return session.id
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
-        """Open a stored session and take its lease. Calls that a crash left open are ended, open approvals are
+        """Opens a stored session and takes its lease. Calls that a crash left open are ended, open approvals are
         published again, and queued input is processed. An interrupted turn waits for `resume` or for new input."""
         return (await self._sessions.open_session(session_id, take_over=take_over)).journal.session
 
@@ -366,7 +366,7 @@ class Engine:
         output_attempts: int = DEFAULT_ATTEMPTS,
         **unknown: Any,
     ) -> RunResult[Any]:
-        """Resume a turn that was interrupted by a crash, an abort or a limit, and wait for its end. Interrupted calls
+        """Resumes a turn that was interrupted by a crash, an abort or a limit, and waits for its end. Interrupted calls
         are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted. The
         output type and its validators are not stored: pass those of `prompt`. `take_over` takes the session from
         another process."""
@@ -411,10 +411,10 @@ class Engine:
         output_type: Any = None,
         **options: Unpack[PromptKeywords],
     ) -> RunResult[Any]:
-        """Add input to the session and wait for the result of the turn that processes it. With `output_type` its output
-        is a value of that type, which `output_validators` check as in `run`; `instructions` are added to those of the
-        agent for this turn. The output type is not stored: after a restart, pass it to `resume` again. If the task that
-        waits is cancelled, the turn continues; `abort` ends it."""
+        """Adds input to the session and waits for the result of the turn that processes it. With `output_type` its
+        output is a value of that type, which `output_validators` check as in `run`; `instructions` are added to those
+        of the agent for this turn. The output type is not stored: after a restart, pass it to `resume` again. If the
+        task that waits is cancelled, the turn continues; `abort` ends it."""
         self._sessions.reject_own_turn(session_id)
         return await (await self.enqueue(session_id, content, output_type=output_type, **options))
 
@@ -459,7 +459,7 @@ class Engine:
         output_attempts: int = DEFAULT_ATTEMPTS,
         **unknown: Any,
     ) -> asyncio.Future[RunResult[Any]]:
-        """Add input without waiting for its turn. The input is stored when this returns; the future resolves to the
+        """Adds input without waiting for its turn. The input is stored when this returns; the future resolves to the
         result of the turn."""
         check_names("Engine.prompt()", unknown, (*PromptKeywords.__annotations__, "output_type"))
         given = {"session_id": session_id, "content": content, "delivery": delivery, "instructions": instructions}
@@ -484,7 +484,7 @@ class Engine:
         return [item for item in await self.store.inbox(session_id) if not is_abort_request(item)]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
-        """Remove waiting input; return False if a turn has started with it. The waiter for its turn gets the reason
+        """Removes waiting input; returns False if a turn has started with it. The waiter for its turn gets the reason
         `aborted`."""
         return await (await self._sessions.open_session(session_id)).withdraw(input_id)
 
@@ -507,7 +507,7 @@ class Engine:
         return await (await live.answer_plan("refused", words, sender=by))
 
     async def compact(self, session_id: str, instructions: str = "") -> CompactionPart | None:
-        """Replace old messages in the prompt by a summary, after the running turn if there is one. `instructions` tell
+        """Replaces old messages in the prompt by a summary, after the running turn if there is one. `instructions` tell
         the model what the summary should contain, such as "focus on the API"; at most 4,000 characters. Returns None
         if nothing can be summarized, or the summary is not shorter."""
         check_arguments("Engine.compact()", {"session_id": session_id, "instructions": instructions})
@@ -520,12 +520,12 @@ class Engine:
         return await (await self._sessions.open_session(session_id)).compact(instructions.strip())
 
     async def undo_compaction(self, session_id: str) -> bool:
-        """Put the messages that the last compaction replaced back into the prompt. Returns False if no compaction is
+        """Puts the messages that the last compaction replaced back into the prompt. Returns False if no compaction is
         in effect. Raises OutriderError while a turn runs."""
         return await (await self._sessions.open_session(session_id)).undo_compaction()
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
-        """Copy a session up to and including message `at` (None: all messages) and return the id of the copy."""
+        """Copies a session up to and including message `at` (None: all messages) and returns the id of the copy."""
         return (await self.store.fork(session_id, at=at, title=title)).id
 
     async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
@@ -538,7 +538,7 @@ class Engine:
     async def search(
         self, query: str, *, session_id: str | None = None, filter: SessionFilter | None = None, limit: int = 20
     ) -> "Sequence[SearchHit]":
-        """Search titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
+        """Searches titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
         every word of the query; `"a phrase"` and `prefix*` are supported."""
         given = {"query": query, "session_id": session_id, "filter": filter, "limit": limit}
         check_arguments("Engine.search()", given)
@@ -547,7 +547,7 @@ class Engine:
         return await self.store.search(query, session_id=session_id, limit=limit, filter=filter)
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session, the sessions of the agents that it called, and their files. Raises SessionInUseError while
+        """Deletes a session, the sessions of the agents that it called, and their files. Raises SessionInUseError while
         a turn runs, or if another process owns the session."""
         live = self.live.get(session_id)
         if live is not None:
@@ -557,7 +557,7 @@ class Engine:
         await self._archive.delete(session_id)
 
     async def clear(self) -> int:
-        """Delete every session that is not in use, including those that this engine has open, and return their
+        """Deletes every session that is not in use, including those that this engine has open, and returns their
         number. Sessions with a running turn and those of other processes stay."""
         for session_id, live in tuple(self.live.items()):
             if not live.in_turn and not live.is_busy:
@@ -569,9 +569,9 @@ class Engine:
         return await self._archive.export_document(session_id)
 
     async def import_session(self, document: bytes | str, *, as_copy: bool = True) -> str:
-        """Store the session of an export, or of a session file of another program, and return its id. As a copy it gets
-        a new id; otherwise StoreError is raised if the id exists. Secrets are redacted. Entries that could not be read
-        are logged as warnings of `outrider.import`."""
+        """Stores the session of an export, or of a session file of another program, and returns its id. As a copy it
+        gets a new id; otherwise StoreError is raised if the id exists. Secrets are redacted. Entries that could not be
+        read are logged as warnings of `outrider.import`."""
         if not isinstance(document, bytes | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"Engine.import_session() takes the text of an export, got {type(document).__name__}; for a dict, "
@@ -605,7 +605,7 @@ class Engine:
         return self.runtime.redact(recorded_todos((await self.open(session_id)).messages))
 
     async def rename(self, session_id: str, title: str) -> None:
-        """Set the title, also of a session that another process owns."""
+        """Sets the title, also of a session that another process owns."""
         check_arguments("Engine.rename()", {"session_id": session_id, "title": title})
         if session_id in self.live:
             await self.live[session_id].journal.update_session(SessionUpdate(title=title))
@@ -613,26 +613,26 @@ class Engine:
             await self.store.update(session_id, SessionUpdate(title=title))
 
     async def abort(self, session_id: str) -> None:
-        """Cancel the running turn; everything done so far is stored. If another process runs it, request the abort
+        """Cancels the running turn; everything done so far is stored. If another process runs it, requests the abort
         there. Raises SessionInUseError if that process does not respond."""
         await self._sessions.abort_turn(session_id)
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
-        """Set the mode of the session. Raises ConfigurationError for an unknown value."""
+        """Sets the mode of the session. Raises ConfigurationError for an unknown value."""
         check_mode(mode, "a session")
         await self._update_session(session_id, SessionUpdate(mode=mode))
 
     async def set_approval(self, session_id: str, level: ApprovalLevel) -> None:
-        """Set the approval level of the session: `ask`, `edits` or `auto`. Raises ConfigurationError for another."""
+        """Sets the approval level of the session: `ask`, `edits` or `auto`. Raises ConfigurationError for another."""
         check_level(level, "a session")
         await self._update_session(session_id, SessionUpdate(approval=level))
 
     async def set_agent(self, session_id: str, agent: str) -> None:
-        """Set the agent that answers in the session. Raises ConfigurationError for an unknown name."""
+        """Sets the agent that answers in the session. Raises ConfigurationError for an unknown name."""
         await self._update_session(session_id, SessionUpdate(agent=self.runtime.find_agent(agent).name))
 
     async def set_archived(self, session_id: str, *, archived: bool) -> None:
-        """Archive the session, or take it out of the archive; lists of front ends leave archived sessions out."""
+        """Archives the session, or takes it out of the archive; lists of front ends leave archived sessions out."""
         await self._update_session(session_id, SessionUpdate(archived=now_ms() if archived else None))
 
     async def answer(
@@ -647,7 +647,7 @@ class Engine:
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        """Answer an approval request and return the answer in effect: the first answer wins. For the outcome of a
+        """Answers an approval request and returns the answer in effect: the first answer wins. For the outcome of a
         command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again. `width`
         is the id of one of the approval's `widths`, which a lasting answer then covers; by default the narrowest."""
         check_arguments("Engine.answer()", {"allow": allow, "by": by, "scope": scope})
@@ -678,7 +678,7 @@ class Engine:
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
 
     async def close(self, session_id: str) -> None:
-        """Close the session and release its lease, so that another engine can open it."""
+        """Closes the session and releases its lease, so that another engine can open it."""
         await self._sessions.close_session(session_id)
 
     async def _update_session(self, session_id: str, update: SessionUpdate) -> None:

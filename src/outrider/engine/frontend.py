@@ -182,7 +182,7 @@ async def complete_input(engine: Engine, text: str, workspace: Path | None = Non
 
 
 async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:
-    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return their
+    """Connects the MCP servers of the session, within the time that its first turn would wait for them; returns their
     states."""
     live = engine.live[session_id]
     servers = engine.runtime.mcp_servers
@@ -193,7 +193,7 @@ async def session_servers(engine: Engine, session_id: str) -> list[ServerOvervie
 
 
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:
-    """Prepare and check a call without running it and without requesting an approval."""
+    """Prepares and checks a call without running it and without requesting an approval."""
     context, _ = await _open_context(engine, session_id)
     found = _find_tool(context, tool)
     prepared = await found.preprocess(tool_input, context.run.program.callbacks)
@@ -209,7 +209,7 @@ async def run_manual_call(
     tool_input: dict[str, Any],
     on_child: Callable[[str], object] = lambda _: None,
 ) -> ToolPart:
-    """Run a tool call of the user in a new child session, so that a running turn is not disturbed. Rules and approvals
+    """Runs a tool call of the user in a new child session, so that a running turn is not disturbed. Rules and approvals
     apply as for an agent. `on_child` gets the id of the child session, whose approvals a front end shows, before the
     call starts. Returns the ended call; its `session_id` names the child session."""
     context, live = await _open_context(engine, session_id)
@@ -241,7 +241,7 @@ async def run_embedded_command(
     allowed: Sequence[str] | None,
     on_child: Callable[[str], object],
 ) -> ToolPart:
-    """Run a shell command of a command file as a call of the agent: in its sandbox, with its rules and approvals.
+    """Runs a shell command of a command file as a call of the agent: in its sandbox, with its rules and approvals.
     `allowed` are the rules of the file, which only limit; None is no limit. Returns the completed call. Raises
     ToolFailure if the command was refused, failed or continues in the background."""
     from outrider.permissions.call_assessment import ShellCall  # lazy: the shell grammar is slow to load
@@ -272,7 +272,7 @@ async def denying_rule(engine: Engine, session_id: str, command: str) -> str | N
 
 
 async def _open_context(engine: Engine, session_id: str) -> tuple[AgentContext, LiveSession]:
-    """Open the session and return a side context of its agent, and the session."""
+    """Opens the session and returns a side context of its agent, and the session."""
     await engine.open(session_id)
     live = engine.live[session_id]
     return live.open_side_context(), live
@@ -289,9 +289,9 @@ def _pending_call(tool: str, tool_input: dict[str, Any]) -> ToolPart:
 
 
 async def run_user_command(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-    """Run a shell command of the user without approval and return a description of how it ended. In agent mode it runs
-    outside the sandbox, as in the user's own terminal, unless the owner of the session is limited. Cancelling kills
-    it."""
+    """Runs a shell command of the user without approval and returns a description of how it ended. In agent mode it
+    runs outside the sandbox, as in the user's own terminal, unless the owner of the session is limited. Cancelling
+    kills it."""
     live = engine.live[session_id]
     if live.session_tools is None:
         raise ProcessError("this engine has no built-in tools and runs no commands")
@@ -326,7 +326,7 @@ def list_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
 
 
 async def end_process(engine: Engine, session_id: str, process_id: str) -> bool:
-    """Kill a process; return whether it was running."""
+    """Kills a process; returns whether it was running."""
     live = engine.live.get(session_id)
     return (
         live is not None
@@ -341,13 +341,13 @@ def read_process_output(engine: Engine, session_id: str, process_id: str, offset
 
 
 async def send_input(engine: Engine, session_id: str, process_id: str, text: str, *, last: bool) -> None:
-    """Write text to the standard input of a process; with `last`, close the stream. Raises ProcessError for an unknown
-    process."""
+    """Writes text to the standard input of a process; with `last`, closes the stream. Raises ProcessError for an
+    unknown process."""
     await _find_supervisor(engine, session_id, process_id).write(process_id, text, last=last)
 
 
 def send_to_background(engine: Engine, session_id: str, process_id: str) -> bool:
-    """Let the waiting call return while the command continues. Returns False if it has ended or runs in the background
+    """Lets the waiting call return while the command continues. Returns False if it has ended or runs in the background
     already."""
     return _find_supervisor(engine, session_id, process_id).mark_as_backgrounded(process_id)
 
@@ -448,7 +448,7 @@ def read_conversation(messages: Iterable[Any], format: "MessageFormat") -> list[
 
 
 async def add_history(engine: Engine, session_id: str, messages: Iterable[Message]) -> None:
-    """Append messages of an earlier conversation to a session without a turn."""
+    """Appends messages of an earlier conversation to a session without a turn."""
     await engine.open(session_id)
     for message in messages:
         await engine.live[session_id].journal.add_message(message)

@@ -68,7 +68,7 @@ class PendingCompaction:
         return self._end
 
     def resolve(self, outcome: CompactionPart | OutriderError | None) -> None:
-        """Set the result or the exception of the future; without a pending request this does nothing."""
+        """Sets the result or the exception of the future; without a pending request this does nothing."""
         end, self._end, self._instructions = self._end, None, ()
         if end is None:
             return
@@ -152,15 +152,15 @@ class LiveSession:
         return self.journal.session
 
     async def use_model(self, model: ModelRef | None) -> None:
-        """Use another model than the agent's own until the session is closed."""
+        """Uses another model than the agent's own until the session is closed."""
         self.model = model
 
     async def use_effort(self, effort: ReasoningEffort | None) -> None:
-        """Use another reasoning effort than the agent's own until the session is closed."""
+        """Uses another reasoning effort than the agent's own until the session is closed."""
         self.effort = effort
 
     async def store_choices(self) -> None:
-        """Store the chosen model and effort, so that they are used again when the session is opened again."""
+        """Stores the chosen model and effort, so that they are used again when the session is opened again."""
         metadata = dict(self.session.metadata)
         model = f"{self.model.provider}/{self.model.model}" if self.model else None
         for name, value in ((CHOSEN_MODEL, model), (CHOSEN_EFFORT, self.effort)):
@@ -177,7 +177,7 @@ class LiveSession:
         return self.session_tools.prompts if self.session_tools else {}
 
     async def put(self, item: InboxItem, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
-        """Store the input and wake the worker. The future resolves to the end of its turn."""
+        """Stores the input and wakes the worker. The future resolves to the end of its turn."""
         if self._closed:
             raise ConfigurationError(f"session {self.session.id} is being closed and takes no input")
         if self.session_tools is not None and not self.session.messages:
@@ -192,7 +192,7 @@ class LiveSession:
         return end
 
     async def withdraw(self, input_id: str) -> bool:
-        """Remove waiting input; return False if it is in the transcript already, or is unknown."""
+        """Removes waiting input; returns False if it is in the transcript already, or is unknown."""
         return await self.inbox.withdraw(input_id)
 
     def reject_own_turn(self) -> None:
@@ -216,7 +216,7 @@ class LiveSession:
     async def answer_plan(
         self, answer: PlanAnswer, text: str = "", *, sender: str = ""
     ) -> asyncio.Future[RunResult[Any]]:
-        """Answer the open plan; the first answer wins. The future resolves to the end of the turn that follows."""
+        """Answers the open plan; the first answer wins. The future resolves to the end of the turn that follows."""
         plan = self.plan()
         if plan is None:
             raise OutriderError("this session has no unanswered plan")
@@ -228,14 +228,14 @@ class LiveSession:
         return end
 
     async def compact(self, instructions: str) -> CompactionPart | None:
-        """Compact the context before the next turn. Returns None if nothing can be summarized."""
+        """Compacts the context before the next turn. Returns None if nothing can be summarized."""
         end = self._compaction.request_compaction(instructions)
         self.wake()
         await asyncio.wait([end])
         return end.result()
 
     async def undo_compaction(self) -> bool:
-        """Take back the last compaction: its messages are in the prompt again. Returns False if there is none."""
+        """Takes back the last compaction: its messages are in the prompt again. Returns False if there is none."""
         if self.is_busy:
             raise OutriderError("a turn is running; undo the compaction when it has ended")
         messages = self.journal.session.messages
@@ -249,7 +249,7 @@ class LiveSession:
         return True
 
     def wake(self, variables: Context | None = None) -> None:
-        """Make the worker check the inbox again, also if it is about to stop. A closed session starts no worker; its
+        """Makes the worker check the inbox again, also if it is about to stop. A closed session starts no worker; its
         input waits for the next owner. With `variables`, those of an input, a new worker can run its turn itself."""
         self._wake_requested = True
         if not self.is_busy and not self._closed:
@@ -257,7 +257,7 @@ class LiveSession:
             self._worker = asyncio.create_task(self._run_worker(), context=self._worker_variables.copy())
 
     def resume_turn(self, output: OutputType | None = None) -> "asyncio.Future[RunResult[Any]]":
-        """Resume the last turn if it was interrupted. The future resolves to its end."""
+        """Resumes the last turn if it was interrupted. The future resolves to its end."""
         self._resume_requested = True
         self.inbox.mark_taken(RESUMED_TURN, output)
         end = self.inbox.expect_end(RESUMED_TURN, output)
@@ -265,7 +265,7 @@ class LiveSession:
         return end
 
     async def abort(self) -> None:
-        """Cancel the running turn. Queued input stays queued until the session is woken."""
+        """Cancels the running turn. Queued input stays queued until the session is woken."""
         worker = self._worker
         if worker is None or worker.done():
             return
@@ -283,13 +283,13 @@ class LiveSession:
             )
 
     def hold_turn(self) -> None:
-        """Start no further model request: the turn stops when its running calls have ended, until it is closed."""
+        """Starts no further model request: the turn stops when its running calls have ended, until it is closed."""
         if self._context is not None:
             self._context.held = True
 
     async def close(self) -> None:
-        """Cancel the running turn, release waiters, processes and the lease. Open approval requests stay pending for
-        the next owner."""
+        """Cancels the running turn, and releases waiters, processes and the lease. Open approval requests stay pending
+        for the next owner."""
         self._closed = True
         if self._context is not None:
             self._context.closing = True
@@ -298,7 +298,7 @@ class LiveSession:
         self._context = None  # it takes input from this session; without the cycle both are freed at once
 
     async def _abort_and_resolve(self) -> None:
-        """Abort the turn, then resolve the futures of input that waits. The turn ends before the journal is closed,
+        """Aborts the turn, then resolves the futures of input that waits. The turn ends before the journal is closed,
         also if the caller is cancelled meanwhile, unless the turn waits for the caller."""
         is_own = self._is_called_by_turn()
         try:
@@ -311,7 +311,7 @@ class LiveSession:
             self.inbox.resolve_all(self.make_result(TurnEnd("aborted")))
 
     async def _run_worker(self) -> None:
-        """Process the inbox until it is empty. The futures of its input are resolved also after an exception or a
+        """Processes the inbox until it is empty. The futures of its input are resolved also after an exception or a
         cancellation."""
         end: TurnEnd | None = None
         # With an eager task factory this runs before `wake` has assigned the task.
@@ -340,7 +340,7 @@ class LiveSession:
         return last_text(self.session.messages[turn_start(self.session.messages[:-1]) :], "assistant")
 
     def _report_end(self, end: "RunResult[Any]") -> None:
-        """Resolve the futures of the input in progress. After an error, or without the lease, also those of queued
+        """Resolves the futures of the input in progress. After an error, or without the lease, also those of queued
         input, because nothing resumes by itself."""
         self.inbox.resolve_taken(end)
         # The journal has published these two errors already.
@@ -368,7 +368,7 @@ class LiveSession:
         return await self.inbox.take_next()
 
     async def _run_turn_of_input(self) -> "RunResult[Any]":
-        """Run the turn with the context variables of the task that added its input: in this task, if it was started
+        """Runs the turn with the context variables of the task that added its input: in this task, if it was started
         with them and has run no turn yet."""
         origin = self.inbox.current
         variables = origin.variables if origin else self._base_variables
@@ -410,7 +410,7 @@ class LiveSession:
                 self.publish_update(plan=to_builtins(plan))
 
     async def _take_steering(self) -> list[Message]:
-        """Take input of a running turn. The calls that follow run with the context variables of its sender."""
+        """Takes input of a running turn. The calls that follow run with the context variables of its sender."""
         before = self.inbox.current
         messages = await self.inbox.take_steering()
         origin = self.inbox.current
@@ -444,7 +444,7 @@ class LiveSession:
         )
 
     def open_side_context(self) -> AgentContext:
-        """Open a second agent context for operations outside a turn, such as previews and manual calls."""
+        """Opens a second agent context for operations outside a turn, such as previews and manual calls."""
         return open_agent_context(
             self.agent,
             self.journal,
@@ -467,7 +467,7 @@ class LiveSession:
         return self._context
 
     async def _run_compaction(self) -> None:
-        """Run the requested compaction, but not while a call waits for an approval."""
+        """Runs the requested compaction, but not while a call waits for an approval."""
         if self._compaction and not self._has_pending_calls():
             # Not with the variables of the worker, which are those of an input.
             await asyncio.create_task(self._compact_context(), context=self._base_variables.copy())
@@ -509,7 +509,7 @@ class LiveSession:
 
 
 async def _call_all(first: Callable[[], Awaitable[object]], *more: Callable[[], Awaitable[object]]) -> None:
-    """Call functions in order, all of them also after an error, which is raised at the end."""
+    """Calls functions in order, all of them also after an error, which is raised at the end."""
     try:
         await first()
     finally:

@@ -4,12 +4,7 @@ import asyncio
 import contextlib
 import re
 import tomllib
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -90,7 +85,7 @@ def add_entry(
 
 
 async def remove_entry(settings: Settings, file: Path, name: str) -> "EndedLogin | None":
-    """Remove a server from a file, and its login if it is one of the user's; return what became of that."""
+    """Removes a server from a file, and its login if it is one of the user's; returns what became of that."""
     document = _read_document(file)
     entry = document.get("mcpServers", {}).pop(name, None)
     if entry is None:
@@ -112,7 +107,7 @@ def project_file(workspace: Path) -> Path:
 async def try_servers(
     settings: Settings, name: str = "", *, limits: ServerLimits | None = None
 ) -> AsyncIterator[ServerReport]:
-    """Connect to one server or to all, and report on each."""
+    """Connects to one server or to all, and reports on each."""
     host = msgspec.structs.replace(_make_host(settings), limits=limits or ServerLimits())
     async with McpServers(_select(settings, name), host) as servers:
         for found, status in (await servers.wait_settled()).items():
@@ -132,7 +127,7 @@ async def try_servers(
 
 
 async def log_in(settings: Settings, name: str, show: Callable[[str], Awaitable[None]]) -> bool:
-    """Log in to a server: `show` receives the address that the user visits. Return False if the server wants no
+    """Logs in to a server: `show` receives the address that the user visits. Returns False if the server wants no
     login."""
     from outrider.tools.mcp.sdk_oauth import LoginRedirect  # lazy: the SDK is large
 
@@ -192,7 +187,7 @@ class ServerLogins:
         return list_configured(self._settings)[0]
 
     async def start(self, name: str) -> str:
-        """Start a login, in place of one that is not finished, and return the address of the page on which the user
+        """Starts a login, in place of one that is not finished, and returns the address of the page on which the user
         logs in; it is empty if the server needs no login. Raises OutriderError if the server fails."""
         _select(self._settings, name)
         await asyncio.to_thread(import_module, "outrider.tools.mcp.sdk_oauth")  # the SDK takes a second to load
@@ -220,14 +215,14 @@ class ServerLogins:
         return ""
 
     def take_address(self, name: str, address: str) -> None:
-        """Finish a login with the address that the user's browser was redirected to, if it cannot open it because it
+        """Finishes a login with the address that the user's browser was redirected to, if it cannot open it because it
         runs on another machine. Raises OutriderError if no login is open or the address is another one."""
         if name not in self._open:
             raise OutriderError(f"no login at {name} is open; start it again")
         self._open[name][0].take_address(address)
 
     async def log_out(self, name: str) -> EndedLogin | None:
-        """Delete the login at a server and revoke its tokens. Return None if there is none."""
+        """Deletes the login at a server and revokes its tokens. Returns None if there is none."""
         self.errors.pop(name, None)
         return await log_out(self._settings, name)
 
@@ -253,7 +248,8 @@ class ServerLogins:
 
 
 async def log_out(settings: Settings, name: str) -> EndedLogin | None:
-    """Delete the login at a server and revoke its tokens at the authorization server. Return None if there is none."""
+    """Deletes the login at a server and revokes its tokens at the authorization server. Returns None if there is
+    none."""
     (server,) = _select(settings, name)
     return await _end_login(settings, server)
 
@@ -345,7 +341,7 @@ _MAX_BYTES = 16_000_000  # Claude Code stores much else in its file
 
 
 def import_servers(settings: Settings, file: str = "", *, dry_run: bool = False) -> list[str]:
-    """Add the servers of other tools' files to the user's. Return a line for each server that was found."""
+    """Adds the servers of other tools' files to the user's. Returns a line for each server that was found."""
     target = settings.folders.servers_file
     document = _read_document(target)
     servers: dict[str, Any] = document.setdefault("mcpServers", {})
@@ -427,7 +423,7 @@ _FOREIGN_INPUT = re.compile(r"\$\{input:[^}]*\}")
 
 
 def _convert_variables(text: str) -> str:
-    """Write variables of VS Code and opencode as ours. Servers run in the workspace."""
+    """Writes variables of VS Code and opencode as ours. Servers run in the workspace."""
     return _FOREIGN_VARIABLE.sub(r"${\1}", text).replace("${workspaceFolder}", ".")
 
 
@@ -441,7 +437,7 @@ _COMMA_OR_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
 
 
 def _without_comments(content: bytes) -> bytes:
-    """Remove comments and trailing commas, which editors allow in JSON files."""
+    """Removes comments and trailing commas, which editors allow in JSON files."""
 
     def strip(found: re.Match[bytes]) -> bytes:
         return found[0] if found[0].startswith(b'"') else b""

@@ -115,7 +115,7 @@ class RunSession:
         output: OutputType | None = None,
         instructions: str = "",
     ) -> TurnEnd:
-        """Give the message to the entry agent and run its turn. Calls of a stored session that still wait for an
+        """Gives the message to the entry agent and runs its turn. Calls of a stored session that still wait for an
         approval are decided first."""
         entry, session = self._entry, self.journal.session
         if session.messages and has_pending_calls(session.messages[-1]):
@@ -150,7 +150,7 @@ async def open_run_session(
     approval: ApprovalLevel | None,
     deps: Any,
 ) -> AsyncGenerator[RunSession, None]:
-    """Open the runtime and the session of one run, and close them afterwards. `mode` and `approval` override
+    """Opens the runtime and the session of one run, and closes them afterwards. `mode` and `approval` override
     those of the session. A session in the caller's store is leased, as in an engine."""
     is_stored = store is not None
     runtime = EngineRuntime(spec, options, store=store, bus=bus, takes_leases=is_stored)
@@ -190,7 +190,7 @@ def _relay_approvals(
 
 
 async def _open_journal(session: Session | str, runtime: EngineRuntime) -> Journal:
-    """Open a stored session, or one in memory that is not in the store yet."""
+    """Opens a stored session, or one in memory that is not in the store yet."""
     if isinstance(session, str):
         return await runtime.resume_session(session)
     try:
@@ -264,7 +264,7 @@ async def async_run(
     output_attempts: int = DEFAULT_ATTEMPTS,
     **unknown: Any,
 ) -> RunResult[Any]:
-    """Run agents on a message. With `output_type` the output is a value of that type; a JSON schema as a dict gives
+    """Runs agents on a message. With `output_type` the output is a value of that type; a JSON schema as a dict gives
     plain JSON values. `RunKeywords` describes the other arguments.
 
     Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
@@ -434,7 +434,7 @@ def async_run_stream(
 def async_run_stream(
     *arguments: Any, bus: EventBus | None = None, debug: bool = False, **options: Any
 ) -> RunStream[Any]:
-    """Run agents and return a stream of what happens. The last event is the entry agent's finish or error; then the
+    """Runs agents and returns a stream of what happens. The last event is the entry agent's finish or error; then the
     stream has the `result`. Closing the stream cancels the run."""
     check_arguments("run()", {"bus": bus})
     state: StreamState[Any] = StreamState(StreamTranslator(as_output_type(options.get("output_type"))))
@@ -523,7 +523,7 @@ for _function in (run, async_run_stream, run_stream):
 
 
 def _create_bus(outer: EventBus | None, *, debug: bool) -> EventBus:
-    """Create a bus for this run, so that log and stream receive its events only; all events are forwarded to the
+    """Creates a bus for this run, so that log and stream receive its events only; all events are forwarded to the
     caller's bus."""
     inner = EventBus()
     if outer is not None:

@@ -217,7 +217,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:
-        """Check the names of keyword arguments. Raises ConfigurationError for an unknown one."""
+        """Checks the names of keyword arguments. Raises ConfigurationError for an unknown one."""
         unknown = keywords.keys() - set(cls.__struct_fields__)
         if unknown:
             known = ", ".join(cls.__struct_fields__)
@@ -268,7 +268,7 @@ class EngineRuntime:
         self._stack = AsyncExitStack()
 
     def _create_recorder(self) -> "SessionRecorder | None":
-        """Create the cassette recorder. The import is lazy, because it is rarely used."""
+        """Creates the cassette recorder. The import is lazy, because it is rarely used."""
         folder = self._options.cassettes
         if folder is None:
             return None
@@ -277,7 +277,7 @@ class EngineRuntime:
         return SessionRecorder(Path(folder), self.spec.providers, self._clients, self._redactor.known_forms)
 
     async def open(self, *, unused_providers: bool = True) -> None:
-        """Redact events of the bus and connect the models. Providers without an agent connect on first use; without
+        """Redacts events of the bus and connects the models. Providers without an agent connect on first use; without
         `unused_providers` they are left out."""
         self.is_open = True
         redact_event = RedactingEventFilter(self._redactor).__call__  # a method is called faster than an object
@@ -293,7 +293,8 @@ class EngineRuntime:
             self._clients[name] = await self._stack.enter_async_context(client)
 
     async def update_providers(self, providers: Iterable[Provider]) -> None:
-        """Use other keys, or more providers, from the next request on. Requests that are under way are not affected."""
+        """Uses other keys, or more providers, from the next request on. Requests that are under way are not
+        affected."""
         changed = [provider for provider in providers if provider != self.spec.providers.get(provider.name)]
         known = cast("dict[str, Provider]", self.spec.providers)
         for provider in changed:
@@ -304,7 +305,7 @@ class EngineRuntime:
             self._clients[provider.name] = await self._stack.enter_async_context(client)
 
     def use_default_model(self, provider: str, model: str) -> None:
-        """Use this model from the next turn on for the agents that have the model of the entry agent."""
+        """Uses this model from the next turn on for the agents that have the model of the entry agent."""
         agents, entry = cast("dict[str, Agent]", self.spec.agents), self.spec.entry
         for name, agent in agents.items():
             if (agent.provider, agent.model) == (entry.provider, entry.model):
@@ -312,7 +313,7 @@ class EngineRuntime:
         self.spec = msgspec.structs.replace(self.spec, entry=agents[entry.name])
 
     async def aclose(self) -> None:
-        """Close recorder, undo and models. It is safe to call after `open` raised an exception."""
+        """Closes recorder, undo and models. It is safe to call after `open` raised an exception."""
         self.is_open = False
         if self._recorder is not None:
             await self._recorder.aclose()
@@ -321,7 +322,7 @@ class EngineRuntime:
         await self._stack.aclose()
 
     async def release_session(self, session_id: str) -> None:
-        """Close what was opened for one session."""
+        """Closes what was opened for one session."""
         self.delegated_limits.pop(session_id, None)
         for key in [key for key in self._sent_requests if key[0] == session_id]:
             del self._sent_requests[key]
@@ -377,7 +378,7 @@ class EngineRuntime:
         return environment.extensions if environment else None
 
     def create_session_tools(self, session: Session) -> "SessionTools | None":
-        """Create the built-in tools of a session; the caller closes them. Without a user there is no question tool."""
+        """Creates the built-in tools of a session; the caller closes them. Without a user there is no question tool."""
         environment = self._options.surroundings
         if environment is None:
             return None
@@ -391,11 +392,11 @@ class EngineRuntime:
         )
 
     async def create_session(self, session: Session) -> Journal:
-        """Store a new session and return its journal, with a lease if this runtime takes leases."""
+        """Stores a new session and returns its journal, with a lease if this runtime takes leases."""
         return await create_journal(session, self.store, self.bus, lease_owner=self.lease_owner)
 
     async def resume_session(self, session_id: str, *, take_over: bool = False, repeat_calls: bool = False) -> Journal:
-        """Open a stored session, with a lease if this runtime takes leases. The results of interrupted calls describe
+        """Opens a stored session, with a lease if this runtime takes leases. The results of interrupted calls describe
         the current state of their files."""
         journal = await resume_journal(
             session_id,
@@ -412,7 +413,7 @@ class EngineRuntime:
         return journal
 
     async def open_deps(self, session: Session) -> "OpenDependencies":
-        """Create the dependencies of a session. Raises CallbackError if the factory fails."""
+        """Creates the dependencies of a session. Raises CallbackError if the factory fails."""
         factory, seconds = self._options.deps, self._options.callback_seconds
         if factory is None:
             return _NO_DEPENDENCIES
@@ -431,7 +432,7 @@ class EngineRuntime:
         return self._options.callback_seconds
 
     async def call_prompt_hook(self, session: Session, message: Message) -> None:
-        """Call the hook `on_prompt` for an input and add the text that it returns. Raises OutriderError if the hook
+        """Calls the hook `on_prompt` for an input and adds the text that it returns. Raises OutriderError if the hook
         refuses the input, and CallbackError if it fails."""
         hook = self._options.hooks.on_prompt
         if hook is None:
@@ -455,7 +456,7 @@ class EngineRuntime:
     def create_run_context(
         self, session: Session, session_tools: "SessionTools | None" = None, *, deps: Any = None
     ) -> RunContext:
-        """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
+        """Creates the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
         options = self._options
         built_in = session_tools.tools if session_tools else {}
         built_in_names = built_in.keys() - self.spec.tools.keys()
@@ -669,7 +670,7 @@ def _create_undo_recorder(environment: "ToolEnvironment | None") -> "UndoRecorde
 
 
 def _create_memory_store() -> Store:
-    """Create a store in memory. The import is lazy, because runs with another store do not need it."""
+    """Creates a store in memory. The import is lazy, because runs with another store do not need it."""
     from outrider.sessions.memory_store import MemoryStore
 
     return MemoryStore()

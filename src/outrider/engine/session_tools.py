@@ -173,7 +173,7 @@ class GrantedPaths:
         self._committed: set[str] = set()
 
     def add_committed(self, paths: Iterable[str]) -> None:
-        """Add paths below the workspace that the user or the approval level keeps after a command."""
+        """Adds paths below the workspace that the user or the approval level keeps after a command."""
         self._committed.update(f"{self._workspace}/{path}" for path in paths)
 
     def includes(self, path: Path) -> bool:
@@ -183,7 +183,7 @@ class GrantedPaths:
         )
 
     def add_call(self, call: ToolPart, tool: str | Tool) -> None:
-        """Add the paths of an allowed call that the default rules would reject."""
+        """Adds the paths of an allowed call that the default rules would reject."""
         declared = declaration_of(tool)
         if declared.kind not in ("read", "write"):
             return
@@ -331,7 +331,7 @@ class SessionTools:
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
     def prefetch_state(self) -> None:
-        """Start to read the state of the repository in a thread, while the first input is stored. Git runs outside the
+        """Starts to read the state of the repository in a thread, while the first input is stored. Git runs outside the
         sandbox for this, so not in a workspace whose owner may change the repository and is limited."""
         if self.extensions is not None and self._git_state is None and self.owner_limits is None:
             work = asyncio.get_running_loop().run_in_executor
@@ -373,17 +373,17 @@ class SessionTools:
         return self.extensions.prompts if self.extensions else {}
 
     def save_output(self, output: str) -> Path | None:
-        """Save output that was truncated, where the file tools can read it; return its path."""
+        """Saves output that was truncated, where the file tools can read it; returns its path."""
         return self._outputs.store_text("output", output)
 
     async def expand_input(self, message: Message) -> None:
-        """Add the prompts and resources of MCP servers that an input names. Raises OutriderError if a server does not
+        """Adds the prompts and resources of MCP servers that an input names. Raises OutriderError if a server does not
         give one."""
         if self.extensions is not None and self.extensions.servers is not None:
             await self.extensions.servers.expand_input(message, self._workspace)
 
     def _register_requests(self, ask: AskUser | None) -> Callable[[], object]:
-        """Let MCP servers ask the user of this session during a call; return a function that ends that."""
+        """Lets MCP servers ask the user of this session during a call; returns a function that ends that."""
         servers = self.extensions.servers if self.extensions else None
         if ask is None or servers is None or servers.requests is None:
             return lambda: None
@@ -395,7 +395,7 @@ class SessionTools:
         return servers.requests.register(self._session.id, RequestHandler(ask, is_attended, self._sample_model))
 
     async def _sample_model(self, request: "SamplingRequest", tool_context: ToolContext) -> "SamplingReply":
-        """Let the model of a call's agent answer for an MCP server, in a child session."""
+        """Lets the model of a call's agent answer for an MCP server, in a child session."""
         from outrider.agents.delegation import answer_in_child_session
         from outrider.tools.mcp.connection import SamplingReply, ServerFault
 
@@ -420,7 +420,7 @@ class SessionTools:
         return SamplingReply(end.output, agent.model)
 
     async def refresh_mcp_tools(self) -> bool:
-        """Load the current tools of the MCP servers; return whether they changed."""
+        """Loads the current tools of the MCP servers; returns whether they changed."""
         servers = self.extensions.servers if self.extensions else None
         if servers is None:
             return False
@@ -432,7 +432,7 @@ class SessionTools:
         return True
 
     def _report_server_wait(self, seconds: float) -> None:
-        """Tell the user which MCP servers a turn waits for, and for how long at most."""
+        """Shows the user which MCP servers a turn waits for, and for how long at most."""
         servers = self.extensions.servers if self.extensions else None
         overviews = servers.describe_servers(self._workspace) if servers else []
         if any(server.state == "connecting" for server in overviews):
@@ -441,8 +441,8 @@ class SessionTools:
             self._bus.publish(SessionUpdatedEvent(session_id=self._session.id, changes=changes))
 
     async def announce_mcp_servers(self, journal: "Journal") -> None:
-        """Publish changes of the MCP servers, and store a text about them for the model with the new input, after the
-        conversation, so that the provider's cached prefix stays valid."""
+        """Publishes changes of the MCP servers, and stores a text about them for the model with the new input, after
+        the conversation, so that the provider's cached prefix stays valid."""
         servers = self.extensions.servers if self.extensions else None
         if servers is None or self._mcp_tools is None:
             return
@@ -464,8 +464,8 @@ class SessionTools:
             await journal.put_message(message)
 
     def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
-        """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
-        changed MCP tool is accepted. Called in the task of the call."""
+        """Registers an allowed call: its tool may open the path that it names, its command runs as it was decided, and
+        a changed MCP tool is accepted. Called in the task of the call."""
         tool = self.tools.get(call.tool, call.tool)
         _DENIED_TO_AGENT.set(self._denied_to(context.deny_rules))
         self.granted_paths.add_call(call, tool)
@@ -519,7 +519,7 @@ class SessionTools:
         return hosts
 
     async def aclose(self) -> None:
-        """Kill all processes of the session, then record their last file changes."""
+        """Kills all processes of the session, then records their last file changes."""
         self._end_requests()
         await self.supervisor.close()
         if "commands" in self.__dict__:  # no command ran without it
@@ -569,7 +569,7 @@ class SessionTools:
     async def _record_commit(
         self, context: ToolContext, workspace: Path, paths: Sequence[str]
     ) -> AsyncGenerator[None, None]:
-        """Save the originals of files that a commit changes, for undo."""
+        """Saves the originals of files that a commit changes, for undo."""
         self.granted_paths.add_committed(paths)
         async with self._undo.record_paths(context, workspace, paths) if self._undo else _record_nothing():
             yield
@@ -631,7 +631,7 @@ class SessionTools:
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
 
     def _wrap_writable(self, launch: LaunchRequest) -> LaunchRequest:
-        """Wrap a process that writes to the workspace itself, not to a copy; in plan mode it cannot write. The mode of
+        """Wraps a process that writes to the workspace itself, not to a copy; in plan mode it cannot write. The mode of
         the agent that starts it applies. Protected files are read-only for it; new ones are moved away at its end."""
         sandbox, quarantine = self._sandbox, self._environment.data / "planted"
         if not sandbox.confines:
@@ -665,7 +665,7 @@ class SessionTools:
         return recorded_todos(session.messages) if session else ()
 
     async def _publish_todos(self, session_id: str, todos: tuple[TodoItem, ...]) -> None:
-        """Publish the new todo list. The transcript stores it as the input of the call."""
+        """Publishes the new todo list. The transcript stores it as the input of the call."""
         changes = {"todos": msgspec.to_builtins(list(todos))}
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
@@ -727,7 +727,7 @@ async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
 
 @asynccontextmanager
 async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
-    """Open a proxy that lets a command reach these hosts, which its output names, so at public addresses only; without
+    """Opens a proxy that lets a command reach these hosts, which its output names, so at public addresses only; without
     hosts the network is not restricted."""
     if not hosts:
         yield "on"

@@ -63,11 +63,11 @@ class SnapshotStores:
         return self._workspace_folder(workspace).is_dir()
 
     async def run_in_thread(self, function: Callable[[], T]) -> T:
-        """Run a blocking file operation in a thread."""
+        """Runs a blocking file operation in a thread."""
         return await self._threads.run(function)
 
     async def close(self) -> None:
-        """Close all stores; delete the oldest snapshots if their total size exceeds `MAX_UNDO_BYTES`."""
+        """Closes all stores; deletes the oldest snapshots if their total size exceeds `MAX_UNDO_BYTES`."""
         used = [opened for opened in self._opened.values() if isinstance(opened, snapshots_api.ChangeTracker)]
         for opened in used:
             await self.run_in_thread(opened.close)
@@ -96,7 +96,7 @@ _LEFT = " These files were changed again later, so they were not restored: {file
 
 
 async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet", left: Sequence[str] = ()) -> str:
-    """Store the changes in the transcript, once, and return the id of the message."""
+    """Stores the changes in the transcript, once, and returns the id of the message."""
     messages = journal.session.messages
     for message in messages:
         if any(part.hash == changed.id for part in message.get_parts_by_type(PatchPart)):
@@ -203,7 +203,7 @@ class UndoRecorder:
     async def record_edit(
         self, tool_context: ToolContext, changes: Sequence[PlannedChange]
     ) -> AsyncGenerator[None, None]:
-        """Record the planned writes of a file tool. Files outside the workspace are not recorded."""
+        """Records the planned writes of a file tool. Files outside the workspace are not recorded."""
         call = self._calls.get((tool_context.session_id, tool_context.call_id))
         if call is None:
             yield
@@ -219,7 +219,7 @@ class UndoRecorder:
     async def record_paths(
         self, tool_context: ToolContext, workspace: Path, paths: Sequence[str]
     ) -> AsyncGenerator[None, None]:
-        """Record a commit that changes these paths of the workspace. Names that are no text cannot be recorded."""
+        """Records a commit that changes these paths of the workspace. Names that are no text cannot be recorded."""
         call = self._calls.get((tool_context.session_id, tool_context.call_id))
         if call is None:
             yield
@@ -231,7 +231,7 @@ class UndoRecorder:
 
     @asynccontextmanager
     async def record_all(self, tool_context: ToolContext) -> AsyncGenerator[None, None]:
-        """Record what an unconfined command changes, by comparing the workspace before and after."""
+        """Records what an unconfined command changes, by comparing the workspace before and after."""
         call = self._calls.get((tool_context.session_id, tool_context.call_id))
         if call is None:
             yield
@@ -260,13 +260,13 @@ class UndoRecorder:
                     await record_change_set(journal, changed)
 
     async def record_background_changes(self, session_id: str) -> None:
-        """Store what background processes of the session have changed so far."""
+        """Stores what background processes of the session have changed so far."""
         for key, snapshot in list(self._open_snapshots.items()):
             if key[0] in _session_family(session_id, self._callers):
                 await self._record_changes(snapshot, still_running=True)
 
     async def settle_session(self, session_id: str) -> None:
-        """Store the remaining changes of a session that closes; its processes must have ended."""
+        """Stores the remaining changes of a session that closes; its processes must have ended."""
         for task in [task for task, owner in self._tasks.items() if owner == session_id]:
             await task
         family = _session_family(session_id, self._callers)
@@ -289,8 +289,8 @@ class UndoRecorder:
     async def _snapshot_around(
         self, call: _ActiveCall, planned: PlannedWrites | None, paths: Sequence[Path] | None = None
     ) -> AsyncGenerator[None, None]:
-        """Take a snapshot of `paths`, of the planned files or of the whole workspace, and store the changes afterwards,
-        also after an error or a cancellation."""
+        """Takes a snapshot of `paths`, of the planned files or of the whole workspace, and stores the changes
+        afterwards, also after an error or a cancellation."""
         snapshot = await self._take_snapshot(call, planned, paths)
         cancelled = False
         try:
@@ -305,7 +305,7 @@ class UndoRecorder:
     async def _take_snapshot(
         self, call: _ActiveCall, planned: PlannedWrites | None, paths: Sequence[Path] | None
     ) -> _OpenSnapshot | None:
-        """Take the snapshot before a call; return None if undo is not available. If it fails, background mode denies
+        """Takes the snapshot before a call; returns None if undo is not available. If it fails, background mode denies
         the call, because no user supervises it there; other modes run it and publish a warning."""
         try:
             found = await self.stores.open_snapshots(call.context.workspace)
@@ -401,7 +401,7 @@ class UndoRecorder:
 
 
 def _remove_leftovers(snapshots: "snapshots_api.ChangeTracker", session_id: str) -> None:
-    """Remove temporary files of interrupted writes."""
+    """Removes temporary files of interrupted writes."""
     for operation in snapshots.interrupted_operations(session_id):
         for path in operation.planned or ():
             remove_leftovers(snapshots.workspace / path)
@@ -431,7 +431,7 @@ async def list_undo_data(data: Path, store: Store) -> dict[Path, list[str]]:
 
 
 async def delete_undo_data(undo_data: Mapping[Path, Sequence[str]], store: Store) -> None:
-    """Delete the undo data of those listed sessions that are no longer in the store."""
+    """Deletes the undo data of those listed sessions that are no longer in the store."""
     for folder, session_ids in undo_data.items():
         with suppress(StoreError):
             deleted = [session_id for session_id in session_ids if await is_deleted(session_id, store)]

@@ -124,7 +124,7 @@ class EvalBudget:
         return share
 
     def settle(self, share: Decimal | None, cost: Decimal | None) -> None:
-        """Replace the reserved share by the actual cost."""
+        """Replaces the reserved share by the actual cost."""
         self.unknown = self.unknown or cost is None
         if self._left is not None and share is not None:
             self._reserved.remove(share)
@@ -186,7 +186,7 @@ class _SuiteEnvironment:
         return folder
 
     async def _export_commit(self, case: EvalCase, folder: Path) -> None:
-        """Write the files of a commit to a folder and make it a repository with this commit only: later ones would
+        """Writes the files of a commit to a folder and makes it a repository with this commit only: later ones would
         contain the solution."""
         source = shlex.quote(str(self.suite.resolve(case.repository)))
         identity = "-c user.name=outrider -c user.email=outrider@localhost -c commit.gpgsign=false"
@@ -200,7 +200,7 @@ class _SuiteEnvironment:
             raise ConfigurationError(f"case {case.name!r}: {case.repository} cannot be read: {done.text[-500:]}")
 
     async def run_command(self, command: str, workspace: Path, *, seconds: float) -> CommandResult:
-        """Run a command that may write in the workspace only. Raises ConfigurationError without a sandbox."""
+        """Runs a command that may write in the workspace only. Raises ConfigurationError without a sandbox."""
         if not self.sandbox.confines and not self.sandbox.accepted:
             raise ConfigurationError(
                 "there is no sandbox on this machine, and checks run code that a model wrote; use --no-sandbox "
@@ -215,7 +215,7 @@ class _SuiteEnvironment:
             return await supervisor.run_command(f"check-{new_id()}", command, workdir=workspace, limit=seconds)
 
     async def cancel_preparations(self) -> None:
-        """Cancel preparations that still run."""
+        """Cancels preparations that still run."""
         await cancel_tasks(self._prepared.values())
 
 
@@ -245,17 +245,17 @@ class _AttemptOutcome:
         return self._patch
 
     async def run_command(self, command: str, *, seconds: float) -> CommandResult:
-        """Run a command in the workspace, inside the sandbox."""
+        """Runs a command in the workspace, inside the sandbox."""
         return await self._bench.run_command(command, self.workspace, seconds=seconds)
 
     async def ask_judge(self, model: str, criterion: str) -> tuple[bool, str]:
-        """Let a model decide about a criterion."""
+        """Lets a model decide about a criterion."""
         if self.judge is None:
             raise ConfigurationError("there is no judge here")
         return await self.judge(model, criterion)
 
     async def take_session(self, store: Store, session_id: str, usage: Usage, answer: str) -> None:
-        """Read the transcript; steps and calls are those of all agents."""
+        """Reads the transcript; steps and calls are those of all agents."""
         self.session, self.usage, self.answer = await load_session(store, session_id), usage, answer
         sessions = (self.session, *await load_descendants(store, session_id))
         self.steps = sum(len(assistant_steps(session.messages)) for session in sessions)
@@ -321,7 +321,7 @@ class SuiteRunner:
     async def run_attempt(
         self, case: EvalCase, variant: EvalVariant, number: int, money: Decimal | None
     ) -> EvalAttempt:
-        """Run one attempt and its checks. Errors of the model are part of the result."""
+        """Runs one attempt and its checks. Errors of the model are part of the result."""
         baseline, workspace = await self._bench.copy_fixture(case)
         outcome = _AttemptOutcome(case, self._bench, baseline, workspace)
         work = self._run_in_queue if self._background else self._run_in_process
@@ -428,7 +428,7 @@ class SuiteRunner:
     async def _open_engine(
         self, agents: Sequence[Agent], outcome: _AttemptOutcome, cassette: Path, *, limits: Limits, policy: EvalPolicy
     ) -> AsyncGenerator[Engine, None]:
-        """Open an engine for one attempt, which records its requests or answers them from the cassette."""
+        """Opens an engine for one attempt, which records its requests or answers them from the cassette."""
         bus, workspace = EventBus(), outcome.workspace
         environment = self._bench.environment(bus)
         records = self._cassettes == "record"
@@ -582,7 +582,7 @@ def replay_providers(
 
 
 def _store_cassette(recorded: Path, cassette: Path, workspace: Path) -> None:
-    """Move the recording of the session to its place, without the path of the workspace."""
+    """Moves the recording of the session to its place, without the path of the workspace."""
     found = sorted(recorded.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     if found:
         text = found[0].read_text(encoding="utf-8").replace(str(workspace), WORKSPACE_MARK)
@@ -627,7 +627,7 @@ class _SuiteProgress:
         self.waiting = [(c, v, n) for n in numbers for c in suite.cases for v in self._variants]
 
     async def run_all(self, runner: SuiteRunner) -> None:
-        """Run all attempts, some at the same time. Raises the first error that is not part of a result."""
+        """Runs all attempts, some at the same time. Raises the first error that is not part of a result."""
         queue = iter(self.waiting)
         try:
             async with asyncio.TaskGroup() as group:
@@ -666,7 +666,7 @@ async def async_run_suite(
     tools: Iterable[Tool | Callable[..., Any]] = (),
     **options: Unpack[RunSuiteKeywords],
 ) -> EvalRun:
-    """Run every case of a suite with every variant of its matrix, and return the results.
+    """Runs every case of a suite with every variant of its matrix, and returns the results.
 
     Agents, providers and tools are those of an Engine; the first agent is the entry agent unless the matrix names
     others. Each attempt works in its own copy of the fixture, inside the sandbox. `RunSuiteKeywords` describes the
@@ -736,7 +736,7 @@ async def _run_within_budget(
 
 @asynccontextmanager
 async def _open_bench(suite: EvalSuite, sandbox: Literal["auto", "none"]) -> AsyncGenerator[_SuiteEnvironment, None]:
-    """Open the temporary folder of a run."""
+    """Opens the temporary folder of a run."""
     base = await asyncio.to_thread(lambda: Path(mkdtemp(prefix="outrider-eval-")).resolve())
     confined: Sandbox = LazySandbox(base / "scratch", search_path)
     if sandbox == "none":
@@ -756,12 +756,12 @@ def run_suite(
     tools: Iterable[Tool | Callable[..., Any]] = (),
     **options: Unpack[RunSuiteKeywords],
 ) -> EvalRun:
-    """Run `async_run_suite` from synchronous code, also inside a running event loop such as a notebook."""
+    """Runs `async_run_suite` from synchronous code, also inside a running event loop such as a notebook."""
     return run_sync(lambda: async_run_suite(suite, agents, providers, tools, **options))
 
 
 async def validate_suite(suite: EvalSuite, *, sandbox: Literal["auto", "none"] = "auto") -> list[CaseValidation]:
-    """Test the checks of every case that has a reference solution: with it they pass, and without it at least one of
+    """Tests the checks of every case that has a reference solution: with it they pass, and without it at least one of
     them fails. Checks of calls, of limits and by a judge are left out, because no model runs."""
     async with _open_bench(suite, sandbox) as bench:
         return [await _validate_case(case, bench) for case in suite.cases]

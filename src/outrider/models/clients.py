@@ -8,12 +8,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from time import monotonic
-from typing import (
-    Any,
-    TypeVar,
-    assert_never,
-    get_args,
-)
+from typing import Any, TypeVar, assert_never, get_args
 
 import msgspec
 from msgspec.structs import asdict, replace

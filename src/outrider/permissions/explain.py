@@ -50,7 +50,7 @@ def explain_decision(
     level: ApprovalLevel = "ask",
     **more: Any,
 ) -> DecisionExplanation:
-    """Returns the decision of `decide` with the findings that it follows from. Rules are offered if the call, or what it
+    """Returns the decision of `decide` with the findings behind it. Rules are offered if the call, or what it
     changes, is a question."""
     rules = {"allow": allow, "ask": ask, "deny": deny}
     decision = decide(tool, arguments, mode=mode, workspace=workspace, level=level, **rules, **more)

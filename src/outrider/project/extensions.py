@@ -47,7 +47,7 @@ _FRONT_MATTER_KEY = lazy_pattern(r"^(name|description|argument-hint|allowed-tool
 
 
 def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
-    """Find skills, at most `MAX_SKILLS`. The user's come first, so a project cannot override one of them."""
+    """Finds skills, at most `MAX_SKILLS`. The user's come first, so a project cannot override one of them."""
     found: dict[str, Skill] = {}
     for skill in (*_user_skills(own, home), *(_project_skills(project) if trusted else ())):
         found.setdefault(skill.name, skill)
@@ -75,7 +75,7 @@ def _project_skills(project: ProjectFolder) -> "Iterator[Skill]":
 
 
 def _parse_skill(path: Path, content: bytes, root: Path | None = None) -> "Iterator[Skill]":
-    """Parse a skill file; yield the skill, or nothing if its front matter has no valid name or description."""
+    """Parses a skill file; yields the skill, or nothing if its front matter has no valid name or description."""
     fields = parse_front_matter(content.decode("utf-8", "replace"))
     name = fields.get("name") or path.parent.name
     description = " ".join(fields.get("description", "").split())[:MAX_DESCRIPTION]
@@ -107,7 +107,7 @@ def parse_front_matter(text: str) -> dict[str, str]:
 
 
 def _unquote(value: str) -> str:
-    """Remove the quotes of a YAML string value, or the comment after an unquoted one."""
+    """Removes the quotes of a YAML string value, or the comment after an unquoted one."""
     if len(value) >= 2 and value[0] == value[-1] == "'":
         return value[1:-1].replace("''", "'")
     if len(value) >= 2 and value[0] == value[-1] == '"':
@@ -206,7 +206,7 @@ class CustomCommand(msgspec.Struct, frozen=True):
 
 
 def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> tuple[CustomCommand, ...]:
-    """Find the commands of the user and of a trusted workspace. The user's come first, so a project cannot override
+    """Finds the commands of the user and of a trusted workspace. The user's come first, so a project cannot override
     one of them."""
     found: dict[str, CustomCommand] = {}
     for folder in (own, home / USER_COMMAND_FOLDER):
@@ -275,7 +275,7 @@ class GitState(msgspec.Struct, frozen=True):
 
 
 def read_git_state(project: ProjectFolder) -> GitState:
-    """Run git to read the state of a trusted workspace, within limits of time and size. It blocks."""
+    """Runs git to read the state of a trusted workspace, within limits of time and size. It blocks."""
     commits = tuple(_commits_in_log(project))
     if not os.path.lexists(project.root / ".git"):
         return GitState()
@@ -400,7 +400,7 @@ def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> I
 
 
 def _git_branch(project: ProjectFolder) -> str:
-    """Read the branch from .git/HEAD. Running git would apply the repository's configuration, which can execute
+    """Reads the branch from .git/HEAD. Running git would apply the repository's configuration, which can execute
     programs."""
     found = _GIT_HEAD.fullmatch(project.read_file(project.root / ".git" / "HEAD", 200) or b"")
     return found[1].decode() if found else ""
@@ -468,7 +468,7 @@ class WorkspaceExtensions:
         return [skill_tool(skills)]
 
     def override_descriptions(self, tools: Iterable[Tool]) -> None:
-        """Replace tool descriptions by the user's prompts; `{ours}` in a prompt is replaced by the default
+        """Replaces tool descriptions by the user's prompts; `{ours}` in a prompt is replaced by the default
         description."""
         for tool in tools:
             if tool.name in self.prompts:

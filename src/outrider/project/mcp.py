@@ -59,7 +59,7 @@ def choose_servers(
     environ: Mapping[str, str],
     keys: Collection[str],
 ) -> ChosenServers:
-    """Choose the servers to start. `own` are the user's servers from the file `source`. `keys` are environment
+    """Chooses the servers to start. `own` are the user's servers from the file `source`. `keys` are environment
     variables with model API keys; a workspace server gets an error instead of their values if its configuration
     references them."""
     users = user_servers(own, source, environ)
@@ -76,7 +76,7 @@ def choose_servers(
 
 
 def user_servers(own: Mapping[str, dict[str, Any]], source: str, environ: Mapping[str, str]) -> McpConfigFile:
-    """Parse the `mcp` table of the user's configuration, which has the format of `.mcp.json`."""
+    """Parses the `mcp` table of the user's configuration, which has the format of `.mcp.json`."""
     found = parse_config(msgspec.json.encode({"mcpServers": own}), environ, source)
     return msgspec.structs.replace(
         found, problems=tuple(text.replace(": mcpServers.", ": mcp.") for text in found.problems)
@@ -134,7 +134,7 @@ class FileToolLedger(MutableMapping[str, str]):
         return f"{self._origins.get(server, '')}: {entry}"
 
     def _save_file(self) -> None:
-        """Merge with the file before writing, because other processes write it too; the own entries win. The rename is
+        """Merges with the file before writing, because other processes write it too; the own entries win. The rename is
         atomic."""
         self._entries = {**_load_file(self._file), **self._entries}
         for oldest in list(self._entries)[:-MAX_LEDGER_ENTRIES]:
@@ -248,7 +248,7 @@ class McpServerManager:
         self.switched_off: set[str] = set()  # by the user, until the engine is closed
 
     def open(self, environ: Mapping[str, str]) -> None:
-        """Start to connect in a background task. The mode's rules decide about calls; a changed tool needs an approval
+        """Starts to connect in a background task. The mode's rules decide about calls; a changed tool needs an approval
         in addition."""
         if not self._chosen.servers:
             return
@@ -272,8 +272,8 @@ class McpServerManager:
     async def refresh_catalog(
         self, catalog: McpToolCatalog, workspace: Path, report_wait: Callable[[float], None] | None = None
     ) -> bool:
-        """Update the tools of a session in a workspace: those of the user's servers, and those of the workspace's own
-        servers. Return whether they changed. The first call waits for connecting servers; if that takes long,
+        """Updates the tools of a session in a workspace: those of the user's servers, and those of the workspace's own
+        servers. Returns whether they changed. The first call waits for connecting servers; if that takes long,
         `report_wait` is called with the seconds that are left. Later calls wait shortly for changed lists of tools."""
         if self._servers is None:
             return False
@@ -301,7 +301,7 @@ class McpServerManager:
 
     @staticmethod
     def create_catalog(messages: Sequence[Message]) -> McpToolCatalog:
-        """Create the tool catalog of a session, with what its transcript stores."""
+        """Creates the tool catalog of a session, with what its transcript stores."""
         return McpToolCatalog(messages)
 
     def describe_servers(self, workspace: Path | None = None) -> list[ServerOverview]:
@@ -323,7 +323,7 @@ class McpServerManager:
         ]
 
     def accept_change(self, tool: Tool | None) -> None:
-        """Record that the user approved a call of a changed tool, so that it is not reported as changed again."""
+        """Records that the user approved a call of a changed tool, so that it is not reported as changed again."""
         if isinstance(tool, McpTool) and tool.has_changed and self._servers is not None:
             self._servers.accept(tool)
 
@@ -334,7 +334,7 @@ class McpServerManager:
         return {name: server.status for name, server in self._servers.servers.items()} if self._servers else {}
 
     def reconnect(self, server: str) -> None:
-        """Connect to a failed server again. Raises OutriderError for an unknown server."""
+        """Connects to a failed server again. Raises OutriderError for an unknown server."""
         if self._servers is None or server not in self._servers.servers:
             raise OutriderError(f"there is no MCP server {server!r}")
         self._servers.servers[server].reconnect()
@@ -371,7 +371,7 @@ class McpServerManager:
         ]
 
     async def complete_input(self, text: str, workspace: Path | None = None) -> InputCompletion:
-        """Complete the end of an input: an argument of `/SERVER:PROMPT`, or a value in `@SERVER:URI`. A server that
+        """Completes the end of an input: an argument of `/SERVER:PROMPT`, or a value in `@SERVER:URI`. A server that
         fails has no completions."""
         servers = {server.name: server for server in self._offered_servers(workspace) if server.status.state == "ready"}
         with contextlib.suppress(OutriderError):
@@ -387,7 +387,7 @@ class McpServerManager:
         return InputCompletion()
 
     async def expand_input(self, message: Message, workspace: Path) -> None:
-        """Add to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
+        """Adds to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
         Raises OutriderError for one that its server does not give."""
         text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
         if self._servers is None or not ("/" in text or "@" in text):
@@ -426,7 +426,7 @@ class McpServerManager:
             self._failure = error.message
 
     async def wait_until_settled(self) -> None:
-        """Wait until no server is connecting."""
+        """Waits until no server is connecting."""
         if self._opening is not None and self._servers is not None:
             await asyncio.wait([self._opening])
             if self._has_opened:

@@ -4,11 +4,7 @@ A request sends the messages since the remote agent's last answer, and the limit
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import (
-    Any,
-    assert_never,
-    get_args,
-)
+from typing import Any, assert_never, get_args
 from urllib.parse import quote
 
 import msgspec

@@ -3,12 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import (
-    Any,
-    TypeVar,
-    assert_never,
-    cast,
-)
+from typing import Any, TypeVar, assert_never, cast
 
 import msgspec
 

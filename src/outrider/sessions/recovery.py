@@ -13,13 +13,7 @@ from outrider.sessions.records import SessionFilter, SessionTranscript, StoredVa
 from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import (
-    LEFT_OPEN,
-    ToolCompleted,
-    ToolError,
-    ToolPending,
-    ToolRunning,
-)
+from outrider.types.tool_state import LEFT_OPEN, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 MAY_HAVE_HAPPENED = (
     "The program stopped while this call was running. It may have had all, some or none of its effects; "

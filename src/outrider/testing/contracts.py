@@ -13,10 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import (
-    Any,
-    assert_never,
-)
+from typing import Any, assert_never
 
 import msgspec
 

@@ -63,7 +63,7 @@ def run_tui(
     server_url: str = "",
     given: frozenset[str] = frozenset(),
 ) -> int:
-    """Run the terminal application until the user quits, and return its exit code.
+    """Runs the terminal application until the user quits, and returns its exit code.
 
     `settings` reads the user's settings, and is called again after the user trusts the folder. `session` is the id of a
     session to continue, `resume` continues this folder's last session, `prompt` is sent immediately. `attach` connects
@@ -76,7 +76,7 @@ def run_tui(
 
 
 async def _run_app(options: StartOptions) -> int:
-    """Run the application; close the engine and print how to continue the session when it ends."""
+    """Runs the application; closes the engine and prints how to continue the session when it ends."""
     register_alt_enter()
     async with AsyncExitStack() as stack:
         app = OutriderApp(options, engine_opener(stack, options.attach))
@@ -190,7 +190,7 @@ class OutriderApp(App[int]):
             self._driver.release_input()
 
     def on_key(self, event: events.Key) -> None:
-        """Give a key to the composer that no widget has handled, e.g. after a click removed the focus."""
+        """Gives a key to the composer that no widget has handled, e.g. after a click removed the focus."""
         composer = self.ui.find_widget(Composer)
         if self.focused is None and len(self.screen_stack) == 1 and composer.visible:
             composer.focus()
@@ -204,7 +204,7 @@ class OutriderApp(App[int]):
         self.run_worker(self._report_errors(work), exit_on_error=False)
 
     async def _report_errors(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await `work` and show its errors as notices in the conversation."""
+        """Awaits `work` and shows its errors as notices in the conversation."""
         try:
             await work
         except OutriderError as error:
@@ -225,7 +225,7 @@ class OutriderApp(App[int]):
             raise
 
     async def _open_engine(self) -> None:
-        """Ask for trust, open the engine client, start the event listener, and show the first session."""
+        """Asks for trust, opens the engine client, starts the event listener, and shows the first session."""
         if self._settings.missing:
             if not await ModelSetup(self, self.ui.find_widget(DialogQueue), self._settings).run():
                 self.ui.quit_app()
@@ -274,7 +274,7 @@ class OutriderApp(App[int]):
             act()
 
     def _read_settings_again(self) -> None:
-        """Read the settings after the user has chosen a model or trusted the folder, and show what has changed."""
+        """Reads the settings after the user has chosen a model or trusted the folder, and shows what has changed."""
         self._settings = self._options.settings()
         self.ui.find_widget(WelcomeView).show_ready(
             startup_notices(self._settings), embedded=uses_embedded_model(self._settings)
@@ -282,7 +282,7 @@ class OutriderApp(App[int]):
         self._show_first_status()
 
     async def _connect(self) -> "SessionClient":
-        """Open the engine; try again while the server of `--attach` cannot be reached."""
+        """Opens the engine; try again while the server of `--attach` cannot be reached."""
         while True:
             try:
                 return await self._open_client(self._settings)
@@ -297,7 +297,7 @@ class OutriderApp(App[int]):
             self.ui.find_widget(ActivityLine).show_away("")
 
     def _show_connection(self) -> None:
-        """Draw the countdown to the next attempt to reach the server, or say that it answers again."""
+        """Draws the countdown to the next attempt to reach the server, or say that it answers again."""
         is_away = bool(self.ui.controller.connection_text)
         if self._was_away and not is_away and self.is_running:
             self.ui.show_notice("the server answers again", "success")
@@ -349,7 +349,7 @@ class OutriderApp(App[int]):
         self.start_work(self._paste_clipboard())
 
     async def _paste_clipboard(self) -> None:
-        """Insert the image of the clipboard as an attachment, or else its text."""
+        """Inserts the image of the clipboard as an attachment, or else its text."""
         composer = self.ui.find_widget(Composer)
         image = await paste_image(self._settings.data_folder / "clipboard")
         text = f"'{image}'" if image is not None else await paste_text()
@@ -397,7 +397,7 @@ class OutriderApp(App[int]):
             self.call_after_refresh(panel.draw_panel)  # a panel that was limited by the height may grow
 
     async def _load_custom_commands(self) -> None:
-        """Read the commands that the user and the project define in files."""
+        """Reads the commands that the user and the project define in files."""
         from outrider.tui.commands import command_choices
         from outrider.tui.workspace_commands import load_custom_commands, load_server_offers
 
@@ -444,7 +444,7 @@ class OutriderApp(App[int]):
             self.start_work(self._interrupt_turn())
 
     async def _interrupt_turn(self) -> None:
-        """Cancel the turn; inputs that wait for it return to the composer."""
+        """Cancels the turn; inputs that wait for it return to the composer."""
         waiting = await self.ui.controller.interrupt_turn()
         if waiting:
             self.ui.return_input("\n\n".join(waiting))
@@ -469,7 +469,7 @@ class OutriderApp(App[int]):
             self.start_work(self._search_history())
 
     async def _search_history(self) -> None:
-        """Let the user pick an earlier input; it replaces the text of the composer."""
+        """Lets the user pick an earlier input; it replaces the text of the composer."""
         composer = self.ui.find_widget(Composer)
         inputs = composer.input_history.newest_first
         items = [PickerItem(str(number), text) for number, text in enumerate(inputs)]
@@ -478,7 +478,7 @@ class OutriderApp(App[int]):
             composer.set_text(inputs[int(chosen)])
 
     def on_driver_signal_resume(self) -> None:
-        """Draw the whole screen, which is empty after the process was stopped and continued."""
+        """Draws the whole screen, which is empty after the process was stopped and continued."""
         self._draw_everything()
 
     def _draw_everything(self) -> None:
@@ -505,7 +505,7 @@ class OutriderApp(App[int]):
             composer.focus()
 
     def action_background_or_side(self) -> None:
-        """Move the running command to the background; without one, show or hide the side panel."""
+        """Moves the running command to the background; without one, shows or hides the side panel."""
         if self.ui.open_controller is None or not self.ui.controller.conversation.side.running_commands():
             self.action_toggle_side()
         else:
@@ -542,7 +542,7 @@ class OutriderApp(App[int]):
         self.ui.find_widget(Composer).call_later(act)
 
     def _copy_or_leave(self) -> None:
-        """Copy the selection. Without one, interrupt the turn, or else clear the composer; pressed twice, quit."""
+        """Copies the selection. Without one, interrupts the turn, or else clears the composer; pressed twice, quits."""
         composer = self.ui.find_widget(Composer)
         again = monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS
         if selected := self.screen.get_selected_text() or composer.selected_text:

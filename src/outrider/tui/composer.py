@@ -96,7 +96,7 @@ class InputHistory:
         self._draft = ""
 
     def add(self, text: str) -> None:
-        """Append an input, unless it equals the previous one."""
+        """Appends an input, unless it equals the previous one."""
         if text.strip() and text != (self._inputs[-1] if self._inputs else None):
             self._inputs.append(text)
             with suppress(OSError):
@@ -282,7 +282,7 @@ class Composer(TextArea):
         self._has_styles = False  # the colors of the text area are those of the current style sheet
 
     def set_text(self, text: str) -> None:
-        """Replace the text; undo returns to the one before."""
+        """Replaces the text; undo returns to the one before."""
         text = normalize_newlines(text)
         # An earlier input that is too long, or has control characters, is shown as a mark.
         fits = len(text) <= MAX_EDITED_CHARS and is_editable(text)
@@ -304,7 +304,7 @@ class Composer(TextArea):
         self.history.checkpoint()  # the next change must not be undone together with an earlier one
 
     def action_undo_or_suspend(self) -> None:
-        """Undo the last change. If there is none, stop the process, as Ctrl+Z does in a shell."""
+        """Undoes the last change. If there is none, stops the process, as Ctrl+Z does in a shell."""
         app = cast("App[Any]", self.app)  # pyright: ignore[reportUnknownMemberType]
         driver = app._driver  # pyright: ignore[reportPrivateUsage]
         if self.history.undo_stack:
@@ -352,7 +352,7 @@ class Composer(TextArea):
         self.store_draft()
 
     def store_draft(self) -> None:
-        """Store the unsent input now."""
+        """Stores the unsent input now."""
         if self._draft_timer is not None:
             self._draft_timer.cancel()
             self._draft_timer = None
@@ -371,7 +371,7 @@ class Composer(TextArea):
         self._show_vim_mode()
 
     def _show_vim_mode(self) -> None:
-        """Show normal mode by the color of the cursor and by the sign before the text."""
+        """Shows normal mode by the color of the cursor and by the sign before the text."""
         is_normal = self.vim is not None and self.vim.mode == "normal"
         self.set_class(is_normal, "-normal")
         for sign in self.screen.query("#prompt").results(Static):
@@ -397,14 +397,14 @@ class Composer(TextArea):
         self.insert_paste(event.text)
 
     def insert_paste(self, text: str) -> None:
-        """Insert a pasted text, or mentions of the files whose paths it consists of."""
+        """Inserts a pasted text, or mentions of the files whose paths it consists of."""
         if paths := dropped_paths(text):
             self.insert("".join(f'@"{path}" ' for path in paths))
         else:
             self.insert(self._pastes.shorten_paste(text))
 
     def check_message_enabled(self, message: Message) -> bool:
-        """Drop what no widget handles: Textual would pass it to every parent before it draws a key."""
+        """Drops what no widget handles: Textual would pass it to every parent before it draws a key."""
         return not isinstance(message, TextArea.SelectionChanged) and super().check_message_enabled(message)
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
@@ -453,14 +453,14 @@ class Composer(TextArea):
         return CompletionResult(start, left, is_hint=True) if left else None
 
     def show_values(self, head: str, start: int, choices: tuple[CompletionChoice, ...]) -> None:
-        """Show the completions by MCP servers for the text before the cursor, if it is still the same."""
+        """Shows the completions by MCP servers for the text before the cursor, if it is still the same."""
         self._values = head, CompletionResult(start, choices, is_hint=True)
         row, column = self.cursor_location
         if choices and self.document.get_line(row)[:column] == head:
             self._set_completion(self._values[1])
 
     def _handle_key(self, key: str) -> bool:
-        """Handle a key and return whether it was consumed.
+        """Handles a key and return whether it was consumed.
 
         Completions are updated by a message after the text changes. Keys that arrive in one burst would see stale
         completions, so Enter and Tab update them first.
@@ -487,7 +487,7 @@ class Composer(TextArea):
         return True
 
     def _handle_tab(self) -> None:
-        """Queue the text during a turn; on the start screen, put the next suggestion into the composer."""
+        """Queues the text during a turn; on the start screen, puts the next suggestion into the composer."""
         if self.busy and self.text.strip():
             self._submit_text(queue=True)
         elif self.suggestions and self.text in ("", *self.suggestions):
@@ -511,7 +511,7 @@ class Composer(TextArea):
         return True
 
     def _accept_completion(self) -> bool:
-        """Insert the selected completion. Returns False if the text is complete already, so that Enter sends it."""
+        """Inserts the selected completion. Returns False if the text is complete already, so that Enter sends it."""
         completion, choice = self._completion, self._completions.selected_choice
         if completion is None or choice is None:
             return False
@@ -529,7 +529,7 @@ class Composer(TextArea):
         self._completions.set_choices(completion.choices if completion else ())
 
     def _handle_enter(self) -> bool:
-        """Send the text. A backslash before Enter inserts a new line, for terminals without modified Enter keys."""
+        """Sends the text. A backslash before Enter inserts a new line, for terminals without modified Enter keys."""
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
@@ -559,7 +559,7 @@ _ALT_ENTER = "\x1b\r"
 
 
 def register_alt_enter() -> None:
-    """Map the escape sequence of Alt+Enter to Ctrl+J (a new line). Textual would report it as Enter, which would send
+    """Maps the escape sequence of Alt+Enter to Ctrl+J (a new line). Textual would report it as Enter, which would send
     an unfinished message."""
     known = cast("dict[str, Any]", sequences.ANSI_SEQUENCES_KEYS)
     known.setdefault(_ALT_ENTER, (Keys.ControlJ,))

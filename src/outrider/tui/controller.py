@@ -66,7 +66,7 @@ class UserCommandRunner:
     async def run_embedded(
         self, run: "Callable[[], Awaitable[ToolPart]]", item: CommandItem, changed: Callable[[], None]
     ) -> "ToolPart":
-        """Run a command of a command file and show its output; raises ToolFailure if it does not succeed."""
+        """Runs a command of a command file and shows its output; raises ToolFailure if it does not succeed."""
         self._running = running = asyncio.ensure_future(run())
         try:
             call = await running
@@ -94,7 +94,7 @@ class UserCommandRunner:
             self._running.cancel()
 
     async def close(self) -> None:
-        """Cancel a running command and wait for its end, because it uses the engine."""
+        """Cancels a running command and waits for its end, because it uses the engine."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -105,7 +105,7 @@ class UserCommandRunner:
         return parts
 
     def return_parts(self, parts: Sequence[TextPart]) -> None:
-        """Take back the notes of a message that was not delivered."""
+        """Takes back the notes of a message that was not delivered."""
         self._parts = [*parts, *self._parts]
 
 
@@ -247,19 +247,19 @@ class SessionController:
             self.at_session_start = False
 
     async def close(self) -> None:
-        """Cancel what the user has started here and wait for its end; turns belong to the engine."""
+        """Cancels what the user has started here and waits for its end; turns belong to the engine."""
         await self._user_commands.close()
 
     def start_new_session(self) -> None:
-        """Show an empty conversation; the previous session is unchanged."""
+        """Shows an empty conversation; the previous session is unchanged."""
         self.conversation = TranscriptView("")
         self.queued_inputs, self.at_session_start, self._user_commands = [], True, UserCommandRunner()
 
     async def show_session(
         self, session_id: str, *, take_over: bool = False, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """Load and show the end of a stored session, then open it. Opening may take longer; `_opening` makes new inputs
-        wait for it."""
+        """Loads and shows the end of a stored session, then opens it. Opening may take longer; `_opening` makes new
+        inputs wait for it."""
         async with self._opening:
             page = await self.archive.load(session_id, PAGE_MESSAGES)
             conversation = TranscriptView(session_id)
@@ -273,7 +273,7 @@ class SessionController:
             await self._open_session(session_id, take_over=take_over)
 
     async def load_older(self) -> bool:
-        """Load the page of messages before the oldest one; returns False if there is none."""
+        """Loads the page of messages before the oldest one; returns False if there is none."""
         first = next((item.message_id for item in self.conversation.items if item.message_id), "")
         if self.at_session_start or self._loading or not first:
             return False
@@ -294,7 +294,7 @@ class SessionController:
         changed: Callable[[], None],
         undelivered: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Send an input to the session; returns when the turn that consumes it ends. `origins` are those of text in it
+        """Sends an input to the session; returns when the turn that consumes it ends. `origins` are those of text in it
         that the user did not write. If it fails before the session has the input, e.g. on a full disk, `undelivered`
         gets the text back."""
         files, complaints = find_attachments(text, self.workspace, self.settings.rules.deny)
@@ -325,7 +325,7 @@ class SessionController:
             self._unsent.pop(item.id, None)
 
     async def _deliver_input(self, item: PendingInput, parts: "list[FilePart | TextPart]") -> None:
-        """Send an input; wait for a server that cannot be reached. Returns when the turn that consumes it ends."""
+        """Sends an input; wait for a server that cannot be reached. Returns when the turn that consumes it ends."""
         delivery: Literal["queue", "steer"] = "queue" if item.delivery == "queue" else "steer"
         while True:
             try:
@@ -338,14 +338,14 @@ class SessionController:
         await self.engine.prompt(session_id, parts, delivery=delivery, input_id=item.id, sender="terminal")
 
     def _mark_delivered(self, event: SessionUpdatedEvent) -> None:
-        """Note that the engine has stored an input: it is in the queue, or a turn has taken it."""
+        """Notes that the engine has stored an input: it is in the queue, or a turn has taken it."""
         for input_id in [event.changes.get("queued"), event.changes.get("taken")]:
             unsent = self._unsent.pop(input_id, None) if isinstance(input_id, str) else None
             if unsent is not None and unsent.is_shown and "queued" in event.changes:
                 self.queued_inputs = [*self.queued_inputs, unsent.item]
 
     def take_unsent(self) -> list[str]:
-        """Withdraw the inputs that a server did not receive because it cannot be reached, and return their texts."""
+        """Withdraws the inputs that a server did not receive because it cannot be reached, and returns their texts."""
         items = self._waiting_unsent() if self.connection_text else []
         for item in items:
             self._unsent.pop(item.id).task.cancel()
@@ -356,7 +356,7 @@ class SessionController:
         return sum(isinstance(item, UserItem) for item in self.conversation.items)
 
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
-        """Run a shell command of the user; its output is sent with the next input."""
+        """Runs a shell command of the user; its output is sent with the next input."""
         session_id = await self.ensure_session()
         ran = CommandItem(new_id(), command)
         self.conversation.add(ran)
@@ -365,7 +365,7 @@ class SessionController:
     async def run_embedded_command(
         self, command: str, allowed: Sequence[str] | None, changed: Callable[[], None]
     ) -> ToolPart:
-        """Run a shell command of a command file as a call of the agent, and show it. Raises ToolFailure if it was
+        """Runs a shell command of a command file as a call of the agent, and shows it. Raises ToolFailure if it was
         refused, failed or was interrupted."""
         session_id = await self.ensure_session()
         conversation, item = self.conversation, CommandItem(new_id(), command)
@@ -385,7 +385,7 @@ class SessionController:
         return self.conversation.activity.busy or self._user_commands.is_running or bool(self._waiting_unsent())
 
     async def interrupt_turn(self) -> list[str]:
-        """Cancel the current turn and a running user command. Returns the queued inputs, which are withdrawn."""
+        """Cancels the current turn and a running user command. Returns the queued inputs, which are withdrawn."""
         self._user_commands.cancel()
         if unsent := self.take_unsent():
             return unsent
@@ -395,7 +395,7 @@ class SessionController:
         return waiting
 
     async def send_to_background(self) -> bool:
-        """Let the command that a call waits for continue in the background; returns False if none can."""
+        """Lets the command that a call waits for continue in the background; returns False if none can."""
         moved = False
         for process in self.conversation.side.running_commands():
             moved = await self.client.send_to_background(self.session_id, process.id) or moved
@@ -405,7 +405,7 @@ class SessionController:
         await self.engine.resume(self.session_id)
 
     async def refresh_queued_inputs(self) -> None:
-        """Reload the inputs that are queued and not delivered yet."""
+        """Reloads the inputs that are queued and not delivered yet."""
         if self.session_id:
             items = await self.engine.queued(self.session_id)
             self.queued_inputs = [
@@ -413,7 +413,7 @@ class SessionController:
             ]
 
     async def withdraw_last_input(self) -> str | None:
-        """Withdraw the last queued input and return its text for editing; None if all were delivered already."""
+        """Withdraws the last queued input and returns its text for editing; None if all were delivered already."""
         for item in reversed(self.waiting_inputs):
             if item.delivery == "away":
                 self._unsent.pop(item.id).task.cancel()
@@ -486,7 +486,7 @@ class SessionController:
             return self.session_id
 
     async def _open_session(self, session_id: str, *, take_over: bool) -> None:
-        """Open a session (`take_over` takes its lease), and update the conversation with its current state."""
+        """Opens a session (`take_over` takes its lease), and updates the conversation with its current state."""
         await self.engine.open(session_id, take_over=take_over)
         self._bind_message_lookup(session_id)
         live = self.engine.live[session_id]
@@ -515,7 +515,7 @@ class SessionController:
             self._memory.remember(**choices)
 
     def _bind_message_lookup(self, session_id: str) -> None:
-        """Let the conversation find messages by id in the open session: events carry only ids."""
+        """Lets the conversation find messages by id in the open session: events carry only ids."""
         session = self.engine.live[session_id].session
 
         def find_message(message_id: str) -> Message | None:

@@ -114,7 +114,7 @@ class DialogPanel(Vertical, can_focus=True):
         self.draw_panel()
 
     def draw_panel(self) -> None:
-        """Draw the panel. Keys and pinned lines stay visible in a small terminal: the body is what is scrolled."""
+        """Draws the panel. Keys and pinned lines stay visible in a small terminal: the body is what is scrolled."""
         if not self.query(".keys"):
             return  # not composed yet, or being removed
         palette = widget_palette(self)
@@ -144,7 +144,7 @@ class DialogPanel(Vertical, can_focus=True):
         self._show_rest()
 
     def _show_rest(self) -> None:
-        """Show how many rows of the body are below the visible ones."""
+        """Shows how many rows of the body are below the visible ones."""
         if not self.query(VerticalScroll):
             return  # the panel is being removed
         scroll = self.query_one(VerticalScroll)
@@ -176,7 +176,7 @@ class DialogPanel(Vertical, can_focus=True):
         event.stop()
 
     def move_selection(self, step: int) -> bool:
-        """Select the next or the previous answer. Returns False in a dialog without a list of answers."""
+        """Selects the next or the previous answer. Returns False in a dialog without a list of answers."""
         return False
 
     def scroll_page(self, direction: int) -> None:
@@ -219,7 +219,7 @@ class DialogPanel(Vertical, can_focus=True):
             self.post_message(self.Answered(self, answer, comment))
 
     def _type_into_input(self, event: events.Key) -> None:
-        """Forward keys that arrive before the input field has the focus."""
+        """Forwards keys that arrive before the input field has the focus."""
         if event.key == "escape":
             event.stop()
             self._stop_writing()
@@ -606,7 +606,7 @@ class DialogQueue(Vertical):
         await self._show_next()
 
     async def ask_and_wait(self, panel: DialogPanel) -> tuple[str, str]:
-        """Show a dialog and wait for its answer; if the caller is cancelled, the dialog is removed."""
+        """Shows a dialog and waits for its answer; if the caller is cancelled, the dialog is removed."""
         answered: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
         async def set_answer(answer: str, comment: str) -> None:
@@ -620,7 +620,7 @@ class DialogQueue(Vertical):
             await self.drop_panels(lambda waiting: waiting is panel)
 
     async def drop_panels(self, matches: Callable[[DialogPanel], bool]) -> None:
-        """Remove the dialogs that `matches` selects, without an answer."""
+        """Removes the dialogs that `matches` selects, without an answer."""
         removed = [panel for panel, _ in self._panels if matches(panel)]
         self._panels = [(panel, on_answer) for panel, on_answer in self._panels if panel not in removed]
         for panel in removed:
@@ -630,7 +630,7 @@ class DialogQueue(Vertical):
             await self._show_next()
 
     async def leave_session(self) -> None:
-        """Remove the dialogs of the session when another one is shown.
+        """Removes the dialogs of the session when another one is shown.
 
         Approvals are asked again when the session is shown again. Questions of the model stay. Waiters of a choice
         receive an empty answer.
@@ -641,7 +641,7 @@ class DialogQueue(Vertical):
             await on_answer("", "")
 
     async def drop_approvals(self, approval_id: str | None = None) -> None:
-        """Remove an approval that another front end answered, or all approvals."""
+        """Removes an approval that another front end answered, or all approvals."""
         await self.drop_panels(
             lambda panel: isinstance(panel, ApprovalPanel) and approval_id in (None, panel.request.id)
         )

@@ -132,12 +132,12 @@ class ScreenRenderer:
         self.side_panel_choice: bool | None = None  # the user's choice; None: shown while it has content
 
     def request_frame(self) -> None:
-        """Draw soon, because the model has changed."""
+        """Draws soon, because the model has changed."""
         self.dirty = True
         self._schedule(max(self._last_frame + FRAME_SECONDS - monotonic(), 0.0))
 
     def draw_frame(self, controller: "SessionController") -> None:
-        """Draw what has changed; during a turn also the spinner, and in the side panel running times."""
+        """Draws what has changed; during a turn also the spinner, and in the side panel running times."""
         self._last_frame = monotonic()
         activity = controller.conversation.activity
         if activity.busy and not self._was_busy:
@@ -159,7 +159,7 @@ class ScreenRenderer:
             self._schedule(SIDE_PANEL_SECONDS)
 
     def _schedule(self, delay: float) -> None:
-        """Draw after `delay` seconds, or earlier if that is planned already."""
+        """Draws after `delay` seconds, or earlier if that is planned already."""
         loop = asyncio.get_running_loop()
         if self._next_frame is not None:
             if self._next_frame.when() <= loop.time() + delay:
@@ -306,13 +306,13 @@ class TuiScreen:
             self._write_to_terminal(notification_sequence(text))
 
     def show_title(self, title: str) -> None:
-        """Set the title of the terminal's window."""
+        """Sets the title of the terminal's window."""
         if title != self._shown_title:
             self._shown_title = title
             self._write_to_terminal(title_sequence(title))
 
     def copy_text(self, text: str) -> None:
-        """Copy with the terminal's sequence and with the desktop's clipboard program, and say so."""
+        """Copies with the terminal's sequence and with the desktop's clipboard program, and reports it."""
         self._write_to_terminal(osc52_sequence(text))
         self._app.run_worker(copy_natively(text), exit_on_error=False)
         lines = text.count("\n") + 1
@@ -335,7 +335,7 @@ class TuiScreen:
             driver.write(sequence)
 
     def return_input(self, text: str) -> None:
-        """Put an input that was not delivered back into the composer, before what was typed since."""
+        """Puts an input that was not delivered back into the composer, before what was typed since."""
         composer = self.find_widget(Composer)
         composer.set_text("\n\n".join([text, *([composer.text] if composer.text.strip() else [])]))
 
@@ -353,46 +353,46 @@ class ScreenApi(Protocol):
     def controller(self) -> "SessionController": ...
 
     async def pick_item(self, title: str, items: Sequence[PickerItem], current: str = "") -> str | None:
-        """Let the user pick an item; returns its value, or None."""
+        """Lets the user pick an item; returns its value, or None."""
         ...
 
     def show_page(self, title: str, text: str | WidthRenderer) -> None:
-        """Show a page: Markdown, or a function that renders lines for a width."""
+        """Shows a page: Markdown, or a function that renders lines for a width."""
         ...
 
     def show_notice(self, text: str, level: NoticeLevel = "info", body: str = "") -> None:
-        """Add a notice to the conversation; it is not stored in the session."""
+        """Adds a notice to the conversation; it is not stored in the session."""
         ...
 
     async def ask_confirmation(self, title: str, text: str, yes: str) -> bool: ...
 
     async def edit_text(self, title: str, text: str) -> str | None:
-        """Let the user edit a text; returns it, or None if cancelled."""
+        """Lets the user edit a text; returns it, or None if cancelled."""
         ...
 
     async def ask_choice(
         self, title: str, text: str, keys: Sequence[AnswerKey], *, at_end: bool = False
     ) -> tuple[str, str]:
-        """Ask a question in place of the composer; returns the answer and its free text. With `at_end`, the end of a
+        """Asks a question in place of the composer; returns the answer and its free text. With `at_end`, the end of a
         long text is shown first."""
         ...
 
     async def session_shown(self) -> None:
-        """Replace the dialogs of the previous session with the pending ones of the session now shown."""
+        """Replaces the dialogs of the previous session with the pending ones of the session now shown."""
         ...
 
     def redraw(self) -> None: ...
 
     def fill_composer(self, text: str) -> None:
-        """Put a text into the composer for editing."""
+        """Puts a text into the composer for editing."""
         ...
 
     def return_input(self, text: str) -> None:
-        """Put an input that was not sent back into the composer, before what was typed since."""
+        """Puts an input that was not sent back into the composer, before what was typed since."""
         ...
 
     def switch_theme(self, look: ThemeChoice | None) -> None:
-        """Switch to a theme; None toggles between dark and light."""
+        """Switches to a theme; None toggles between dark and light."""
         ...
 
     def quit_app(self) -> None: ...
@@ -403,7 +403,7 @@ class ScreenApi(Protocol):
         ...
 
     def copy_text(self, text: str) -> None:
-        """Copy a text to the clipboard, and show a confirmation."""
+        """Copies a text to the clipboard, and shows a confirmation."""
         ...
 
     def announce(self, text: str) -> None:
@@ -415,11 +415,11 @@ class ScreenApi(Protocol):
         ...
 
     def find_in_transcript(self, line: int) -> None:
-        """Scroll to a line of the conversation and highlight it."""
+        """Scrolls to a line of the conversation and highlights it."""
         ...
 
     def set_vim_keys(self, *, on: bool) -> None:
-        """Turn vi keys in the composer on or off, and store the choice."""
+        """Turns vi keys in the composer on or off, and stores the choice."""
         ...
 
 

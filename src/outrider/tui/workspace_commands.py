@@ -49,18 +49,18 @@ _MAX_POLLS = 30  # seconds in which commands of servers that are connecting are 
 
 
 async def write_instructions(ui: ScreenApi, argument: str) -> None:
-    """Ask the model to write the project's AGENTS.md."""
+    """Asks the model to write the project's AGENTS.md."""
     more = f"\n\n{argument}" if argument else ""
     await ui.controller.send_prompt(_INIT_PROMPT.format(more=more), changed=ui.redraw)
 
 
 async def review_changes(ui: ScreenApi, argument: str) -> None:
-    """Ask the model to review the uncommitted changes, or what the argument names: a branch, a commit, files."""
+    """Asks the model to review the uncommitted changes, or what the argument names: a branch, a commit, files."""
     await ui.controller.send_prompt(_REVIEW_PROMPT.format(subject=argument or _UNCOMMITTED), changed=ui.redraw)
 
 
 async def show_diff(ui: ScreenApi, _: str) -> None:
-    """Show the uncommitted changes of the repository."""
+    """Shows the uncommitted changes of the repository."""
     if ui.controller.client.is_remote:
         ui.show_notice(_NOT_HERE, "warning")
         return
@@ -80,7 +80,7 @@ async def show_diff(ui: ScreenApi, _: str) -> None:
 
 
 async def show_status(ui: ScreenApi, _: str) -> None:
-    """Show the session, the model, the rights and the files that are in effect."""
+    """Shows the session, the model, the rights and the files that are in effect."""
     controller, settings = ui.controller, ui.controller.settings
     activity = controller.conversation.activity
     trust = "of the server" if controller.client.is_remote else await asyncio.to_thread(_trust_state, settings)
@@ -112,7 +112,7 @@ def _servers_text(servers: Sequence[ServerOverview]) -> str:
 
 
 async def show_servers(ui: ScreenApi, _: str) -> None:
-    """Show the MCP servers and their states."""
+    """Shows the MCP servers and their states."""
     servers = await ui.controller.client.list_servers()
     if not servers:
         ui.show_notice("no MCP servers are configured; docs/mcp.md describes how to add one")
@@ -122,7 +122,7 @@ async def show_servers(ui: ScreenApi, _: str) -> None:
 
 
 async def show_context(ui: ScreenApi, _: str) -> None:
-    """Show how full the context is, and what fills it."""
+    """Shows how full the context is, and what fills it."""
     controller = ui.controller
     if not controller.session_id:
         ui.show_notice("the context is empty")
@@ -140,7 +140,7 @@ async def show_context(ui: ScreenApi, _: str) -> None:
 
 
 async def replay_session(ui: ScreenApi, ignored: str) -> None:
-    """Run the session again, offline, with the recorded answers of the model, and show what differs."""
+    """Runs the session again, offline, with the recorded answers of the model, and shows what differs."""
     from outrider.engine.factory import CASSETTES
     from outrider.session_replay.replay import find_cassette, replay
 
@@ -156,7 +156,7 @@ async def replay_session(ui: ScreenApi, ignored: str) -> None:
 
 
 async def rerun_session(ui: ScreenApi, argument: str) -> None:
-    """Run a copy of the session from one of its steps with another model, and compare both."""
+    """Runs a copy of the session from one of its steps with another model, and compare both."""
     from outrider.session_replay.what_if import what_if
 
     model, _, step = argument.strip().partition(" ")
@@ -177,7 +177,7 @@ async def rerun_session(ui: ScreenApi, argument: str) -> None:
 
 
 async def compare_session(ui: ScreenApi, name: str) -> None:
-    """Compare this session with another one."""
+    """Compares this session with another one."""
     from outrider.session_replay.recorded_session import load_session
     from outrider.session_replay.what_if import compare
 
@@ -210,7 +210,7 @@ def _local_engine(ui: ScreenApi) -> "Engine | None":
 
 
 async def rename_session(ui: ScreenApi, title: str) -> None:
-    """Set the title of the session."""
+    """Sets the title of the session."""
     controller = ui.controller
     if not controller.session_id:
         ui.show_notice("there is no session to rename yet", "warning")

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def list_servers(arguments: Namespace) -> int:
-    """Print the configured servers, and why others are not used."""
+    """Prints the configured servers, and why others are not used."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
     servers, notices = mcp_servers.list_configured(settings)
     if arguments.json:
@@ -38,7 +38,7 @@ def list_servers(arguments: Namespace) -> int:
 
 
 def add_server(arguments: Namespace) -> int:
-    """Add a server to your file, or to the `.mcp.json` of the folder."""
+    """Adds a server to your file, or to the `.mcp.json` of the folder."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
     file = _target_file(settings, arguments)
     if not _NAME.fullmatch(arguments.name):
@@ -53,7 +53,7 @@ def add_server(arguments: Namespace) -> int:
 
 
 def remove_server(arguments: Namespace) -> int:
-    """Remove a server from your file or from the `.mcp.json` of the folder, and its stored login."""
+    """Removes a server from your file or from the `.mcp.json` of the folder, and its stored login."""
     settings = read_settings(cwd=arguments.cwd)
     file = _target_file(settings, arguments)
     ended = asyncio.run(mcp_servers.remove_entry(settings, file, arguments.name))
@@ -65,7 +65,7 @@ def remove_server(arguments: Namespace) -> int:
 
 
 def import_servers(arguments: Namespace) -> int:
-    """Add the servers of other tools' configuration files to your file."""
+    """Adds the servers of other tools' configuration files to your file."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
     lines = mcp_servers.import_servers(settings, arguments.file or "", dry_run=arguments.dry_run)
     for line in lines:
@@ -76,12 +76,12 @@ def import_servers(arguments: Namespace) -> int:
 
 
 def test_server(arguments: Namespace) -> int:
-    """Connect to one server or all, and print what they offer."""
+    """Connects to one server or all, and prints what they offer."""
     return asyncio.run(_print_reports(Console(), read_settings(cwd=arguments.cwd), arguments.name))
 
 
 def log_in(arguments: Namespace) -> int:
-    """Log in to a server in the browser and store the login."""
+    """Logs in to a server in the browser and stores the login."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
 
     async def show(url: str) -> None:
@@ -99,7 +99,7 @@ def log_in(arguments: Namespace) -> int:
 
 
 def log_out(arguments: Namespace) -> int:
-    """Delete the stored login of a server and revoke its tokens."""
+    """Deletes the stored login of a server and revokes its tokens."""
     ended = asyncio.run(mcp_servers.log_out(read_settings(cwd=arguments.cwd), arguments.name))
     Console().print_stderr(
         f"The login for {arguments.name} was deleted; {ended.text}."

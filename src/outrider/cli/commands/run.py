@@ -51,8 +51,8 @@ STDIN_WORD = "-"
 
 
 def prompt_parts(arguments: Sequence[str], files: Sequence[str], *, resumes: bool = False) -> list[TextPart | FilePart]:
-    """Build the message parts; none if the last turn of a session `resumes`. Raises ConfigurationError if the prompt is
-    empty or a file cannot be read."""
+    """Builds the message parts; none if the last turn of a session `resumes`. Raises ConfigurationError if the prompt
+    is empty or a file cannot be read."""
     text = prompt_text(arguments)
     if not text.strip() and resumes:
         return []
@@ -62,7 +62,7 @@ def prompt_parts(arguments: Sequence[str], files: Sequence[str], *, resumes: boo
 
 
 def prompt_text(arguments: Sequence[str]) -> str:
-    """Join the arguments to a prompt: plain words with spaces, contents of stdin and files with blank lines.
+    """Joins the arguments to a prompt: plain words with spaces, contents of stdin and files with blank lines.
 
     Without arguments the prompt is read from stdin, unless stdin is a terminal: the program would seem to hang.
     """
@@ -79,7 +79,7 @@ def read_text_argument(text: str) -> str:
 
 
 def decode_argument(argument: str) -> str:
-    """Decode bytes that the locale could not decode (stored as surrogate escapes) as UTF-8."""
+    """Decodes bytes that the locale could not decode (stored as surrogate escapes) as UTF-8."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -175,8 +175,8 @@ class InterruptState:
         self.exit_code = exit_codes.INTERRUPTED
 
     def on_signal(self, number: int) -> None:
-        """Request an interrupt; exit immediately on the second signal. Exiting is safe: changes are already stored, and
-        the process supervisor kills child processes."""
+        """Requests an interrupt; exits immediately on the second signal. Exiting is safe: changes are already stored,
+        and the process supervisor kills child processes."""
         self.exit_code = 128 + number
         if self.requested.is_set():
             os._exit(self.exit_code)
@@ -187,7 +187,7 @@ class InterruptState:
 
 @contextmanager
 def handle_interrupts() -> Generator[InterruptState, None, None]:
-    """Install signal handlers on the event loop; restores the default handling on exit."""
+    """Installs signal handlers on the event loop; restores the default handling on exit."""
     interrupts, loop = InterruptState(), asyncio.get_running_loop()
     for number in _available_signals():
         with suppress(NotImplementedError, RuntimeError):
@@ -218,7 +218,7 @@ def _exit_on_later_signal(number: int) -> None:
 
 
 def run_prompt(arguments: Namespace) -> int:
-    """Run the command, and return its exit code."""
+    """Runs the command, and returns its exit code."""
     parts = _first_prompt(arguments)
     return asyncio.run(RunCommand(arguments, Console()).run(parts))
 
@@ -302,7 +302,7 @@ class RunCommand:
     async def _run_input(
         self, target: RunTarget, printer: RunPrinter, parts: Sequence[PartBase], interrupts: InterruptState
     ) -> HeadlessResult | None:
-        """Run a turn for each prompt of the input; return the last result, None if there was no prompt."""
+        """Runs a turn for each prompt of the input; returns the last result, None if there was no prompt."""
         from outrider.cli.commands.run_input import StreamInput, StreamPrinter  # lazy: most runs have one prompt
 
         last: HeadlessResult | None = None
@@ -390,7 +390,7 @@ class RunCommand:
         self._stats.on_event(event)  # those of the current turn
 
     def _print_wait(self, event: Event) -> None:
-        """Print one line for a request that is repeated or not answered, so that a log shows why nothing happens, and
+        """Prints one line for a request that is repeated or not answered, so that a log shows why nothing happens, and
         for MCP servers that cannot be used."""
         is_wait = isinstance(event, RetryScheduledEvent | ModelSilentEvent)
         if not is_wait and not (isinstance(event, SessionUpdatedEvent) and "mcp_servers" in event.changes):
@@ -428,7 +428,7 @@ class RunCommand:
                 raise ConfigurationError(f"{name} is not sent: a rule forbids to read it")
 
     async def _open_session(self, engine: Engine, settings: Settings, resumed: ResumedSession | None) -> RunInfo:
-        """Create or open the session, and apply `--mode` and `--agent`."""
+        """Creates or opens the session, and applies `--mode` and `--agent`."""
         first = settings.agents[0]
         if resumed is None:
             session_id, mode = await engine.create(mode=settings.mode, workspace=settings.workspace), settings.mode
@@ -456,7 +456,7 @@ class RunCommand:
         return f" --attach {self._arguments.attach.partition('?')[0]}" if self._arguments.attach else ""
 
     def _print_summary(self, result: HeadlessResult) -> None:
-        """Print errors, denied calls and usage to stderr."""
+        """Prints errors, denied calls and usage to stderr."""
         console, quiet = self._console, self._arguments.quiet
         if result.end.error is not None:
             console.print_stderr(f"outrider: {result.end.error}", "red")
@@ -486,7 +486,7 @@ class RunCommand:
             console.print_stderr(f"{facts}; continue with: {resume}", "dim")
 
     def _print_next_step(self, result: HeadlessResult) -> None:
-        """Print what to do after a turn that did not complete, and how to continue it."""
+        """Prints what to do after a turn that did not complete, and how to continue it."""
         if result.next_step:
             self._console.print_stderr(f"outrider: {result.next_step}")
         command = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)}"
@@ -536,7 +536,7 @@ def _schema_value(end: "TurnOutcome") -> tuple[Any, str]:
 async def _prompt_or_continue(
     engine: Engine, session_id: str, parts: Sequence[PartBase], output_type: dict[str, Any] | None
 ) -> "TurnOutcome":
-    """Run a turn with the prompt. Without one, resume a turn that was cut off, or let the model continue."""
+    """Runs a turn with the prompt. Without one, resumes a turn that was cut off, or lets the model continue."""
     if parts:
         return await engine.prompt(session_id, parts, output_type=output_type)
     from outrider.engine.frontend import was_cut_off  # imported late: most runs have a prompt
@@ -547,7 +547,7 @@ async def _prompt_or_continue(
 
 
 async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> "TurnOutcome":
-    """Run the turn until it ends or is interrupted. After an abort, wait a second for its end, then cancel it."""
+    """Runs the turn until it ends or is interrupted. After an abort, waits a second for its end, then cancels it."""
     async with asyncio.TaskGroup() as tasks:
         turn = tasks.create_task(_prompt_or_error(target, parts))
         stop = tasks.create_task(interrupts.requested.wait())
@@ -565,7 +565,7 @@ async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: In
 
 
 async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> "TurnOutcome":
-    """Run the turn; convert an error raised before the turn starts into a turn end."""
+    """Runs the turn; convert an error raised before the turn starts into a turn end."""
     try:
         return await target.prompt(parts)
     except OutriderError as error:

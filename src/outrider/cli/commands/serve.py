@@ -26,7 +26,7 @@ from outrider.presentation.formats import format_cost
 
 
 def start_server(arguments: Namespace) -> int:
-    """Run the HTTP server until it is stopped. Raises ConfigurationError if an optional dependency is missing."""
+    """Runs the HTTP server until it is stopped. Raises ConfigurationError if an optional dependency is missing."""
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise ConfigurationError("the server is not installed: pip install 'outrider[server]'")
     if arguments.mcp and find_spec("mcp") is None:
@@ -84,7 +84,7 @@ def _read_oidc_options(arguments: Namespace) -> dict[str, Any] | None:
 
 
 def print_login_link(arguments: Namespace) -> int:
-    """Ask the running server for a link, with the token that only its owner can read. `name` is the user of the
+    """Asks the running server for a link, with the token that only its owner can read. `name` is the user of the
     link; without it, the holder of the token."""
     from outrider.remote.client import fetch_url  # lazy: a server that starts does not need it
 
@@ -119,7 +119,7 @@ def _print_status(text: str) -> None:
 
 
 def serve_acp(arguments: Namespace) -> int:
-    """Run the Agent Client Protocol agent on stdin and stdout until the editor closes the connection."""
+    """Runs the Agent Client Protocol agent on stdin and stdout until the editor closes the connection."""
     if find_spec("acp") is None:
         raise ConfigurationError("the Agent Client Protocol is not installed: pip install 'outrider[acp]'")
     if arguments.login:
@@ -133,7 +133,7 @@ def serve_acp(arguments: Namespace) -> int:
 
 
 def serve_mcp(arguments: Namespace) -> int:
-    """Run the MCP server on stdin and stdout until the client closes the connection."""
+    """Runs the MCP server on stdin and stdout until the client closes the connection."""
     if find_spec("mcp") is None:
         raise ConfigurationError("the Model Context Protocol is not installed: pip install 'outrider[mcp]'")
     serve_agents = import_object("outrider.server.mcp:serve_mcp_stdio")
@@ -150,7 +150,7 @@ def _server_folder() -> Path:
 
 
 def add_user(arguments: Namespace) -> int:
-    """Add a user and print a token, unless the user signs in at a login provider."""
+    """Adds a user and prints a token, unless the user signs in at a login provider."""
     directory, console = _open_directory(), Console()
     if directory.get(arguments.name) is not None:
         raise ConfigurationError(f"there is a user {arguments.name} already; `outrider users set` changes a user")
@@ -180,7 +180,7 @@ def _apply_user_options(user: Any, arguments: Namespace) -> Any:
 
 
 def create_token(arguments: Namespace) -> int:
-    """Print a new token of a user: the only time that it can be read."""
+    """Prints a new token of a user: the only time that it can be read."""
     console = Console()
     console.print(_open_directory().create_token(arguments.name, label=arguments.label, days=arguments.days))
     console.print_stderr("This token cannot be shown again.")
@@ -188,28 +188,28 @@ def create_token(arguments: Namespace) -> int:
 
 
 def revoke_token(arguments: Namespace) -> int:
-    """Revoke one token of a user."""
+    """Revokes one token of a user."""
     if not _open_directory().revoke_token(arguments.name, arguments.token):
         raise ConfigurationError(f"{arguments.name} has no token {arguments.token}")
     return exit_codes.SUCCESS
 
 
 def remove_user(arguments: Namespace) -> int:
-    """Remove a user; tokens and logins end at once."""
+    """Removes a user; tokens and logins end at once."""
     if not _open_directory().remove(arguments.name, forget=arguments.forget):
         raise ConfigurationError(f"there is no user {arguments.name!r}; `outrider users list` prints them")
     return exit_codes.SUCCESS
 
 
 def change_team(arguments: Namespace) -> int:
-    """Set the limits that the users of a team share."""
+    """Sets the limits that the users of a team share."""
     team = import_object("outrider.server.users:ServerTeam")
     _open_directory().put_team(team(name=arguments.name, budget=arguments.budget, rate=arguments.rate))
     return exit_codes.SUCCESS
 
 
 def list_users(arguments: Namespace) -> int:
-    """Print the users, without tokens."""
+    """Prints the users, without tokens."""
     import msgspec
 
     console, users = Console(), sorted(_open_directory().users, key=lambda user: user.name)
@@ -239,7 +239,7 @@ def _list_tokens(user: Any) -> str:
 
 
 def show_audit(arguments: Namespace) -> int:
-    """Print what users did and what was denied, newest last."""
+    """Prints what users did and what was denied, newest last."""
     console = Console()
     since = datetime.fromtimestamp(datetime.now(UTC).timestamp() - arguments.since, UTC).isoformat()
     found: list[dict[str, Any]] = [

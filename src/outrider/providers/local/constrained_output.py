@@ -24,13 +24,7 @@ from outrider.providers.local.prompt import (
 from outrider.providers.local.question_topics import QuestionPlan
 from outrider.types.ids import new_id
 from outrider.types.partial_json import read_string
-from outrider.types.parts import (
-    FilePart,
-    ReasoningPart,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-)
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import (
     Delta,
     InputDelta,

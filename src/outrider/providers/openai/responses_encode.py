@@ -22,14 +22,7 @@ from outrider.providers.request_body import (
     uploaded_file_id,
 )
 from outrider.types.modes import VendorTool
-from outrider.types.parts import (
-    FilePart,
-    ModelPart,
-    ReasoningPart,
-    TextPart,
-    ToolResultPart,
-    ToolUsePart,
-)
+from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment, attachment_url, data_url_base64, make_data_url
 

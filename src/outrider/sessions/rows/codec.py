@@ -6,14 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache, lru_cache
 from operator import attrgetter
 from types import UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Union,
-    assert_never,
-    get_args,
-    get_origin,
-)
+from typing import Any, ClassVar, Union, assert_never, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
@@ -33,13 +26,7 @@ from outrider.types.codec import (
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
 from outrider.types.parts import PartBase, ReasoningPart, SentRequestRecord, StepStartPart, TextPart, ToolPart
-from outrider.types.tool_state import (
-    ToolCompleted,
-    ToolError,
-    ToolPending,
-    ToolRunning,
-    ToolState,
-)
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 from outrider.types.validate import convert, validation_error
 
 # Not part of the JSON: the row has its session and message (the JSON would be wrong in a fork), and parts are rows.

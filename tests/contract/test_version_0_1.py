@@ -438,7 +438,7 @@ async def test_a_cassette_is_replayed_without_a_difference(name: str, home: Path
         held = Engine(agents, providers, tools, store=store, limits=Limits(turns=20))
         again = await replay(held, recorded["session"], cassette=FILES / "cassettes" / f"{name}.jsonl")
     assert again.same, again.text()
-    assert again.unplayed == 0
+    assert again.unused_exchanges == 0
     errors = [message.error.type for message in again.session.messages if message.error]
     assert errors == FAILURES.get(name, ["InvalidRequestError"])
 

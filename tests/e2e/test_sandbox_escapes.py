@@ -116,7 +116,7 @@ def escaped(found: dict[str, dict[str, object]]) -> dict[str, object]:
 def test_no_attempt_escapes_from_bubblewrap(user: str, folder: Path):
     sandbox = find_sandbox(folder)
     if sandbox.name != "bubblewrap":
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     found = judge(user, "bubblewrap", folder)
     assert escaped(found) == {}
     assert len(found) >= NEEDED["bubblewrap"] - 1

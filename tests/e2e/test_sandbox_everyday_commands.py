@@ -25,7 +25,7 @@ Shell = Callable[..., subprocess.CompletedProcess[str]]
 def bubblewrap(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     sandbox = find_sandbox(tmp_path_factory.mktemp("scratch"))
     if sandbox.name != "bubblewrap":
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     return sandbox
 
 

@@ -49,7 +49,7 @@ async def site() -> AsyncIterator[Site]:
 async def run_inside(tmp_path: Path, network: ProxyNetwork, script: str, *arguments: str) -> tuple[int | None, str]:
     sandbox = find_sandbox(tmp_path)
     if sandbox.name != "bubblewrap":
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     launch = LaunchRequest((sys.executable, "-c", script, *arguments), {"PATH": os.defpath}, tmp_path)
     wrapped = sandbox.wrap(launch, SandboxPolicy(workspace=tmp_path, writable=True, network=network))
     process = await asyncio.create_subprocess_exec(

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist
 async def supervisor(tmp_path: Path) -> AsyncIterator[ProcessSupervisor]:
     sandbox = find_sandbox(tmp_path)
     if sandbox.name != "bubblewrap":
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     policy = default_policy(tmp_path, writable=True, home=tmp_path)
     async with ProcessSupervisor(wrap=partial(sandbox.wrap, policy=policy)) as supervisor:
         yield supervisor
@@ -75,7 +75,7 @@ async def test_a_confined_command_that_does_not_listen_is_ended(supervisor: Proc
 async def test_what_a_command_plants_is_moved_away_and_reported(tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not sandbox.confines:
-        pytest.skip(f"nothing confines commands here: {sandbox.gaps}")
+        pytest.skip(f"nothing confines commands here: {sandbox.limitations}")
     workspace, quarantine = tmp_path / "workspace", tmp_path / "kept"
     workspace.mkdir()
     policy = default_policy(workspace, writable=True, home=tmp_path / "home", own_files=[quarantine])
@@ -141,7 +141,7 @@ async def test_a_child_that_ends_by_itself_is_not_named(supervisor: ProcessSuper
 async def test_a_sandbox_that_cannot_be_set_up_reports_why(tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox):
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     (tmp_path / "gone").mkdir()
     policy = SandboxPolicy(workspace=tmp_path / "gone")
 
@@ -182,7 +182,7 @@ def without_landlock(launch: LaunchRequest, *, joined: bool) -> LaunchRequest:
 async def test_without_landlock_no_process_in_reach_is_free_of_the_filter(tmp_path: Path, joined: bool):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
-        pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
+        pytest.skip(f"namespaces cannot be joined here: {sandbox.limitations}")
     policy = default_policy(tmp_path, writable=True, home=tmp_path)
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
@@ -201,7 +201,7 @@ async def test_a_hidden_path_that_disappears_before_the_start_does_not_prevent_i
 ):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
-        pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
+        pytest.skip(f"namespaces cannot be joined here: {sandbox.limitations}")
     workspace, gone, quarantine = outside_tmp / "workspace", outside_tmp / name, outside_tmp / "kept"
     workspace.mkdir()
     gone.parent.mkdir(exist_ok=True)
@@ -226,7 +226,7 @@ async def test_a_hidden_path_that_disappears_before_the_start_does_not_prevent_i
 async def test_a_socket_that_a_server_creates_again_cannot_be_reached(tmp_path: Path, outside_tmp: Path):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox):
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     workspace, server = outside_tmp / "workspace", outside_tmp / "server"
     workspace.mkdir()
     server.mkdir()
@@ -266,7 +266,7 @@ def test_settings_with_the_password_of_a_registry_are_hidden(tmp_path: Path):
 async def test_a_workspace_that_contains_only_a_socket_stays_visible(tmp_path: Path, outside_tmp: Path):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox):
-        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+        pytest.skip(f"bubblewrap does not work here: {sandbox.limitations}")
     wrap = partial(sandbox.wrap, policy=SandboxPolicy(workspace=outside_tmp, writable=True))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(outside_tmp / "dev.sock"))
@@ -283,7 +283,7 @@ BOMB = "f() { if [ $1 -gt 0 ]; then f $(($1 - 1)) & f $(($1 - 1)) & fi; sleep 9;
 async def test_processes_that_multiply_are_ended_at_once(ends: str, tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
-        pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
+        pytest.skip(f"namespaces cannot be joined here: {sandbox.limitations}")
     policy = default_policy(tmp_path, writable=True, home=tmp_path, limits=SandboxLimits(processes=60))
     started = time.monotonic()
     async with ProcessSupervisor(wrap=partial(sandbox.wrap, policy=policy)) as supervisor:

@@ -66,10 +66,12 @@ def test_a_crash_report_names_what_ran_twice_and_what_was_lost(
     points = {point: CRASH_POINTS[point] for point in AROUND_THE_TOOL}
     report = crash([sys.executable, program], paid, points=points, visits=1, environment={"MODEL": model})
     assert report.expected == {"rent": 1}
-    assert [(run.twice, run.lost, run.error) for run in report.runs] == [(*pair, "") for pair in expected]
+    assert [(run.repeated_effects, run.missing_effects, run.error) for run in report.runs] == [
+        (*pair, "") for pair in expected
+    ]
     with pytest.raises(AssertionError, match=r"ran twice: rent|lost: rent"):
         report.check()
-    if not report.twice:
+    if not report.runs_with_repeated_effects:
         report.check(may_lose=True)
 
 

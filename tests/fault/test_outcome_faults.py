@@ -20,7 +20,7 @@ from tests.fault.processes import ROOT
 def folder(tmp_path: Path) -> Path:
     found = find_sandbox_cached(tmp_path / "scratch")
     if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
+        pytest.skip(f"no overlays here: {found.limitations}")
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "notes.txt").write_text("first\n")
     (tmp_path / "workspace" / "gone.txt").write_text("gone\n")

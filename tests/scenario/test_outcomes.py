@@ -346,7 +346,7 @@ class WithoutOverlays:
     name, confines, overlays, accepted, protects_files = "plain", True, False, False, True
 
     def __init__(self, inner) -> None:
-        self._inner, self.gaps, self.wrap = inner, inner.gaps, inner.wrap
+        self._inner, self.limitations, self.wrap = inner, inner.limitations, inner.wrap
 
 
 async def test_without_overlays_a_command_that_wants_to_write_is_asked_about_and_runs_again(

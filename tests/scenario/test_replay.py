@@ -57,7 +57,7 @@ async def test_a_session_goes_again_as_it_went(tmp_path: Path):
     assert again.same, again.text()
     assert [step.number for step in again.steps] == [1, 2]
     assert again.session.messages[-1].get_text_content() == "It is 3."
-    assert again.unplayed == 0
+    assert again.unused_exchanges == 0
     again.check()
 
 
@@ -83,7 +83,7 @@ async def test_other_instructions_are_other_requests_at_every_step(tmp_path: Pat
     held, session = await recorded(tmp_path, SUM)
     again = await replay(held.replace(agents=[agent(instructions="You hurry.")]), session)
     assert [[type(one) for one in step.differences] for step in again.steps] == [[RequestDiffers], [RequestDiffers]]
-    assert "system: recorded 'You write." in again.differences[0].words()
+    assert "system: recorded 'You write." in again.differences[0].describe()
     assert (await replay(held.replace(agents=[agent(instructions="You hurry.")]), session, ignore=["system"])).same
     with pytest.raises(AssertionError, match="You hurry"):
         again.check()
@@ -105,7 +105,7 @@ async def test_a_tool_that_is_gone_is_a_difference(tmp_path: Path):
     again = await replay(held.replace(tools=[]), session)
     kinds = [type(one) for one in again.differences]
     assert kinds == [RequestDiffers, ResultDiffers, RequestDiffers]
-    assert "no tool called 'add'" in again.differences[1].words()
+    assert "no tool called 'add'" in again.differences[1].describe()
 
 
 async def test_an_answer_that_was_changed_on_the_cassette_is_seen(tmp_path: Path):
@@ -251,7 +251,7 @@ async def test_a_requested_compaction_is_made_again(tmp_path: Path):
         assert not (await held.prompt(session, "four")).output.startswith("7 messages")
     again = await replay(held, session)
     assert again.same, again.text()
-    assert again.unplayed == 0
+    assert again.unused_exchanges == 0
 
 
 async def test_an_unanswered_input_requests_nothing(tmp_path: Path):

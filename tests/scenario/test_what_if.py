@@ -159,7 +159,7 @@ async def test_a_fork_has_a_cassette_and_can_be_replayed_from_where_it_branched_
         found = await what_if(held, session, results={"c1": "gold"})
     again = await replay(held, found.session.id)
     assert again.same, again.text()
-    assert (again.given, [step.number for step in again.steps]) == (1, [2, 3])
+    assert (again.copied_steps, [step.number for step in again.steps]) == (1, [2, 3])
 
 
 def recorded_session(*answers: tuple[str, str, int, str | None], ids: bool = False) -> Session:

@@ -2,10 +2,11 @@
 
 from importlib import import_module
 
+import msgspec
 import pytest
 
 import outrider
-from outrider import EventBus, EventLog, Prompt, RunResult, Session, Span, Usage
+from outrider import AnswerDiffers, EventBus, EventLog, Prompt, Replay, RunResult, Session, Span, Usage
 from outrider.events import ErrorEvent, Event
 
 
@@ -66,3 +67,17 @@ def test_a_result_with_the_arguments_of_version_0_1(output: object):
     assert (result.output, result.termination_reason, result.session) == (output, "aborted", session)
     assert result.event_log is log
     assert result.trace.format_tree() == result.format_trace()
+
+
+def test_the_old_names_of_a_replay_and_its_differences():
+    difference = AnswerDiffers("text", "one", "two")
+    with pytest.warns(DeprecationWarning, match=r"AnswerDiffers\.words is deprecated, use AnswerDiffers\.describe"):
+        assert difference.words() == difference.describe()
+    with pytest.warns(DeprecationWarning, match=r"AnswerDiffers\.of is deprecated, use AnswerDiffers\.field_name"):
+        assert difference.of == "text"
+    assert msgspec.to_builtins(difference) == {"kind": "answer", "of": "text", "recorded": "one", "now": "two"}
+    result = Replay(Session(), Session(), (), 2, 3)
+    with pytest.warns(DeprecationWarning, match=r"Replay\.given is deprecated, use Replay\.copied_steps"):
+        assert result.given == 2
+    with pytest.warns(DeprecationWarning, match=r"Replay\.unplayed is deprecated, use Replay\.unused_exchanges"):
+        assert result.unplayed == 3

@@ -82,7 +82,7 @@ def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Diag
         yield DiagnosticFinding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
     else:
         yield DiagnosticFinding("sandbox", "ok", f"commands without an approval run inside {found.name}")
-        for gap in found.gaps:
+        for gap in found.limitations:
             yield DiagnosticFinding("sandbox", "note", gap)
     if find_ripgrep() is None:
         yield DiagnosticFinding(

@@ -45,7 +45,7 @@ class EvalAttempt(msgspec.Struct, frozen=True, kw_only=True):
     patch: str = ""
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether it counts for the pass rate."""
         return self.status in ("passed", "failed")
 
@@ -109,7 +109,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
 
     def pass_rate(self, *, case: str | None = None, variant: str | None = None) -> PassRate:
         """Returns the share of passed attempts, of all that count."""
-        counted = [one for one in self.select(case=case, variant=variant) if one.counts]
+        counted = [one for one in self.select(case=case, variant=variant) if one.is_counted]
         return PassRate(sum(one.status == "passed" for one in counted), len(counted))
 
     @property
@@ -321,7 +321,7 @@ def compare_runs(
         alpha=alpha,
         only_before=tuple(case for case in before.cases if case not in after.cases),
         only_after=tuple(case for case in after.cases if case not in before.cases),
-        not_counted=sum(not one.counts for several in compared for one in several if one.case in shared),
+        not_counted=sum(not one.is_counted for several in compared for one in several if one.case in shared),
     )
 
 
@@ -409,7 +409,7 @@ def _compare_figures(
 
 
 def _read_figure(run: EvalRun, case: str, variant: str, read: Callable[[EvalAttempt], float | None]) -> Sequence[float]:
-    found = [read(one) for one in run.select(case=case, variant=variant) if one.counts]
+    found = [read(one) for one in run.select(case=case, variant=variant) if one.is_counted]
     return [value for value in found if value is not None]
 
 
@@ -467,7 +467,7 @@ def _summary_html(run: EvalRun) -> str:
     for variant in run.variants:
         rate, attempts = run.pass_rate(variant=variant.name), run.select(variant=variant.name)
         low, high = rate.interval
-        counted = [one for one in attempts if one.counts]
+        counted = [one for one in attempts if one.is_counted]
         means = _mean(one.seconds for one in counted), _mean(float(one.steps) for one in counted)
         rows.append(
             f"<tr><td>{escape(variant.name)}<td><span class=bar><i style='width:{rate.rate:.1%}'></i>"

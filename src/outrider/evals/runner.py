@@ -204,7 +204,7 @@ class _SuiteEnvironment:
         if not self.sandbox.confines and not self.sandbox.accepted:
             raise ConfigurationError(
                 "there is no sandbox on this machine, and checks run code that a model wrote; use --no-sandbox "
-                f"(sandbox='none') inside a container: {'; '.join(self.sandbox.gaps)}"
+                f"(sandbox='none') inside a container: {'; '.join(self.sandbox.limitations)}"
             )
         policy = default_policy(workspace, writable=True, home=Path.home(), own_files=[self.data])
 

@@ -45,8 +45,8 @@ class LazySandbox:
         return self.sandbox.protects_files
 
     @property
-    def gaps(self) -> tuple[str, ...]:
-        return self.sandbox.gaps
+    def limitations(self) -> tuple[str, ...]:
+        return self.sandbox.limitations
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         return self.sandbox.wrap(launch, policy)

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from outrider._lazy import deprecated_method, warn_of_old_name
 from outrider.agents.turn_state import is_cut_off
 from outrider.engine.child_sessions import is_internal_agent
 from outrider.presentation.formats import format_count
@@ -28,21 +29,31 @@ class RequestDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="request
 
     where: str
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the difference as one line of text."""
         return f"request: {self.where}"
 
+    words = deprecated_method("words", describe)
+
 
 class AnswerDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
-    """The response differs; `of` is the field that differs."""
+    """The response differs; `field_name` is the field that differs, in JSON `of`."""
 
-    of: Literal["text", "reasoning", "finish", "error"]
+    field_name: Literal["text", "reasoning", "finish", "error"] = msgspec.field(name="of")
     recorded: str
     now: str
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the difference as one line of text."""
-        return f"answer: {self.of}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
+        return f"answer: {self.field_name}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
+
+    words = deprecated_method("words", describe)
+
+    @property
+    def of(self) -> str:
+        """Deprecated name of `field_name`."""
+        warn_of_old_name("AnswerDiffers.of", "AnswerDiffers.field_name")
+        return self.field_name
 
 
 class CallsDiffer(msgspec.Struct, frozen=True, tag_field="kind", tag="calls"):
@@ -51,9 +62,11 @@ class CallsDiffer(msgspec.Struct, frozen=True, tag_field="kind", tag="calls"):
     recorded: tuple[str, ...]
     now: tuple[str, ...]
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the difference as one line of text."""
         return f"calls: recorded {quote_short(', '.join(self.recorded))}, now {quote_short(', '.join(self.now))}"
+
+    words = deprecated_method("words", describe)
 
 
 class ResultDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="result"):
@@ -64,9 +77,11 @@ class ResultDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="result")
     recorded: str
     now: str
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the difference as one line of text."""
         return f"result of {self.tool}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
+
+    words = deprecated_method("words", describe)
 
 
 class StepDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="step"):
@@ -74,9 +89,11 @@ class StepDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="step"):
 
     only: Literal["recorded", "now"]
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Returns the difference as one line of text."""
         return "the recorded step was not repeated" if self.only == "recorded" else "the step is new"
+
+    words = deprecated_method("words", describe)
 
 
 Difference = RequestDiffers | AnswerDiffers | CallsDiffer | ResultDiffers | StepDiffers
@@ -94,15 +111,27 @@ class ReplayedStep(msgspec.Struct, frozen=True):
 class Replay(msgspec.Struct, frozen=True):
     """The result of a replay.
 
-    The first `given` steps come from before a fork and were not run. `unplayed` is the number of recorded exchanges
-    that no request used.
+    The first `copied_steps` come from before a fork and were not run. `unused_exchanges` is the number of recorded
+    exchanges that no request used.
     """
 
     recorded: Session
     session: Session
     steps: tuple[ReplayedStep, ...]
-    given: int = 0
-    unplayed: int = 0
+    copied_steps: int = 0
+    unused_exchanges: int = 0
+
+    @property
+    def given(self) -> int:
+        """Deprecated name of `copied_steps`."""
+        warn_of_old_name("Replay.given", "Replay.copied_steps")
+        return self.copied_steps
+
+    @property
+    def unplayed(self) -> int:
+        """Deprecated name of `unused_exchanges`."""
+        warn_of_old_name("Replay.unplayed", "Replay.unused_exchanges")
+        return self.unused_exchanges
 
     @property
     def differences(self) -> list[Difference]:
@@ -124,13 +153,13 @@ class Replay(msgspec.Struct, frozen=True):
             raise AssertionError(f"the replay differs from the recorded session:\n{self.text()}")
 
     def _lines(self) -> Iterator[str]:
-        if self.given:
-            yield f"{format_count(self.given, 'step')} before the fork, as given"
+        if self.copied_steps:
+            yield f"{format_count(self.copied_steps, 'step')} before the fork, as given"
         for step in self.steps:
             yield f"step {step.number} ({step.agent}): {'differs' if step.differences else 'same'}"
-            yield from (f"    {difference.words()}" for difference in step.differences)
-        if self.unplayed:
-            yield f"{format_count(self.unplayed, 'recorded exchange')} unused"
+            yield from (f"    {difference.describe()}" for difference in step.differences)
+        if self.unused_exchanges:
+            yield f"{format_count(self.unused_exchanges, 'recorded exchange')} unused"
         yield f"{format_count(len(self.steps), 'step')}, {format_count(len(self.differences), 'difference')}"
 
 

@@ -212,8 +212,8 @@ async def replay(
         recorded=recorded,
         session=rerun.session,
         steps=tuple(await rerun.compare_steps()),
-        given=len(assistant_steps(recorded.messages[: rerun.given])),
-        unplayed=cassette_clients.unplayed_count,
+        copied_steps=len(assistant_steps(recorded.messages[: rerun.given])),
+        unused_exchanges=cassette_clients.unplayed_count,
     )
 
 

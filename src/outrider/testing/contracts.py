@@ -474,20 +474,20 @@ CRASH_POINTS = {
 
 
 class CrashRun(msgspec.Struct, frozen=True):
-    """A program that was killed at a point, and started again. `twice` has the effects that happened more often than
-    without a crash, `lost` those that happened less often, both with the difference. `error` is the output of a
-    second start that failed."""
+    """A program that was killed at a point, and started again. `repeated_effects` happened more often than
+    without a crash, `missing_effects` less often, both with the difference. `error` is the output of a second start
+    that failed."""
 
     point: str
     visit: int
-    twice: dict[str, int] = {}
-    lost: dict[str, int] = {}
+    repeated_effects: dict[str, int] = {}
+    missing_effects: dict[str, int] = {}
     error: str = ""
 
     @property
     def is_exact(self) -> bool:
         """Whether every effect happened as often as without a crash."""
-        return not (self.twice or self.lost or self.error)
+        return not (self.repeated_effects or self.missing_effects or self.error)
 
 
 class CrashReport(msgspec.Struct, frozen=True):
@@ -497,22 +497,22 @@ class CrashReport(msgspec.Struct, frozen=True):
     runs: tuple[CrashRun, ...]
 
     @property
-    def twice(self) -> list[CrashRun]:
+    def runs_with_repeated_effects(self) -> list[CrashRun]:
         """The crashes after which an effect happened more often than without one."""
-        return [run for run in self.runs if run.twice]
+        return [run for run in self.runs if run.repeated_effects]
 
     @property
-    def lost(self) -> list[CrashRun]:
+    def runs_with_missing_effects(self) -> list[CrashRun]:
         """The crashes after which an effect happened less often than without one."""
-        return [run for run in self.runs if run.lost]
+        return [run for run in self.runs if run.missing_effects]
 
     def text(self) -> str:
         """Returns a line for every crash."""
         lines = [f"{len(self.runs)} crashes; effects without a crash: {_list_effects(self.expected)}"]
         for run in self.runs:
             found = [
-                f"ran twice: {_list_effects(run.twice)}" if run.twice else "",
-                f"lost: {_list_effects(run.lost)}" if run.lost else "",
+                f"ran twice: {_list_effects(run.repeated_effects)}" if run.repeated_effects else "",
+                f"lost: {_list_effects(run.missing_effects)}" if run.missing_effects else "",
                 f"the second start failed: {run.error[-500:]}" if run.error else "",
             ]
             lines.append(f"{run.point}, visit {run.visit}: {'; '.join(filter(None, found)) or 'exact'}")
@@ -522,7 +522,9 @@ class CrashReport(msgspec.Struct, frozen=True):
         """Raises AssertionError if an effect happened twice, a second start failed or, without `may_lose`, an effect
         was lost. The engine never repeats a call whose effect is unknown, so a model that does not call the tool
         again loses the effect of a call that was stored but had not started."""
-        wrong = [run for run in self.runs if run.twice or run.error or (run.lost and not may_lose)]
+        wrong = [
+            run for run in self.runs if run.repeated_effects or run.error or (run.missing_effects and not may_lose)
+        ]
         if wrong:
             raise AssertionError(CrashReport(self.expected, tuple(wrong)).text())
 

@@ -31,7 +31,7 @@ async def test_a_session_goes_again_without_a_server(kind, stream, tmp_path: Pat
             await held.prompt(session.id, "thanks")
     again = await replay(held, session.id)
     assert again.same, again.text()
-    assert (len(again.steps), again.unplayed) == (3, 0)
+    assert (len(again.steps), again.unused_exchanges) == (3, 0)
     assert again.session.usage == again.recorded.usage
     other = await replay(held.replace(agents=[harness.agent(instructions="You sing.")]), session.id)
     assert [type(one) for one in other.differences] == [RequestDiffers] * 3

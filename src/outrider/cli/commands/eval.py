@@ -224,7 +224,7 @@ def _print_run(run: EvalRun, comparison: EvalComparison | None, console: Console
     totals: list[Sequence[str]] = []
     for variant in run.variants:
         attempts = run.select(variant=variant.name)
-        counted = [one for one in attempts if one.counts]
+        counted = [one for one in attempts if one.is_counted]
         number = max(1, len(counted))
         totals.append(
             (

@@ -225,7 +225,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
     overlays: bool = False
     protects_files: bool = True
     accepted: bool = False
-    gaps: tuple[str, ...] = ()
+    limitations: tuple[str, ...] = ()
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         """Returns a launch request for bubblewrap with mounts for the policy, and the sandbox init as its program."""

@@ -62,7 +62,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     overlays: bool = False
     protects_files: bool = False
     accepted: bool = False
-    gaps: tuple[str, ...] = (
+    limitations: tuple[str, ...] = (
         "a command that changes files runs unconfined after a yes, because protected files cannot be hidden from it",
         "with a writable workspace, commands can change modes and times of the user's other files",
         "commands can list other processes",
@@ -109,7 +109,7 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
     overlays: bool = False
     protects_files: bool = True
     accepted: bool = False
-    gaps: tuple[str, ...] = ("the network of a command is on or off; single hosts cannot be allowed",)
+    limitations: tuple[str, ...] = ("the network of a command is on or off; single hosts cannot be allowed",)
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         """Returns a launch request for the client of the engine. Raises ConfigurationError."""
@@ -303,7 +303,9 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
                 return variant
             missing[program] = failure
     for program, reason in missing.items():
-        plain = BubblewrapSandbox(program, prefix=prefix, gaps=(f"no copy-on-write view of the workspace: {reason}",))
+        plain = BubblewrapSandbox(
+            program, prefix=prefix, limitations=(f"no copy-on-write view of the workspace: {reason}",)
+        )
         failure = try_sandbox(plain)
         if failure is None:
             return plain

@@ -97,7 +97,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Sandbox(Protocol):
     """Confines commands with the means of the operating system.
 
-    `gaps` describes what this sandbox cannot prevent; `confines` is False if there is no sandbox.
+    `limitations` describes what this sandbox cannot prevent; `confines` is False if there is no sandbox.
     """
 
     @property
@@ -107,7 +107,7 @@ class Sandbox(Protocol):
     def confines(self) -> bool: ...
 
     @property
-    def gaps(self) -> tuple[str, ...]: ...
+    def limitations(self) -> tuple[str, ...]: ...
 
     @property
     def overlays(self) -> bool:
@@ -145,7 +145,7 @@ class NoSandbox(msgspec.Struct, frozen=True):
     accepted: bool = False
 
     @property
-    def gaps(self) -> tuple[str, ...]:
+    def limitations(self) -> tuple[str, ...]:
         return (f"nothing confines commands: {self.reason}. {self.remedy}",)
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:

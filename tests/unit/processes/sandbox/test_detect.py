@@ -27,7 +27,7 @@ class Unconfined(msgspec.Struct, frozen=True):
 
     name: str = "unconfined"
     confines: bool = True
-    gaps: tuple[str, ...] = ()
+    limitations: tuple[str, ...] = ()
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         return launch
@@ -63,7 +63,7 @@ def test_a_bubblewrap_without_overlays_is_recognised_by_its_version(tmp_path: Pa
 def test_a_detected_sandbox_works_or_reports_why_not(tmp_path: Path):
     sandbox = detect.find_sandbox(tmp_path)
     assert (detect.try_sandbox(sandbox) is None) is sandbox.confines
-    assert sandbox.confines or sandbox.gaps
+    assert sandbox.confines or sandbox.limitations
 
 
 def test_the_search_path_is_searched_after_the_system_and_never_relatively(tmp_path: Path):
@@ -79,7 +79,7 @@ def test_no_sandbox_reports_it_and_changes_nothing(tmp_path: Path):
     launch = LaunchRequest(("true",), {}, tmp_path)
     assert sandbox.wrap(launch, SandboxPolicy(workspace=tmp_path)) is launch
     assert not sandbox.confines
-    assert "pip install" in sandbox.gaps[0]
+    assert "pip install" in sandbox.limitations[0]
 
 
 def test_the_remedy_fits_the_trouble():

@@ -149,7 +149,7 @@ async def folded(client: LocalClient, request: Request) -> AnswerAssembler:
     return assembler
 
 
-async def test_it_speaks(models):
+async def test_the_embedded_model_answers(models):
     answer = await folded(LocalClient("local", models, LOCAL_TOOL_PROMPT), asking("What is the capital of France?"))
     (text,) = answer.list_parts()
     assert "Paris" in text.text

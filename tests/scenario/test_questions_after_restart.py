@@ -72,7 +72,7 @@ async def test_a_question_is_asked_as_often_as_there_are_restarts():
     assert [state.status for state in await calls(store, session_id)] == ["running"]
 
 
-async def test_one_that_was_given_up_is_not_asked_again():
+async def test_a_withdrawn_question_is_not_asked_again():
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with engine_on(store, before, painter=[ASKS]) as first:
         session_id = await first.create()

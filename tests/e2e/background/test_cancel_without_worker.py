@@ -1,5 +1,4 @@
-"""A run that is canceled while no worker holds it is brought to its end all the same: nothing of it stays open, no call
-and no question, and its end is reported."""
+"""Canceling a run that no worker holds: its calls and questions are closed, and its end is reported."""
 
 import asyncio
 from pathlib import Path
@@ -35,7 +34,7 @@ async def ends(there: Watched, run: Run) -> dict[str, str]:
     return found
 
 
-async def test_one_whose_worker_was_killed_is_ended_by_one_of_the_others(tmp_path: Path, postgres_url: str):
+async def test_a_canceled_run_whose_worker_was_killed_is_ended_by_another_worker(tmp_path: Path, postgres_url: str):
     async with watched(tmp_path, fresh_database(postgres_url)) as there:
         worker, _ = there.fleet.start(OUTRIDER_TEST_HANGS="long-0")
         run = await there.submit("2 steps of long")
@@ -53,7 +52,7 @@ async def test_one_whose_worker_was_killed_is_ended_by_one_of_the_others(tmp_pat
         assert not await there.jobs.has_work()
 
 
-async def test_one_whose_agent_waits_for_an_answer_is_ended_and_its_question_withdrawn(tmp_path: Path):
+async def test_a_canceled_run_that_waits_for_an_answer_is_ended_and_its_question_withdrawn(tmp_path: Path):
     async with watched(tmp_path) as here:
         here.fleet.start()
         run = await here.submit("1 steps of delegate")

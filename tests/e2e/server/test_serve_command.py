@@ -29,7 +29,7 @@ def start(tmp_path: Path, *flags: str, config: str = CONFIG) -> "subprocess.Pope
     return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
 
 
-def test_it_prints_its_address_and_serves_the_token_s_holder_until_it_is_stopped(tmp_path):
+def test_serve_prints_its_address_and_accepts_the_token_until_it_is_stopped(tmp_path):
     (tmp_path / "project").mkdir()
     with start(tmp_path, "--cwd", str(tmp_path / "project")) as server:
         assert server.stderr is not None

@@ -1,4 +1,4 @@
-"""Each run without a live worker is found by one worker; runs of live workers are not touched."""
+"""Recovery of runs whose worker died: one worker recovers each run; runs of live workers are not touched."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -48,25 +48,25 @@ async def left(tmp_path: Path) -> AsyncIterator[CanceledRun]:
     database.close()
 
 
-async def test_one_that_no_worker_had_started_needs_no_end(left: CanceledRun):
+async def test_an_abandoned_run_that_no_worker_had_started_needs_no_end(left: CanceledRun):
     assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], []]
     assert not await left.jobs.needs_cleanup(left.run_id)
 
 
 @pytest.mark.parametrize("worker", [None, "dead", "ann"])
-async def test_one_is_recovered_when_it_is_found_a_second_time(left: CanceledRun, worker: str | None):
+async def test_an_abandoned_run_is_recovered_when_it_is_found_a_second_time(left: CanceledRun, worker: str | None):
     left.started_by(worker)
     assert await left.jobs.needs_cleanup(left.run_id)
     assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], [left.run_id]]
 
 
-async def test_one_whose_worker_lives_is_left_to_it(left: CanceledRun):
+async def test_a_run_of_a_live_worker_is_not_recovered(left: CanceledRun):
     left.started_by("bob")
     assert [left.recovered_by("ann", living=("bob",)) for _ in range(3)] == [[], [], []]
     assert [left.recovered_by("ann"), left.recovered_by("ann")] == [[], [left.run_id]], "once that one is gone"
 
 
-async def test_one_that_is_running_is_not_recovered(left: CanceledRun):
+async def test_a_running_run_is_not_recovered(left: CanceledRun):
     left.started_by("ann")
     assert [left.recovered_by("ann", carried=(left.run_id,)) for _ in range(3)] == [[], [], []]
 
@@ -79,14 +79,14 @@ async def test_of_two_workers_one_takes_it(left: CanceledRun):
     assert [other.recovered_by("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
 
 
-async def test_one_that_continues_meanwhile_is_not_recovered(left: CanceledRun):
+async def test_a_run_that_continues_meanwhile_is_not_recovered(left: CanceledRun):
     left.started_by("dead")
     left.recovered_by("ann")
     await left.jobs.retry_run(left.run_id)
     assert left.recovered_by("ann") == []
 
 
-async def test_one_with_a_report_was_ended(left: CanceledRun):
+async def test_an_abandoned_run_with_a_report_has_ended(left: CanceledRun):
     left.started_by("dead")
     assert await left.jobs.has_work()
     ReportTable(left.database).store_report(left.run_id, JobReport(outcome=RunOutcome(reason="aborted")))

@@ -92,7 +92,7 @@ async def test_an_end_that_is_not_accepted_is_reported_again_later_and_not_for_e
     assert [key for key, _ in again.event_classes] == ["run-1:1"] * 3
 
 
-async def test_after_many_attempts_it_is_given_up(reports: ReportTable):
+async def test_a_notice_is_dropped_after_many_attempts(reports: ReportTable):
     deaf = Listener(*[500] * 20)
     await post_notices(reports, deaf, times=MAX_ATTEMPTS + 3)
     assert len(deaf.event_classes) == MAX_ATTEMPTS
@@ -114,7 +114,7 @@ async def test_a_notice_that_was_not_accepted_is_due_again_soon_and_before_a_cla
     assert (again.id, again.tries) == ("run-1:1", 2)
 
 
-async def test_one_that_was_accepted_after_all_is_not_sent_again_by_a_later_claimant(reports: ReportTable):
+async def test_a_notice_that_was_accepted_late_is_not_sent_again_by_a_later_claimant(reports: ReportTable):
     listener = Listener()
     async with await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server:
         host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"

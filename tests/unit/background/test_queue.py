@@ -1,4 +1,4 @@
-"""What workers take from the queue in SQLite and Postgres, within every limit."""
+"""`RunQueue` in SQLite and Postgres: capacity of workers, turns of users, limits of queues and providers."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -77,7 +77,7 @@ async def test_workers_take_what_they_have_room_for_and_users_take_turns(stand: 
     assert stand.take("w1", runs=3) == ["a3"]
 
 
-async def test_one_place_goes_round_among_the_users(stand: Stand):
+async def test_users_take_turns_for_a_single_slot(stand: Stand):
     for user in ("ann", "bob"):
         for number in range(3):
             await stand.submit(f"{user}{number}", user=user)
@@ -139,7 +139,7 @@ async def test_runs_that_wait_for_others_take_no_place(stand: Stand):
     assert stand.take(queues={"runs": BoundsTable(at_once=2)}) == ["first", "third"]
 
 
-async def test_a_canceled_run_leaves_the_line(stand: Stand):
+async def test_a_canceled_run_leaves_the_queue(stand: Stand):
     await stand.submit("r0")
     await stand.submit("r1")
     await stand.jobs.cancel_run(next(iter(stand.names)))

@@ -1,4 +1,4 @@
-"""Schedules tell when they are due, catch up once, and are submitted by one worker only."""
+"""`ScheduleTable`: due times of cron expressions, one run for missed times, pause and resume, one worker per run."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -69,7 +69,7 @@ def test_a_clock_time_that_spring_skips_is_due_once():
 
 
 @pytest.mark.parametrize("cron", ["", "tomorrow", "61 * * * *", "* * * *", "* * * * * *"])
-def test_what_is_no_schedule_is_refused(cron: str):
+def test_an_invalid_cron_expression_is_rejected(cron: str):
     with pytest.raises(ConfigurationError, match="is not a cron line"):
         next_due_time(cron, "UTC", 0)
 
@@ -118,7 +118,7 @@ async def test_runs_have_the_approval_level_of_their_schedule(tmp_path: Path):
     database.close()
 
 
-def test_one_that_is_paused_is_never_due_and_stays_paused_when_a_worker_that_found_it_before_is_done(
+def test_a_paused_schedule_is_never_due_and_stays_paused_after_a_worker_that_found_it_earlier(
     schedules: ScheduleTable,
 ):
     made = schedules.add_schedule("0 * * * *", "UTC", "look", {})
@@ -131,7 +131,7 @@ def test_one_that_is_paused_is_never_due_and_stays_paused_when_a_worker_that_fou
     assert [one.paused for one in schedules.list_schedules()] == [True]
 
 
-def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(schedules: ScheduleTable):
+def test_a_resumed_schedule_is_due_at_its_next_time_and_not_for_missed_times(schedules: ScheduleTable):
     before = now_ms()
     made = schedules.add_schedule("* * * * *", "UTC", "look", {"workspace": "/somewhere"})
     schedules.advance_due(made, made.due - 100 * HOUR)  # as if it had been due long ago
@@ -144,7 +144,7 @@ def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(
     assert schedules.resume_schedule(made.id) == resumed, "one that is not paused stays as it is"
 
 
-def test_one_that_an_earlier_version_preserved_is_read_paused_and_resumed(tmp_path: Path):
+def test_a_schedule_of_an_earlier_version_is_read_paused_and_resumed(tmp_path: Path):
     stored = '{"id":"old","cron":"0 7 * * *","timezone":"UTC","prompt":"look","due":1700000000000,"order":{}}'
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     with database.engine.begin() as db:
@@ -158,13 +158,13 @@ def test_one_that_an_earlier_version_preserved_is_read_paused_and_resumed(tmp_pa
     database.close()
 
 
-def test_paused_ones_are_listed_after_the_others(schedules: ScheduleTable):
+def test_paused_schedules_are_listed_after_the_others(schedules: ScheduleTable):
     first, second = (schedules.add_schedule(cron, "UTC", "look", {}) for cron in ("* * * * *", "0 7 1 1 *"))
     schedules.pause_schedule(first.id)
     assert [(one.id, one.paused) for one in schedules.list_schedules()] == [(second.id, False), (first.id, True)]
 
 
-def test_one_that_is_gone_can_be_neither_paused_nor_resumed(schedules: ScheduleTable):
+def test_a_deleted_schedule_can_be_neither_paused_nor_resumed(schedules: ScheduleTable):
     for ordered in (schedules.pause_schedule, schedules.resume_schedule):
         with pytest.raises(SessionNotFoundError, match="no schedule nothing"):
             ordered("nothing")

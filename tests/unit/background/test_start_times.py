@@ -1,4 +1,4 @@
-"""How the start time of a run is written."""
+"""The start time of a run: the forms of `--after`, which may also be the id of another run."""
 
 from datetime import datetime, timedelta, timezone
 

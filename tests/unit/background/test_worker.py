@@ -75,7 +75,7 @@ class SlowAborts(Engine):
         await super().abort(session_id)
 
 
-async def test_one_that_is_occupied_is_not_considered_dead(tmp_path: Path):
+async def test_an_occupied_worker_is_not_considered_dead(tmp_path: Path):
     database, started = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), asyncio.Event()
 
     async def wait() -> str:

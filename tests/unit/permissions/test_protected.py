@@ -1,4 +1,4 @@
-"""Names that steer or hold secrets are known however they are written."""
+"""Protected names: files that configure programs or hold secrets, also in other spellings."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def test_a_path_is_protected_for_reading_or_for_writing(path: str, read: bool, w
     assert (find_protected_name(parts, "write") is not None) is write
 
 
-def test_it_is_reported_which_name_protects():
+def test_the_name_that_protects_a_path_is_reported():
     assert find_protected_name(["a", ".Git", "config"], "write") == ".Git"
     assert find_protected_name([".cargo", "credentials"], "read") == ".cargo"
 

@@ -1,4 +1,4 @@
-"""What users have spent: read from the store, also what other processes add and delete."""
+"""Costs of users: read from the store, including sessions that other processes add and delete."""
 
 from collections.abc import Sequence
 from decimal import Decimal

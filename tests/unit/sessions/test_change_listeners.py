@@ -1,4 +1,4 @@
-"""Who follows a session reads it when it has changed, and not when another session has."""
+"""`SessionListeners`: a listener reads each change of its session once, and is not woken for other sessions."""
 
 import asyncio
 from contextlib import aclosing

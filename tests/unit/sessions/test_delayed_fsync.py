@@ -1,4 +1,4 @@
-"""What was committed without fsync reaches the disk soon, whatever happens meanwhile."""
+"""`DatabaseWriter` with delayed fsync: the order of commits, other processes, and errors of the disk."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Changes that come together are stored in one write, with their own numbers, and fail each for itself."""
+"""The journal writes changes of one moment in one batch; they have separate numbers and fail separately."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -105,7 +105,7 @@ async def test_the_flush_timer_starts_no_task_if_everything_is_stored(harness: J
         loop.set_task_factory(None)
 
 
-async def test_one_that_cannot_be_preserved_fails_alone_and_the_next_who_waits_learns_of_it(harness: JournalHarness):
+async def test_a_change_that_cannot_be_stored_fails_alone_and_the_next_waiter_gets_the_error(harness: JournalHarness):
     journal, message = await harness.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)

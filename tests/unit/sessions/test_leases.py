@@ -1,4 +1,4 @@
-"""One timer renews all leases of an engine; released leases stay released, and an error affects one session only."""
+"""`LeaseOwner`: one timer renews all leases of an engine, and an error affects one session only."""
 
 import asyncio
 import gc
@@ -89,9 +89,7 @@ async def test_closing_waits_for_a_renewal_under_way():
 
 
 @pytest.mark.parametrize("error", [ValueError("a defect"), StoreUnavailableError("busy")])
-async def test_one_that_cannot_be_renewed_does_not_keep_others_from_it(
-    error: Exception, caplog: pytest.LogCaptureFixture
-):
+async def test_a_lease_that_cannot_be_renewed_does_not_delay_others(error: Exception, caplog: pytest.LogCaptureFixture):
     store = Quick()
     holder = LeaseOwner(store, current_process())
     journals = [await held(store, holder) for _ in range(RENEWAL_BATCH + 1)]

@@ -125,7 +125,7 @@ def test_the_version_of_a_claude_model_is_read_from_its_name(model, version):
 
 
 @each
-def test_it_runs_in_a_thread_for_synchronous_programs_and_answers_with_the_error_of_the_vendor(kind):
+def test_the_simulator_runs_in_a_thread_for_synchronous_programs_and_returns_vendor_errors(kind):
     with Simulator(["Hello.", SimulatedError(400, "no numbers")]) as simulator:
         provider, model = simulator.provider(kind), SIMULATED_APIS[kind].model
         assert complete(provider, model, "hi").message.get_text_content() == "Hello."

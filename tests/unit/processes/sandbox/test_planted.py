@@ -1,4 +1,4 @@
-"""Steering files that a command plants are found and moved away."""
+"""Files that configure programs and that a sandboxed command created: they are found, moved away and reported."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_on_another_disk_it_loses_its_name_only(workspace: Path, tmp_path: Path)
     assert [path.name for path in workspace.iterdir()] == [".mcp.json.planted"]
 
 
-def test_it_is_reported_what_was_planted_and_nothing_else(workspace: Path, tmp_path: Path):
+def test_only_planted_files_are_reported(workspace: Path, tmp_path: Path):
     assert describe_planted([], tmp_path) == ""
     text = describe_planted([Path("/w/.mcp.json"), Path("/w/AGENTS.md")], Path("/kept"))
     assert text == "the sandbox does not allow these files; moved away to /kept: /w/.mcp.json, /w/AGENTS.md"

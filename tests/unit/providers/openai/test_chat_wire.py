@@ -44,7 +44,7 @@ def body(
     return json.loads(wire(dialect).build_request(request).body)
 
 
-def test_it_is_a_wire_that_learns():
+def test_the_chat_wire_is_an_adaptive_wire_format():
     found: WireFormat = wire()
     assert isinstance(found, AdaptiveWireFormat)
 
@@ -328,7 +328,7 @@ def plain(value: Any) -> Any:
         ("body.stream_options: Extra inputs are not permitted", "stream_options", None),
     ],
 )
-def test_it_learns_from_a_refusal_what_a_server_knows(message: str, before: str, after: str | None):
+def test_the_wire_learns_from_an_error_which_fields_a_server_accepts(message: str, before: str, after: str | None):
     found = wire("compatible")
     request = Request("m", asked("Hi"), settings=ModelSettings(max_output_tokens=9))
     assert before in json.loads(found.build_request(request).body)
@@ -345,7 +345,7 @@ def test_it_learns_from_a_refusal_what_a_server_knows(message: str, before: str,
         "body.messages.1.assistant.reasoning: Extra inputs are not permitted",
     ],
 )
-def test_it_learns_that_a_server_does_not_want_reasoning_back(refusal: str):
+def test_the_wire_sends_no_reasoning_after_a_server_has_rejected_it(refusal: str):
     thought = ReasoningPart("Hm.", provider_state={"family": "openai-chat/m", "field": "reasoning_content"})
     messages = [ModelMessage("user", (TextPart("Hi"),)), ModelMessage("assistant", (thought, TextPart("Ho")))]
     found = ChatWire(Provider("p", "openai", "k", "http://127.0.0.1:1/v1"))
@@ -357,7 +357,7 @@ def test_it_learns_that_a_server_does_not_want_reasoning_back(refusal: str):
     assert not found.adapt_to_error(Request("n", Prompt(messages[:1])), InvalidRequestError(refusal))
 
 
-def test_it_learns_that_a_model_knows_no_developers():
+def test_the_wire_sends_no_developer_message_after_a_model_has_rejected_it():
     found = wire("openai")
     request = Request("o1-mini", asked("Hi"), system="Be kind.")
     refusal = "Unsupported value: 'messages[0].role' does not support 'developer' with this model."
@@ -365,7 +365,7 @@ def test_it_learns_that_a_model_knows_no_developers():
     assert json.loads(found.build_request(request).body)["messages"][0]["role"] == "system"
 
 
-def test_it_never_tries_the_same_thing_twice():
+def test_the_wire_retries_each_adaptation_only_once():
     found = wire("compatible")
     request = Request("m", asked("Hi"), settings=ModelSettings(max_output_tokens=9))
     either = InvalidRequestError("unsupported: max_tokens, max_completion_tokens")

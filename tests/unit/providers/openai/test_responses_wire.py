@@ -37,7 +37,7 @@ def body(model: str = "gpt-5", settings: ModelSettings | None = None, **fields: 
     return json.loads(wire().build_request(request).body)
 
 
-def test_it_is_a_wire_that_learns():
+def test_the_responses_wire_is_an_adaptive_wire_format():
     found: WireFormat = wire()
     assert isinstance(found, AdaptiveWireFormat)
 

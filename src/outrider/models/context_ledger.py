@@ -259,11 +259,11 @@ class _RequestBuilder:
         first = len(head) + bool(encoded and not head.endswith(b"["))
         start = 0
         for number, (message, end) in enumerate(zip(prompt, prompt.message_ends(encoded), strict=True)):
-            known = self._spans.get(number)
-            if known is None or known[0] is not message:
+            cached = self._spans.get(number)
+            if cached is None or cached[0] is not message:
                 content = bytes(encoded[start:end])
-                self._spans[number] = known = (message, tuple(self._sources.find_spans(message, content)))
-            for span in known[1]:
+                self._spans[number] = cached = (message, tuple(self._sources.find_spans(message, content)))
+            for span in cached[1]:
                 yield BodySpan(span.source, first + start + span.start, first + start + span.end)
             start = end
 
@@ -383,7 +383,7 @@ def _json_text(text: str) -> bytes:
 
 def _system_sections(text: str, messages: Sequence[Message]) -> Iterator[tuple[ContextSource, str]]:
     """Yields the sections of the system text in order: prompt files, instructions, AGENTS.md files."""
-    found: list[tuple[int, int, ContextSource]] = []
+    matches: list[tuple[int, int, ContextSource]] = []
     notes = next((message.system for message in messages if message.system), None) or ""
     if notes and (start := text.find(notes)) >= 0:
         headers = [*_INSTRUCTIONS_HEADER.finditer(notes)]
@@ -392,13 +392,13 @@ def _system_sections(text: str, messages: Sequence[Message]) -> Iterator[tuple[C
             lines = notes.count("\n", header.end(), end)
             name = header[1] if header[1] != "the user" else "AGENTS.md of the user"
             source = ContextSource("instructions file", f"{name}, lines 1-{max(1, lines)}")
-            found.append((start + header.start(), start + end, source))
+            matches.append((start + header.start(), start + end, source))
     for name, pattern in _prompt_patterns().items():
         match = pattern.search(text)
-        if match and not any(low < match.end() and match.start() < high for low, high, _ in found):
-            found.append((match.start(), match.end(), ContextSource("prompt file", f"{name}.md")))
+        if match and not any(low < match.end() and match.start() < high for low, high, _ in matches):
+            matches.append((match.start(), match.end(), ContextSource("prompt file", f"{name}.md")))
     position = 0
-    for start, end, source in [*sorted(found), (len(text), len(text), ContextSource(""))]:
+    for start, end, source in [*sorted(matches), (len(text), len(text), ContextSource(""))]:
         if text[position:start].strip():
             yield ContextSource("instructions of the agent"), text[position:start]
         if end > start:
@@ -554,9 +554,9 @@ def _step_context(request: SentRequestView, previous: SentRequestView | None, *,
     message, tokens = request.message, request.message.tokens
     achievable, miss = 0.0, None
     if previous is not None:
-        found = explain_miss(previous.plain, request.plain, tokens)
-        achievable = found.achievable
-        miss = found if is_reported(found, tokens, caches=caches) else None
+        miss_report = explain_miss(previous.plain, request.plain, tokens)
+        achievable = miss_report.achievable
+        miss = miss_report if is_reported(miss_report, tokens, caches=caches) else None
     return StepContext(
         step=request.step,
         message_id=message.id,
@@ -623,8 +623,8 @@ def sum_shares(steps: Iterable[StepContext]) -> tuple[SourceShare, ...]:
     for step in steps:
         for share in step.sources:
             key = (share.kind, share.name)
-            known = sums.get(key)
-            sums[key] = share if known is None else _add_shares(known, share)
+            total = sums.get(key)
+            sums[key] = share if total is None else _add_shares(total, share)
     return tuple(sorted(sums.values(), key=lambda share: (-(share.cost or 0), -share.tokens, share.kind, share.name)))
 
 

@@ -88,8 +88,8 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
             return tuple(self._complete_origin(origin, arguments) for origin in declared.origins)
         match declared.kind:
             case "read" | "write":
-                found = [self.of_path(str(path), workspace) for path in call_subjects(tool, arguments) or ["."]]
-                return (*found, *([make_origin("web", tool_name(tool))] if declared.network else []))
+                origins = [self.of_path(str(path), workspace) for path in call_subjects(tool, arguments) or ["."]]
+                return (*origins, *([make_origin("web", tool_name(tool))] if declared.network else []))
             case "shell":
                 return (self._of_command(str(next(iter(call_subjects(tool, arguments)), tool_name(tool)))),)
             case "network":
@@ -98,8 +98,8 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
             case "talk" | "delegate":
                 return ()
             case "unknown":
-                found = _MCP_TOOL.fullmatch(tool_name(tool))
-                return (self._of_server(found["server"]) if found else make_origin("tool", tool_name(tool)),)
+                match = _MCP_TOOL.fullmatch(tool_name(tool))
+                return (self._of_server(match["server"]) if match else make_origin("tool", tool_name(tool)),)
 
     def with_secrets(self, origins: Origins, text: str) -> Origins:
         """Returns the origins of a result, with one more if its text contains a secret."""
@@ -141,9 +141,9 @@ def _kind_of_path(path: str, workspace: str) -> OriginKind:
     longer than everything else here: the target of a link is private as well."""
     parts = path.removeprefix(f"{workspace}/").split("/")
     if not parts[0] or parts[0].startswith("~") or ".." in parts:
-        found = contain(path, root=workspace, cwd=workspace, op="read")
+        containment = contain(path, root=workspace, cwd=workspace, op="read")
         kinds: dict[str, OriginKind] = {"inside": "workspace", "protected": "secret"}
-        return kinds.get(found.kind, "outside")
+        return kinds.get(containment.kind, "outside")
     return "secret" if find_protected_name(parts, "read") else "workspace"
 
 
@@ -190,9 +190,9 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
     def count_calls(self, calls: Iterable[ToolPart], tools: Mapping[str, DeclaredTool]) -> None:
         """Counts the calls of a transcript, which may be older than this process."""
         for call in calls:
-            found = None if _was_not_run(call) else find_egress(tools.get(call.tool, call.tool), call.state.input)
-            if found is not None:
-                self.charge(found, call.id)
+            data_flow = None if _was_not_run(call) else find_egress(tools.get(call.tool, call.tool), call.state.input)
+            if data_flow is not None:
+                self.charge(data_flow, call.id)
 
     def charge(self, flow: DataFlow, call: str) -> None:
         for destination in flow.destination.split(", "):
@@ -431,8 +431,8 @@ def _find_destination(tool: str | DeclaredTool, urls: list[str]) -> str:
         return ", ".join(hosts)
     if declared.kind == "network" or declared.network:
         return f"{TOOL_PREFIX}{tool_name(tool)}"
-    found = _MCP_TOOL.fullmatch(tool_name(tool)) if declared.kind == "unknown" else None
-    return f"{MCP_PREFIX}{found['server']}" if found else ""
+    match = _MCP_TOOL.fullmatch(tool_name(tool)) if declared.kind == "unknown" else None
+    return f"{MCP_PREFIX}{match['server']}" if match else ""
 
 
 def host_of(url: str) -> str:
@@ -479,8 +479,8 @@ def _names_file(text: str, workspace: str) -> bool:
     path = text.removeprefix("file://")
     if not path or len(path) > 1_000 or "\n" in path or path in (".", "/"):
         return False
-    found = contain(path, root=workspace, cwd=workspace, op="read")
-    return found.real_path is not None and os.path.lexists(found.real_path)
+    containment = contain(path, root=workspace, cwd=workspace, op="read")
+    return containment.real_path is not None and os.path.lexists(containment.real_path)
 
 
 def restrict_flow(
@@ -501,16 +501,16 @@ def restrict_flow(
         return decision
     declared = declaration_of(tool)
     if declared.kind == "shell" and canonical_tool(tool_name(tool)) != "process":
-        found = DataFlow(NETWORK, 0, untrusted[-3:], flow.private[-3:])
-        return _restrict_command(decision, found, mode, sandbox=sandbox, reads_only=reads_only)
-    found = find_egress(tool, arguments, flow.was_written)
+        data_flow = DataFlow(NETWORK, 0, untrusted[-3:], flow.private[-3:])
+        return _restrict_command(decision, data_flow, mode, sandbox=sandbox, reads_only=reads_only)
+    data_flow = find_egress(tool, arguments, flow.was_written)
     private = flow.private
-    if found is None or not (private or _reaches_private(tool, arguments, workspace)):
+    if data_flow is None or not (private or _reaches_private(tool, arguments, workspace)):
         return decision
-    found = replace(found, untrusted=untrusted[-3:], private=private[-3:])
-    if flow.may_send(found.destination, found.characters):
-        return replace(decision, flow=found)
-    return _ask_about_flow(decision, found, mode)
+    data_flow = replace(data_flow, untrusted=untrusted[-3:], private=private[-3:])
+    if flow.may_send(data_flow.destination, data_flow.characters):
+        return replace(decision, flow=data_flow)
+    return _ask_about_flow(decision, data_flow, mode)
 
 
 def _restrict_command(decision: Decision, flow: DataFlow, mode: Mode, *, sandbox: bool, reads_only: bool) -> Decision:

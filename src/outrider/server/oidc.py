@@ -173,22 +173,22 @@ class OidcLogins:
         the same limits; the name, which owns their sessions, goes to no other account."""
         subject = f"{claims['iss']} {claims['sub']}"
         role = self._find_role(claims)
-        known = self._users.find_by_subject(subject)
+        user_before = self._users.find_by_subject(subject)
         if role is None:
-            if known is not None:
-                self._users.remove(known.name)
+            if user_before is not None:
+                self._users.remove(user_before.name)
             raise AccessDeniedError("this account has no role on this server; ask its administrator")
-        known = known or self._users.find_former(subject=subject)
-        if known is None:
+        user_before = user_before or self._users.find_former(subject=subject)
+        if user_before is None:
             given = str(claims.get(self._settings.name_claim) or claims["sub"])
             name = re.sub(r"[^\w.@+-]", "-", given, flags=re.ASCII)
             if self._users.get(name) is not None or self._users.find_former(name=name) is not None:
                 raise AccessDeniedError(f"there is, or was, another user {name} on this server; ask its administrator")
-            known = ServerUser(name=name, subject=subject)
-        user = msgspec.structs.replace(known, role=role)
+            user_before = ServerUser(name=name, subject=subject)
+        user = msgspec.structs.replace(user_before, role=role)
         try:
-            if self._users.get(known.name) is not None:
-                return self._users.change(known.name, lambda current: msgspec.structs.replace(current, role=role))
+            if self._users.get(user_before.name) is not None:
+                return self._users.change(user_before.name, lambda current: msgspec.structs.replace(current, role=role))
             self._users.put(user)
         except ConfigurationError as error:
             raise AccessDeniedError(error.message) from error
@@ -196,8 +196,8 @@ class OidcLogins:
 
     def _find_role(self, claims: dict[str, Any]) -> Role | None:
         """Returns the highest role of the values of the claim."""
-        found = claims.get(self._settings.role_claim)
-        listed: list[Any] = cast("list[Any]", found) if isinstance(found, list) else [found]
+        claim = claims.get(self._settings.role_claim)
+        listed: list[Any] = cast("list[Any]", claim) if isinstance(claim, list) else [claim]
         values = [value for value in listed if isinstance(value, str)]
         for role in ROLES[::-1]:
             if any(self._settings.roles.get(value) == role for value in values):
@@ -208,14 +208,14 @@ class OidcLogins:
         if self._metadata is None or self._metadata[0] <= self._clock():
             url = f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration"
             try:
-                found = msgspec.convert(await _fetch_json(url), ProviderMetadata)
+                metadata = msgspec.convert(await _fetch_json(url), ProviderMetadata)
             except msgspec.ValidationError as error:
                 raise ConfigurationError(f"{url} is not the description of a login provider: {error}") from error
-            if found.issuer.rstrip("/") != self._settings.issuer.rstrip("/"):
-                raise ConfigurationError(f"{url} describes another issuer: {found.issuer}")
-            for endpoint in (found.authorization_endpoint, found.token_endpoint, found.userinfo_endpoint):
+            if metadata.issuer.rstrip("/") != self._settings.issuer.rstrip("/"):
+                raise ConfigurationError(f"{url} describes another issuer: {metadata.issuer}")
+            for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint, metadata.userinfo_endpoint):
                 _check_endpoint(endpoint)
-            self._metadata = self._clock() + METADATA_SECONDS, found
+            self._metadata = self._clock() + METADATA_SECONDS, metadata
         return self._metadata[1]
 
 
@@ -245,11 +245,11 @@ async def _fetch_json(url: str, headers: Mapping[str, str] | None = None, form: 
         sent["Content-Type"] = "application/x-www-form-urlencoded"
     try:
         status, body = await fetch_url(url, sent, form, seconds=REQUEST_SECONDS, max_bytes=MAX_ANSWER_BYTES)
-        found = json.loads(body) if status == HTTPStatus.OK else None
+        document = json.loads(body) if status == HTTPStatus.OK else None
     except (OSError, NetworkError, ValueError) as error:
         raise ConfigurationError(f"the login provider cannot be reached at {place}: {error}") from None
     if status != HTTPStatus.OK:
         raise ConfigurationError(f"the login provider answered {status} at {place}")
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConfigurationError(f"the login provider answered with something else at {place}")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", document)

@@ -72,10 +72,10 @@ def read_signature(function: Callable[..., Any], context_type: type, tool: str =
     schema. Raises ConfigurationError for a parameter that a model cannot pass."""
     if not isinstance(function, FunctionType):
         return _inspect_signature(function, context_type, tool)
-    known = _signatures.get(function)
-    if known is None:
-        known = _signatures[function] = _read_definition(function, context_type, tool)
-    return known
+    definition = _signatures.get(function)
+    if definition is None:
+        definition = _signatures[function] = _read_definition(function, context_type, tool)
+    return definition
 
 
 _signatures: WeakKeyDictionary[FunctionType, ToolSignature] = WeakKeyDictionary()
@@ -92,12 +92,12 @@ def _read_definition(function: FunctionType, context_type: type, tool: str) -> T
     except _UnsharedError:
         return _inspect_signature(function, context_type, tool)
     key = (function.__code__, function.__doc__, hints, defaults, named, context_type)
-    known = _definitions.get(key)
-    if known is None:
+    signature_parts = _definitions.get(key)
+    if signature_parts is None:
         if len(_definitions) >= _MAX_DEFINITIONS:
             _definitions.clear()
-        known = _definitions[key] = _inspect_signature(function, context_type, tool)
-    return known
+        signature_parts = _definitions[key] = _inspect_signature(function, context_type, tool)
+    return signature_parts
 
 
 class _UnsharedError(Exception):
@@ -221,10 +221,10 @@ def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
 
 def find_object(module: str, path: str) -> Any:
     """Returns what has this name in a module, None if nothing has. The module is imported in a new process."""
-    found: Any = sys.modules.get(module) or (import_module(module) if module else None)
+    value: Any = sys.modules.get(module) or (import_module(module) if module else None)
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -315,8 +315,8 @@ def _refers_to(schema: Any, name: str) -> bool:
         return any(_refers_to(item, name) for item in cast("list[Any]", schema))
     if not isinstance(schema, dict):
         return False
-    found = cast("Schema", schema)
-    return found.get("$ref") == _REF + name or any(_refers_to(value, name) for value in found.values())
+    fields = cast("Schema", schema)
+    return fields.get("$ref") == _REF + name or any(_refers_to(value, name) for value in fields.values())
 
 
 _MAX_SHOWN = 120
@@ -353,9 +353,9 @@ def _argument_problems(tool: str, signature: ToolSignature, given: dict[str, Any
             if given[field.key] is not None or field.required or not nulls:
                 yield f"`{field.key}`: {_error_text(error)}; got {_describe_value(given[field.key])}"
     if not signature.accepts_extra:
-        known = {field.key: field for field in signature.parameters}
-        for name in given.keys() - known.keys():
-            yield f"`{name}` is not an argument of {tool}; it takes {_list_names(known)}"
+        parameters = {field.key: field for field in signature.parameters}
+        for name in given.keys() - parameters.keys():
+            yield f"`{name}` is not an argument of {tool}; it takes {_list_names(parameters)}"
 
 
 class InvalidArguments(ToolFailure):
@@ -466,11 +466,11 @@ class _SchemaCheck:
 
     def _resolve(self, reference: str) -> Any:
         """Returns the schema of a local reference; one that does not exist allows everything."""
-        found: Any = self._root
+        value: Any = self._root
         for name in reference.lstrip("#").split("/")[1:]:
             key = name.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if is_object(found) else None
-        return found
+            value = value.get(key) if is_object(value) else None
+        return value
 
 
 def _type_problem(value: Any, schema: dict[str, Any]) -> str | None:

@@ -252,8 +252,36 @@ class RunDatabase:
 
     def open_client(self) -> DBOSClient:
         """Returns a DBOS client that shares this engine's connection pool."""
+        return self._create_client(self.engine)
+
+    def change_with_workflow(
+        self, change: Callable[[sa.Connection], bool], call: Callable[[DBOSClient], object]
+    ) -> bool:
+        """Changes our tables and a workflow in one transaction, so that a process that dies or is late changes both or
+        neither. `call` rewinds or cancels a workflow: DBOS does either in one transaction of the client's engine, and
+        `change` is its first step. Returns False, with neither done, if `change` returns False or if DBOS refuses the
+        call for the state of the workflow."""
+
+        def begin(db: sa.Connection) -> None:
+            if not change(db):
+                raise _NothingToChangeError
+
+        engine = self.engine.execution_options()  # a copy on the same connections, with separate listeners
+        event.listen(engine, "begin", begin)
+        client = self._create_client(engine, lazy=True)
+        try:
+            call(client)
+        except (_NothingToChangeError, error.DBOSException):
+            return False
+        else:
+            return True
+        finally:
+            client.destroy()
+
+    def _create_client(self, engine: sa.Engine, *, lazy: bool = False) -> DBOSClient:
         return DBOSClient(
-            system_database_engine=self.engine,
+            system_database_engine=engine,
+            lazy=lazy,
             dbos_system_schema=SCHEMA,
             serializer=JsonSerializer(),
             application_name=APPLICATION_NAME,
@@ -437,6 +465,10 @@ class QueueListener:
     def _notify_workers(self) -> None:
         with self._database.engine.begin() as db:
             self._database.notify_workers(db)
+
+
+class _NothingToChangeError(Exception):
+    """Rolls a transaction back before DBOS has changed a workflow."""
 
 
 def _entry_of(status: WorkflowStatus, *, started: bool) -> dict[str, Any]:

@@ -4,12 +4,12 @@ process."""
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any, TypedDict, Unpack
 
 import msgspec
-from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
+from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
 from msgspec.structs import replace
 
 from outrider.background.database import WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
@@ -376,12 +376,18 @@ class JobClient:
         """Cancels a run. Its worker aborts the turn at its next heartbeat; everything stored stays stored. A run that
         is over does not change."""
         run, entry = await self._read_run(run_id)
-        if run.state == "waiting" or _retry_time(run) is not None:
-            await self._requeue_run(run, entry, canceled=True)
-        # The mark comes first: a worker that starts the run at the same time sees it and cancels the workflow again.
-        await asyncio.to_thread(self._queue.cancel_run, run_id)
-        await self._client.cancel_workflow_async(run_id)
-        return await self.get_run(run_id)
+        while not run.is_over:  # another process may start it meanwhile, or a worker leave it because it waits
+            await asyncio.to_thread(self._cancel_once, run, entry)
+            run, entry = await self._read_run(run_id)
+        return run
+
+    def _cancel_once(self, run: Run, entry: QueueEntry | None) -> None:
+        """Cancels the run unless it has changed. The workflow of a waiting run has ended, so it is rewound first; if
+        this process dies then, a worker finishes it."""
+        if run.state != "waiting" and _retry_time(run) is None:
+            self._queue.cancel_run(run.id)
+        elif self._queue.reopen_run(run, entry, canceled=True):
+            self._queue.finish_cancel(self._queue.get_entries([run.id])[run.id])
 
     async def retry_run(self, run_id: str) -> Run:
         """Puts a failed or canceled run back into the queue. It continues its session; completed calls do not run
@@ -389,9 +395,11 @@ class JobClient:
         run, entry = await self._read_run(run_id)
         if run.state not in ("failed", "canceled"):
             raise OutriderError(f"only a failed or canceled run can be retried; this run is {run.state}")
-        await asyncio.to_thread(self._retries.forget_run, run_id)
-        await self._requeue_run(run, entry)
-        return await self.get_run(run_id)
+        is_queued = await asyncio.to_thread(self._queue.reopen_run, run, entry, is_retry=True)
+        run = await self.get_run(run_id)
+        if not is_queued and run.state in ("failed", "canceled"):
+            raise OutriderError(f"the run was not retried, because it has changed meanwhile; it is {run.state}")
+        return run
 
     async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:
         """Returns the open approvals of all sessions, or of one run and its child sessions in the order of their
@@ -440,15 +448,14 @@ class JobClient:
         of its retry has come."""
         run, entry = await self._read_run(run_id)
         if run.is_over:
-            await asyncio.to_thread(self.waiting_runs.remove_run, run_id)
+            await asyncio.to_thread(self.waiting_runs.remove_ended, run_id, entry.attempts if entry is not None else 0)
         elif run.state == "queued" and (entry is None or entry.state == "released"):
-            # A process that requeued the run may have died after it had rewound the workflow.
-            await asyncio.to_thread(self._queue.reopen_run, run, entry)
+            await asyncio.to_thread(self._queue.reopen_rewound, run, entry)
         retry_at = _retry_time(run)
         is_due = retry_at is not None and retry_at <= now_ms()
         if (is_due or run.state == "waiting") and not await self.open_approvals(run_id):
-            with suppress(error.DBOSException):  # another process has rewound it at the same time
-                await self._requeue_run(run, entry)
+            is_canceled = entry is not None and entry.canceled
+            await asyncio.to_thread(self._queue.reopen_run, run, entry, canceled=is_canceled)
 
     async def _store_session(self, session: StoredSession, prompt: str) -> None:
         """Stores the session and its input before the workflow is enqueued, so that a worker finds both."""
@@ -458,17 +465,6 @@ class JobClient:
             await self.store.create(session)
         message = Message("user", [TextPart(prompt)])
         await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
-
-    async def _requeue_run(self, run: Run, entry: QueueEntry | None, *, canceled: bool = False) -> None:
-        """Rewinds the finished workflow to its start and puts the run back into the queue. The row in the waiting table
-        makes a worker complete the second step if this process dies after the first."""
-        await asyncio.to_thread(self.waiting_runs.add_run, run.id)
-        await self._client.rewind_workflow_async(run.id, queue_name=RUN_QUEUE_NAME)
-        if await asyncio.to_thread(self._queue.reopen_run, run, entry, canceled=canceled):
-            return
-        _, changed = await self._read_run(run.id)
-        if changed is not None and changed.canceled and not (entry is not None and entry.canceled):
-            await self._client.cancel_workflow_async(run.id)  # it was canceled before it was rewound
 
 
 @asynccontextmanager
@@ -525,7 +521,7 @@ def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
     state, after_run = derive_run_state(status.status, outcome), ""
     if outcome is None and state == "failed":
         outcome = RunOutcome(reason="error", error=_describe_workflow_error(status))
-    if entry is not None and entry.state == "queued" and state in ("delayed", "queued", "running"):
+    if entry is not None and entry.state == "queued" and outcome is None and state in ("delayed", "queued", "running"):
         after_run = entry.after_run
         state = "delayed" if after_run or entry.ready > now_ms() else "queued"
     return Run(

@@ -8,7 +8,7 @@ import msgspec
 import sqlalchemy as sa
 
 from outrider.background.database import STARTABLE, RunDatabase, sql_text
-from outrider.background.records import Run
+from outrider.background.records import RUN_QUEUE_NAME, Run
 from outrider.config.file import BackgroundTable, BoundsTable
 from outrider.types.ids import now_ms
 
@@ -91,6 +91,8 @@ _DEQUEUE_LOCK_KEY = 0x6F757473  # Postgres advisory lock: two concurrent choices
 # lost after the commit, and then the caller repeats it. A run that another worker may take has no worker any more.
 RELEASE = "state = 'released'"
 IS_ATTEMPT = "id = :id AND worker = :worker AND attempts = :attempt AND state <> 'queued'"
+# No worker has started the run since its entry was read, and no one has canceled or retried it.
+_IS_UNCHANGED = "id = :id AND attempts = :attempts AND canceled = :was_canceled"
 ProviderLookup = Callable[[str], str]
 """Returns the name of the provider of an agent."""
 
@@ -142,6 +144,7 @@ class RunQueue:
         self._line_table = f"{database.table_prefix}line"
         self._reports_table = f"{database.table_prefix}reports"
         self._waiting_table = f"{database.table_prefix}waiting"
+        self._retries_table = f"{database.table_prefix}retries"
         self._turns_table = f"{database.table_prefix}turns"
         self._breakers = f"{database.table_prefix}breakers"
 
@@ -272,27 +275,42 @@ class RunQueue:
         is_open = "id = :id AND (worker = :worker OR state = 'released')"
         return self._update("state = 'queued', worker = ''", is_open, notify=True, id=run_id, worker=worker_id)
 
-    def reopen_run(self, run: Run, entry: QueueEntry | None, *, canceled: bool = False) -> bool:
-        """Queues a run again whose workflow was rewound, or is about to be `canceled`, so that a worker ends its open
-        calls. Returns False if it was queued or canceled since `entry` was read. A run that version 0.1 ended has no
-        entry, so this inserts one. The same transaction removes it from the waiting runs and deletes the report of its
-        last end: a worker may have stored it a moment ago, and stores none afterwards."""
+    def reopen_run(self, run: Run, entry: QueueEntry | None, *, canceled: bool = False, is_retry: bool = False) -> bool:
+        """Queues a run again and rewinds its workflow, in one transaction. Returns False, with nothing changed, if the
+        run was queued, started, ended, retried or canceled since `entry` was read. A run that is reopened as `canceled`
+        does not start: a worker ends its open calls after `finish_cancel`. With `is_retry` its failures are counted
+        anew."""
+        return self._database.change_with_workflow(
+            lambda db: self._reopen(db, run, entry, canceled=canceled, is_retry=is_retry),
+            lambda client: client.rewind_workflow(run.id, queue_name=RUN_QUEUE_NAME),
+        )
+
+    def reopen_rewound(self, run: Run, entry: QueueEntry | None) -> bool:
+        """Queues a run whose workflow an earlier version has rewound and not queued."""
         with self._engine.begin() as db:
-            if entry is None:
-                is_queued = self._insert_ended_run(db, run, canceled=canceled)
-            else:
-                is_queued = self._reopen_entry(db, entry, canceled=canceled)
-            if is_queued:
-                for table in (self._reports_table, self._waiting_table):
-                    db.execute(sql_text(f"DELETE FROM {table} WHERE id = :id"), {"id": run.id})
-                self._database.notify_workers(db)
-            return is_queued
+            return self._reopen(db, run, entry, canceled=entry is not None and entry.canceled, is_retry=False)
+
+    def _reopen(self, db: sa.Connection, run: Run, entry: QueueEntry | None, *, canceled: bool, is_retry: bool) -> bool:
+        """Queues a run if its entry has not changed; a run that version 0.1 ended has none, so this inserts one. It is
+        no waiting run any more, and has no report: a worker may have stored it a moment ago, and stores none
+        afterwards."""
+        if entry is None:
+            is_queued = self._insert_ended_run(db, run, canceled=canceled)
+        else:
+            is_queued = self._reopen_entry(db, entry, canceled=canceled)
+        if is_queued:
+            retries = (self._retries_table,) if is_retry else ()
+            for table in (self._reports_table, self._waiting_table, *retries):
+                db.execute(sql_text(f"DELETE FROM {table} WHERE id = :id"), {"id": run.id})
+            self._database.notify_workers(db)
+        return is_queued
 
     def _reopen_entry(self, db: sa.Connection, entry: QueueEntry, *, canceled: bool) -> bool:
-        """A canceled run may be in the queue, and is not startable there. Each start by a worker is an attempt."""
+        """Each start by a worker is an attempt. A run may be in the queue already, canceled or with a workflow that
+        has ended; DBOS rewinds no other."""
         statement = sql_text(
-            f"UPDATE {self._entries} SET state = 'queued', worker = '', canceled = :canceled, held = 0 WHERE id = :id"
-            " AND attempts = :attempts AND canceled = :was_canceled AND (state <> 'queued' OR canceled = 1)"
+            f"UPDATE {self._entries} SET state = 'queued', worker = '', canceled = :canceled, held = 0"
+            f" WHERE {_IS_UNCHANGED}"
         )
         values = {"id": entry.id, "attempts": entry.attempts, "was_canceled": int(entry.canceled)}
         return bool(db.execute(statement, {**values, "canceled": int(canceled)}).rowcount)
@@ -318,22 +336,38 @@ class RunQueue:
         """Assigns a run that is over to a worker for cleanup, if its entry has not changed since it was read."""
         return self._update(
             "state = 'assigned', worker = :new",
-            "id = :id AND worker = :worker AND state = :state AND attempts = :attempts",
+            f"{_IS_UNCHANGED} AND worker = :worker AND state = :state",
             id=entry.id,
             worker=entry.worker,
             state=entry.state,
             attempts=entry.attempts,
+            was_canceled=int(entry.canceled),
             new=worker_id,
         )
 
     def cancel_run(self, run_id: str) -> None:
-        """Marks a run as canceled before its workflow is: a worker that assigns it at the same time sees the mark. A
-        run that no worker has started needs no cleanup and is released."""
-        self._update(
-            "canceled = 1, state = CASE WHEN attempts = 0 THEN 'released' ELSE state END",
-            "id = :id AND state <> 'released'",
-            notify=True,
-            id=run_id,
+        """Cancels a run and its workflow in one transaction. A worker that assigns the run at the same time sees that
+        it is canceled. A run that no worker has started needs no cleanup and is released."""
+        statement = sql_text(
+            f"UPDATE {self._entries} SET canceled = 1, state = CASE WHEN attempts = 0 THEN 'released' ELSE state END"
+            " WHERE id = :id AND state <> 'released'"
+        )
+
+        def mark(db: sa.Connection) -> bool:
+            if db.execute(statement, {"id": run_id}).rowcount:
+                self._database.notify_workers(db, started=True)
+            return True  # a run that version 0.1 ended has no entry
+
+        self._database.change_with_workflow(mark, lambda client: client.cancel_workflow(run_id))
+
+    def finish_cancel(self, entry: QueueEntry) -> bool:
+        """Cancels the workflow of a run that is canceled and in the queue. Returns False if the run was retried, or
+        assigned to a worker for cleanup, since `entry` was read."""
+        statement = sql_text(f"UPDATE {self._entries} SET worker = '' WHERE {_IS_UNCHANGED} AND state = 'queued'")
+        values = {"id": entry.id, "attempts": entry.attempts, "was_canceled": 1}
+        return self._database.change_with_workflow(
+            lambda db: bool(db.execute(statement, values).rowcount),
+            lambda client: client.cancel_workflow(entry.id),
         )
 
     def notify_workers(self) -> None:
@@ -535,23 +569,28 @@ def _limited_groups(limits: BackgroundTable) -> Iterable[tuple[LimitGroup, Bound
 
 
 class WaitingRuns:
-    """A table with the ids of runs that a worker's heartbeat must look at: runs that wait for approvals, and runs whose
-    workflow is being rewound. A run is added before its worker releases it, and removed when it is queued again."""
+    """A table with the ids of runs that a worker's heartbeat must look at, because they wait for approvals or for their
+    next attempt. A run is added before its worker releases it, and removed in the transaction that queues it again."""
 
     def __init__(self, database: RunDatabase) -> None:
         self._engine, self._statements = database.engine, database.statements
-        self._table = f"{database.table_prefix}waiting"
+        self._table, self._entries = f"{database.table_prefix}waiting", f"{database.table_prefix}entries"
 
     def add_run(self, run_id: str) -> None:
-        self._execute(f"INSERT INTO {self._table} VALUES (:id) ON CONFLICT DO NOTHING", run_id)
+        """Adds a run that is about to wait."""
+        self._execute(f"INSERT INTO {self._table} VALUES (:id) ON CONFLICT DO NOTHING", id=run_id)
 
-    def remove_run(self, run_id: str) -> None:
-        self._execute(f"DELETE FROM {self._table} WHERE id = :id", run_id)
+    def remove_ended(self, run_id: str, attempts: int) -> None:
+        """Removes a run that was over after `attempts` starts. If it was started again since, it may wait again."""
+        is_restarted = f"SELECT 1 FROM {self._entries} WHERE id = :id AND attempts <> :attempts"
+        statement = f"DELETE FROM {self._table} WHERE id = :id AND NOT EXISTS ({is_restarted})"
+        self._execute(statement, id=run_id, attempts=attempts)
 
     def list_runs(self) -> Sequence[str]:
+        """Returns the ids."""
         with self._statements.connect() as db:
             return [row.id for row in db.execute(sql_text(f"SELECT id FROM {self._table} ORDER BY id"))]
 
-    def _execute(self, statement: str, run_id: str) -> None:
+    def _execute(self, statement: str, **values: Any) -> None:
         with self._engine.begin() as db:
-            db.execute(sql_text(statement), {"id": run_id})
+            db.execute(sql_text(statement), values)

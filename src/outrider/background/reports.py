@@ -136,6 +136,9 @@ class OrphanedRun(msgspec.Struct, frozen=True):
         return "aborted" if self.status == "CANCELLED" else "error"
 
 
+_ACTIVE = ("DELAYED", "ENQUEUED", "PENDING")  # statuses of workflows that have not ended
+
+
 class OrphanedRunFinder:
     """Finds runs that were started and are over, but have no report because their worker died or lost them: their
     queue entry is not released, and their workflow has ended."""
@@ -147,19 +150,29 @@ class OrphanedRunFinder:
 
     def list_orphans(self, run_id: str | None = None, *, alive: Collection[str] = ()) -> Sequence[OrphanedRun]:
         """Returns the orphaned runs, without those of workers that are `alive`."""
+        return _select_ended(self._list_unreleased(run_id, alive=alive))
+
+    def _list_unreleased(
+        self, run_id: str | None = None, *, alive: Collection[str]
+    ) -> Sequence[tuple[QueueEntry, str]]:
+        """Returns the entries of started runs that are not released, with the statuses of their workflows."""
         entries = {entry.id: entry for entry in self._queue.list_unreleased(run_id) if entry.worker not in alive}
         if not entries:
             return ()
         found = self._client.list_workflows(workflow_ids=list(entries), load_input=False, load_output=False)
-        ended = [status for status in found if status.status not in ("DELAYED", "ENQUEUED", "PENDING")]
-        return [OrphanedRun(entries[status.workflow_id], status.status) for status in ended]
+        return [(entries[status.workflow_id], status.status) for status in found]
 
     def claim_orphans(
         self, worker_id: str, others: Collection[str], active_runs: Collection[str]
     ) -> Sequence[OrphanedRun]:
         """Claims the orphaned runs for this worker. It skips runs of `others`, workers that are alive and may be about
-        to store the report, and runs that were not orphaned at the last call, which may be about to be retried."""
-        found, before = self.list_orphans(alive=others), self._seen_last_time
+        to store the report, and runs that were not orphaned at the last call, which may be about to be retried. It
+        cancels the workflows of canceled runs in the queue if the process that canceled them has not."""
+        unreleased, before = self._list_unreleased(alive=others), self._seen_last_time
+        for entry, status in unreleased:
+            if entry.canceled and entry.state == "queued" and status in _ACTIVE:
+                self._queue.finish_cancel(entry)
+        found = _select_ended(unreleased)
         self._seen_last_time = set(found)
         orphans = [one for one in found if one in before and one.run_id not in active_runs]
         claimed = [one for one in orphans if self._queue.claim_run(one.entry, worker_id)]
@@ -167,3 +180,7 @@ class OrphanedRunFinder:
             if orphan.status == "SUCCESS":  # the report was stored before the workflow ended
                 self._queue.release_run(orphan.run_id, worker_id)
         return [orphan for orphan in claimed if orphan.status != "SUCCESS"]
+
+
+def _select_ended(unreleased: Sequence[tuple[QueueEntry, str]]) -> Sequence[OrphanedRun]:
+    return [OrphanedRun(entry, status) for entry, status in unreleased if status not in _ACTIVE]

@@ -60,11 +60,6 @@ class RunRetries:
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
 
-    def forget_run(self, run_id: str) -> None:
-        """Starts the count of a run anew, because it has ended or a user retries it."""
-        with self._engine.begin() as db:
-            db.execute(sa.text(f"DELETE FROM {self._retries} WHERE id = :id"), {"id": run_id})
-
     def finish_run(self, run_id: str, provider: str = "") -> None:
         """Forgets a run that has ended, and ends the pause of `provider`, because one of its runs has completed."""
         with self._engine.begin() as db:

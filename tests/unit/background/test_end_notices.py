@@ -12,8 +12,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider.background.database import RunDatabase
 from outrider.background.jobs import open_job_client
-from outrider.background.queue import RunQueue
-from outrider.background.records import Run, RunOutcome
+from outrider.background.records import RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.background.webhooks import (
     CLAIM_MS,
@@ -161,17 +160,20 @@ def notified_ids(reports: ReportTable) -> list[str]:
     return sorted(notice.id for notice in reports.outbox.claim_due(LATE))
 
 
-def test_a_run_that_was_retried_and_ends_as_before_is_reported_again(tmp_path: Path, reports: ReportTable):
-    for _ in range(2):
-        reports.store_report("run-1", FAILED, HOOK)
+async def test_a_run_that_was_retried_and_ends_as_before_is_reported_again(tmp_path: Path, reports: ReportTable):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    assert RunQueue(database).reopen_run(Run(id="run-1", state="failed", prompt="look", queue="runs"), None)
+    async with open_job_client(database, MemoryStore()) as jobs:
+        run = await jobs.submit_run("look")
+        await jobs.cancel_run(run.id)
+        for _ in range(2):
+            reports.store_report(run.id, FAILED, HOOK)
+        await jobs.retry_run(run.id)
     database.close()
-    assert reports.get_report("run-1") is None
+    assert reports.get_report(run.id) is None
     for _ in range(2):
-        reports.store_report("run-1", FAILED, HOOK)
+        reports.store_report(run.id, FAILED, HOOK)
     reports.store_report("run-2", REPORT, WebhookTarget("", "nobody wants to know"))
-    assert notified_ids(reports) == ["run-1:1", "run-1:2"]
+    assert notified_ids(reports) == [f"{run.id}:1", f"{run.id}:2"]
 
 
 def test_another_end_of_a_run_is_another_notice(reports: ReportTable):

@@ -131,5 +131,12 @@ async def _use_runs(serving: Serving) -> None:
     assert schedule[-8:] in (await command(serving, "jobs", "schedules")).out
     assert (await command(serving, "jobs", "pause", schedule)).code == 0
     assert (await command(serving, "jobs", "unschedule", schedule)).code == 0
+    order = ("--mode", "agent", "--queue", "nightly", "--approval", "edits")
+    scheduled = await command(serving, "jobs", "schedule", "--json", *order, "0 7 * * *", "every day")
+    assert (scheduled.code, scheduled.err) == (0, ""), scheduled.err
+    (stored,) = (await ended(await serving.start("jobs", "schedules", "--json"))).lines
+    assert [stored["order"][name] for name in ("mode", "approval")] == ["agent", "edits"]
+    assert stored["order"]["place"]["queue"] == "nightly"
+    assert (await command(serving, "jobs", "unschedule", stored["id"])).code == 0
     refused = await command(serving, "jobs", "submit", "--allow", "shell", "do it")
     assert (refused.code, "--allow" in refused.err) == (2, True)

@@ -217,15 +217,28 @@ async def test_a_run_that_no_worker_has_started_is_canceled_and_cannot_be_answer
     assert (refused.code, "takes a time" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize("command", [("submit",), ("schedule", "0 7 * * *")])
+async def test_an_approval_level_that_has_no_effect_in_the_mode_is_named(program: Program, command: tuple[str, ...]):
+    order = ("jobs", *command, "--no-worker", "--approval", "edits")
+    for mode in ((), ("--mode", "plan")):
+        done = await program.run(*order, *mode, "look around")
+        name = "".join(mode[1:]) or "background"
+        assert (done.code, f"--approval has no effect in {name} mode" in done.err) == (0, True), done.err
+    done = await program.run(*order, "--mode", "agent", "look around")
+    assert (done.code, "--approval" in done.err) == (0, False), done.err
+
+
 async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Program):
     refused = await program.run("jobs", "schedule", "--no-worker", "at seven", "look around")
     assert (refused.code, "is not a cron line" in refused.err) == (2, True)
     when = ("--timezone", "Europe/Berlin", "0 7 * * *")
-    made = await program.run("jobs", "schedule", "--no-worker", "--approval", "edits", *when, "look around")
+    order = ("--no-worker", "--mode", "agent", "--queue", "nightly", "--approval", "edits")
+    made = await program.run("jobs", "schedule", *order, *when, "look around")
     assert (made.code, made.err) == (0, "")
     (listed,) = (await program.run("jobs", "schedules", "--json")).lines
     assert (listed["prompt"], listed["order"]["workspace"]) == ("look around", str(program.workspace))
-    assert listed["order"]["approval"] == "edits"
+    assert [listed["order"][name] for name in ("mode", "approval")] == ["agent", "edits"]
+    assert listed["order"]["place"]["queue"] == "nightly"
     assert "07:00 Europe/Berlin" in made.out
     paused = await program.run("jobs", "pause", listed["id"][-8:])
     assert ("paused" in paused.out, "07:00" in paused.out) == (True, False)

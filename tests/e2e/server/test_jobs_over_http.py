@@ -58,12 +58,13 @@ async def test_a_run_and_those_of_a_schedule_have_the_approval_level_that_they_w
     async with serving_runs(tmp_path) as runs:
         _, run = await runs.client.ask("POST", "/api/jobs", {"prompt": "look", "approval": "edits"})
         assert (await runs.client.ask("GET", f"/api/sessions/{run['id']}"))[1]["approval"] == "edits"
-        order = {"cron": "0 7 * * *", "prompt": "look", "approval": "edits"}
+        order = {"cron": "0 7 * * *", "prompt": "look", "approval": "edits", "mode": "agent", "queue": "nightly"}
         assert (await runs.client.ask("POST", "/api/schedules", order))[0] == 201
         database = RunDatabase(runs.fleet.database)
         (schedule,) = ScheduleTable(database).list_schedules()
         database.close()
-        assert schedule.order["approval"] == "edits"
+        assert (schedule.order["approval"], schedule.order["mode"]) == ("edits", "agent")
+        assert schedule.order["place"]["queue"] == "nightly"
         assert (await runs.client.ask("POST", "/api/jobs", {"prompt": "look", "approval": "everything"}))[0] == 400
 
 

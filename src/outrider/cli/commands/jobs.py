@@ -127,9 +127,14 @@ def warn_about_uncommitted_changes(arguments: Namespace, settings: "Settings") -
         )
 
 
-def warn_about_ask_rules(arguments: Namespace) -> None:
-    """Warn that `--ask` rules deny calls in background mode."""
-    if arguments.ask and (arguments.mode or "background") == "background":
+def warn_about_mode(arguments: Namespace) -> None:
+    """Warn that `--ask` rules deny calls in background mode, and that `--approval` has an effect only in agent mode."""
+    mode = arguments.mode or "background"
+    if arguments.approval and mode != "agent":
+        Console().print_stderr(
+            f"--approval has no effect in {mode} mode: only agent mode has approval levels. Use --mode agent."
+        )
+    if arguments.ask and mode == "background":
         Console().print_stderr(
             "Background mode asks no questions: calls that match --ask are denied. To be asked, use --mode agent."
         )
@@ -149,7 +154,7 @@ def schedule_run(arguments: Namespace) -> int:
         return await jobs.add_schedule(arguments.cron, arguments.prompt, timezone=arguments.timezone, **options)
 
     schedule = run_with_jobs(arguments, create_schedule)
-    warn_about_ask_rules(arguments)
+    warn_about_mode(arguments)
     ensure_worker_running(arguments, settings)
     return _print_schedules(arguments, [schedule])
 
@@ -239,7 +244,7 @@ def submit_run(arguments: Namespace) -> int:
     run = run_with_jobs(arguments, submit_prompt, is_repeatable=True)  # the same id submits a run only once
     if not arguments.attach:
         warn_about_uncommitted_changes(arguments, settings)
-    warn_about_ask_rules(arguments)
+    warn_about_mode(arguments)
     ensure_worker_running(arguments, settings)
     if arguments.wait:
         return follow_run(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))

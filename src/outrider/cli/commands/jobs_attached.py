@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from outrider.background.jobs import JobOptions, QueuePlacement
 
 _MAX_RUNS = 500  # that a server lists in one answer
+_USUAL_SCHEDULE = {"mode": "background", "queue": "runs"}
 
 
 class _RunDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +112,10 @@ class RemoteJobs:
         self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack["JobOptions"]
     ) -> Schedule:
         fields = _order_fields(order)
-        new = {"cron": cron, "prompt": prompt, "timezone": timezone, "worktree": fields["worktree"]}
-        new |= {name: fields[name] for name in ("agent", "priority", "workspace", "approval") if name in fields}
+        new = {"cron": cron, "prompt": prompt, "timezone": timezone}
+        new |= {name: fields[name] for name in ("agent", "priority", "worktree", "approval") if name in fields}
+        # An older server rejects these fields.
+        new |= {name: fields[name] for name, usual in _USUAL_SCHEDULE.items() if fields[name] != usual}
         return (await self._client.post("/api/schedules", new, _ListedSchedule)).to_schedule()
 
     async def list_schedules(self) -> Sequence[Schedule]:

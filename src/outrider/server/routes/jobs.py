@@ -270,13 +270,16 @@ JOB_ROUTES = (
 
 
 class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`cron` has five fields; `timezone` is an IANA name such as Europe/Berlin (default: the server's)."""
+    """`cron` has five fields; `timezone` is an IANA name such as Europe/Berlin (default: the server's). `approval`
+    has an effect in agent mode."""
 
     cron: NonEmptyText
     prompt: NonEmptyText
     timezone: str = ""
     workspace: str | None = None
     agent: str = ""
+    mode: Mode = "background"
+    queue: str = "runs"
     priority: Priority = 100
     worktree: bool = True
     limits: Limits | None = None
@@ -310,8 +313,9 @@ async def add_schedule(request: RouteRequest[NoPayload, NewSchedule]) -> Schedul
         timezone=new.timezone,
         workspace=new.workspace or default_workspace(request),
         agent=request.engine.runtime.find_agent(new.agent).name if new.agent else "",
+        mode=new.mode,
         limits=new.limits,
-        place=QueuePlacement(priority=new.priority),
+        place=QueuePlacement(queue=new.queue, priority=new.priority),
         worktree=new.worktree,
         approval=new.approval,
     )

@@ -142,12 +142,15 @@ class JsonSerializer(Serializer):
     """Serializes workflow values as JSON. Unlike pickle, the DBOS default, deserialized JSON cannot run code."""
 
     def serialize(self, data: Any) -> str:
+        """Returns JSON."""
         return msgspec.json.encode(data, enc_hook=_encode_exception).decode()
 
     def deserialize(self, serialized_data: str) -> Any:
+        """Returns a stored value."""
         return msgspec.json.decode(serialized_data)
 
     def name(self) -> str:
+        """Returns the name that DBOS stores with each value."""
         return "outrider_json"
 
 
@@ -315,6 +318,7 @@ class RunDatabase:
             self.engine.dispose()
 
     def close(self) -> None:
+        """Closes all connections."""
         self.engine.dispose()
 
     def _create_engine(self) -> sa.Engine:
@@ -418,6 +422,7 @@ class QueueListener:
         self.is_pushed = False
 
     async def listen_forever(self) -> None:
+        """Listens, and connects again when the connection is lost."""
         attempt = 0
         while self._url:
             with suppress(psycopg_errors(), OSError):

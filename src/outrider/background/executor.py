@@ -210,6 +210,7 @@ class RunAssignment(msgspec.Struct):
 
     @property
     def is_fresh(self) -> bool:
+        """Whether it was read a moment ago, so that it need not be read again."""
         return monotonic() - self.read_at < FRESH_SECONDS
 
 

@@ -161,13 +161,16 @@ class WorkerRegistry:
         ]
 
     def other_heartbeats(self) -> Sequence[WorkerHeartbeat]:
+        """Returns the rows of all workers but this one."""
         with self._engine.connect() as db:
             return self._select_others(db)
 
     def worker_ids(self) -> set[str]:
+        """Returns the ids of all registered workers."""
         return {self.owner.id, *(heartbeat.worker_id for heartbeat in self.other_heartbeats())}
 
     def remove_worker(self, worker_id: str) -> None:
+        """Deletes the rows of a worker."""
         with self._engine.begin() as db:
             for table in (self._status_table, self._table):
                 db.execute(sa.text(f"DELETE FROM {table} WHERE id = :id"), {"id": worker_id})

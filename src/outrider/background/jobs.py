@@ -329,6 +329,7 @@ class JobClient:
         return await asyncio.to_thread(self._schedules.add_schedule, cron, timezone or local_timezone(), prompt, given)
 
     async def list_schedules(self) -> Sequence[Schedule]:
+        """Returns the schedules by the time of their next submission, paused ones last."""
         return await asyncio.to_thread(self._schedules.list_schedules)
 
     async def pause_schedule(self, schedule_id: str) -> Schedule:
@@ -469,6 +470,7 @@ class JobClient:
 
 @asynccontextmanager
 async def open_job_client(database: RunDatabase, store: Store) -> AsyncGenerator[JobClient, None]:
+    """Creates or upgrades the tables, and yields a client."""
     await asyncio.to_thread(database.migrate)
     client = await asyncio.to_thread(database.open_client)
     try:

@@ -31,10 +31,12 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def user_share(self) -> UserShare:
+        """The share of the queue that the run belongs to."""
         return self.queue, self.user
 
     @property
     def limit_groups(self) -> tuple[LimitGroup, LimitGroup]:
+        """The groups whose limits apply to the run."""
         return ("queue", self.queue), ("provider", self.provider)
 
 
@@ -128,6 +130,7 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = ""
 
     def is_assigned_to(self, worker_id: str) -> bool:
+        """Returns whether the worker owns the run."""
         return self.state == "assigned" and self.worker == worker_id
 
 

@@ -107,6 +107,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
+        """Whether the run is done, failed or canceled."""
         return self.state in FINAL_STATES
 
 
@@ -120,6 +121,7 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
 
     def matches(self, run: Run) -> bool:
+        """Returns whether the filter selects the run."""
         return (
             (not self.states or run.state in self.states)
             and ((run.ended if run.is_over else None) or run.created or 0) >= self.since

@@ -23,6 +23,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
+        """The answer of the run, or its error."""
         return self.outcome.output or self.outcome.error
 
 
@@ -60,6 +61,7 @@ class ReportTable:
         self._table = f"{database.table_prefix}reports"
 
     def owns_run(self, run_id: str) -> bool:
+        """Returns whether the run is assigned to this worker."""
         with self._engine.begin() as db:
             return self._lock_ownership(db, run_id)
 
@@ -89,6 +91,7 @@ class ReportTable:
         return f"INSERT INTO {self._table} {source} ON CONFLICT (id) DO UPDATE SET report = excluded.report"
 
     def get_report(self, run_id: str) -> JobReport | None:
+        """Returns the report; None before the run has ended."""
         with self._engine.connect() as db:
             return self._select_report(db, run_id)
 
@@ -129,10 +132,12 @@ class OrphanedRun(msgspec.Struct, frozen=True):
 
     @property
     def run_id(self) -> str:
+        """The id of the run."""
         return self.entry.id
 
     @property
     def reason(self) -> EndReason:
+        """Why the run ended."""
         return "aborted" if self.status == "CANCELLED" else "error"
 
 

@@ -159,6 +159,7 @@ class WebhookOutbox:
                 posting.create_task(self.deliver_notice(notice, hosts, secret))
 
     async def deliver_notice(self, notice: WebhookNotice, hosts: Sequence[str], secret: str = "") -> None:
+        """Posts a notice. If it was not accepted, it is due again later, a limited number of times."""
         try:
             await self._send(notice, hosts, secret)
         except ToolFailure as problem:

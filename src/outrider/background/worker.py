@@ -94,6 +94,7 @@ class WorkflowRuntime:
         self.is_running = True
 
     def stop(self) -> None:
+        """Stops DBOS if it runs."""
         if self.is_running:
             DBOS.destroy(destroy_registry=True)
             self.is_running = False
@@ -105,7 +106,7 @@ class Worker:
     It starts runs within `limits`. On Postgres it is notified of new runs through a connection to `listen_url` (by
     default that of the database; "" for none), and looks for work with each heartbeat in any case; on SQLite it polls
     every `poll` seconds. Its DBOS runtime stops when there was no run for `idle_after` seconds. When it closes, running
-    calls have `grace` seconds to end."""
+    calls have `grace` seconds to end. `runtime` is that DBOS runtime, and `job_client` submits and reads runs."""
 
     def __init__(
         self,
@@ -159,6 +160,7 @@ class Worker:
 
     @property
     def id(self) -> str:
+        """The id under which the worker is registered."""
         return self._workers.owner.id
 
     async def __aenter__(self) -> Self:

@@ -310,7 +310,8 @@ def no_engine_options(job: JobSpec, workspace: str) -> dict[str, Any]:
 
 class RunWorkspace:
     """Prepares the folder of a run. Without `worktrees`, runs work in the folders that they were submitted for.
-    `build_options` returns the engine options of a job in a folder."""
+    `build_options` returns the engine options of a job in a folder. `snapshots` stores changed files for other
+    machines; None if that is turned off."""
 
     def __init__(
         self,
@@ -473,6 +474,8 @@ class WorktreeSnapshots:
         self._last: dict[str, tuple[object, float]] = {}  # the progress at the last snapshot, and its time
 
     def is_due(self, run_id: str, progress: object, *, force: bool) -> bool:
+        """Returns whether to store the files now: the run has made progress, and some time has passed since the last
+        snapshot or `force` is set."""
         before, last = self._last.setdefault(run_id, (progress, self._clock()))
         if not force and (before == progress or self._clock() - last < SNAPSHOT_SECONDS):
             return False
@@ -480,6 +483,7 @@ class WorktreeSnapshots:
         return True
 
     async def store_files(self, run_id: str, tree: RunWorktree) -> None:
+        """Stores the changed files of a worktree."""
         await asyncio.to_thread(self._store_files, run_id, tree)
 
     def _store_files(self, run_id: str, tree: RunWorktree) -> None:
@@ -499,11 +503,13 @@ class WorktreeSnapshots:
         return stored[0] if stored else None
 
     async def delete_files(self, run_id: str) -> None:
+        """Deletes what is stored of a run that has ended."""
         self._last.pop(run_id, None)
         with suppress(SQLAlchemyError):  # it needs space only
             await asyncio.to_thread(self._table.delete_snapshot, run_id)
 
 
 def stored_worktree(session: StoredSession) -> RunWorktree | None:
+    """Returns the worktree that the session names; None if it has none."""
     stored: Any = session.metadata.get(METADATA_KEY)
     return None if stored is None else msgspec.convert(stored, RunWorktree)

@@ -107,13 +107,15 @@ class JobJsonPrinter:
         self._console = Console()
 
     def print_run(self, run: "Run") -> None:
+        """Print the state of the run."""
         self._print_json({"type": "run", "run": run})
 
     def print_change(self, change: "Change | ChildChange") -> None:
+        """Print a stored change of the run or of an agent that it has called."""
         self._print_json(change)
 
     def finish(self) -> None:
-        pass
+        """Print what has not been printed yet: nothing."""
 
     def _print_json(self, value: Any) -> None:
         self._console.write(msgspec.json.encode(value).decode() + "\n")
@@ -130,6 +132,7 @@ class JobTextPrinter:
         self._output = _AgentOutput()
 
     def print_run(self, run: "Run") -> None:
+        """Print the state of the run."""
         text = f"[{short_id(run.id)} is {run.state}]"
         if run.waiting_for:
             text = f"[{short_id(run.id)} is {run.state}, waiting for {run.waiting_for}]"
@@ -142,6 +145,7 @@ class JobTextPrinter:
         self._output.print_line(text, "dim")
 
     def print_change(self, change: "Change | ChildChange") -> None:
+        """Print a stored change of the run or of an agent that it has called."""
         from outrider.background.follow import ChildChange
 
         if isinstance(change, ChildChange):

@@ -279,6 +279,8 @@ class Worker:
                 assignment = RunAssignment(entry.attempts, read_at)
                 outcome = await self._executor.execute_run(run_id, job, assignment)
             await self._finish_attempts(entry, outcome)
+        elif entry.is_assigned_to(self.id):  # it was canceled before it started, and may have open calls
+            await self._executor.finish_orphan(run_id, job, outcome.reason)
         is_own = assignment is not None and assignment.is_released
         if not is_own:
             is_own = await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")

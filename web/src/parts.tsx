@@ -81,12 +81,22 @@ function CallRow({ view, part, live }: { view: ItemView; part: Part; live: strin
       <summary>
         <span class="tool">{hasText ? view.title : view.kind}</span>
         <span class="subject">{view.subject}</span>
-        {view.status_text ? <span class={`status ${view.status ?? ""}`}>{view.status_text}</span> : null}
+        {view.status_text ? <CallStatus view={view} /> : null}
       </summary>
       <div class="inside">
         <CallBody view={view} part={part} live={live} />
       </div>
     </details>
+  );
+}
+
+// The facts of a status, each in its tone; a newer server may send tones that have no style here.
+function CallStatus({ view }: { view: ItemView }) {
+  const facts = view.status_facts ?? [{ text: view.status_text ?? "" }];
+  return (
+    <span class={`status ${view.status ?? ""}`} title={view.duration ? `took ${view.duration}` : undefined}>
+      {facts.map((fact, index) => [index ? (fact.joined ? " " : " · ") : "", <span class={`tone-${fact.tone ?? "quiet"}`}>{fact.text}</span>])}
+    </span>
   );
 }
 

@@ -69,6 +69,7 @@ export interface ItemView {
   level?: Notice["level"];
   status?: string;
   status_text?: string;
+  status_facts?: { text: string; tone?: string; joined?: boolean }[];
   duration?: string;
   input?: string;
   diff?: DiffRow[];

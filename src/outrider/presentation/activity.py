@@ -219,7 +219,7 @@ class SideActivity:
                 _drop_oldest(self.processes, lambda process: bool(process.exit_text))
             case ProcessExitedEvent() if event.process_id in self.processes:
                 code = event.exit_code
-                text = event.signal or ("exited" if code == 0 else f"exit {code}")
+                text = event.signal or ("exited" if code == 0 else f"exit code {code}")
                 self.processes[event.process_id].exit_text = text
             case _:
                 self._apply_to_agent(event)

@@ -31,14 +31,15 @@ from outrider.presentation.items import (
     plan_notice,
 )
 from outrider.presentation.tool_calls import (
-    STATUS_LABELS,
+    StatusFact,
     call_changes,
     call_input,
     call_outcome,
+    call_status,
     call_todos,
     final_answer,
     input_text,
-    outcome_facts,
+    status_text,
     subject_line,
 )
 from outrider.types.codec import AnyPart
@@ -56,7 +57,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     so a client shows kinds that it does not know.
 
     The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
-    error of a `call` are those of its state. A `withdrawn` item belongs to a failed attempt and is shown struck out.
+    error of a `call` are those of its state, and `status_facts` are the facts of `status_text` with a tone each. A
+    `withdrawn` item belongs to a failed attempt and is shown struck out.
     """
 
     kind: ItemKind
@@ -65,6 +67,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     level: NoticeLevel | None = None
     status: DisplayStatus | None = None
     status_text: str = ""
+    status_facts: tuple[StatusFact, ...] = ()
     duration: str = ""
     input: str = ""
     diff: tuple[DiffRow, ...] = ()
@@ -142,11 +145,13 @@ def _call_view(item: ToolCallItem) -> ItemView:
     part = item.part
     if part.display_status == "done" and (answer := final_answer(part)) is not None:
         return ItemView(kind="text", body=answer)
+    facts = call_status(part)
     view = ItemView(
         kind="call",
         title=part.tool,
         status=part.display_status,
-        status_text=" · ".join(dict.fromkeys((STATUS_LABELS[part.display_status], *outcome_facts(part)))),
+        status_text=status_text(facts),
+        status_facts=facts,
     )
     if part.display_status == "generating":
         return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])

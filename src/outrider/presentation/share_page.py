@@ -36,13 +36,14 @@ from outrider.presentation.items import (
     message_items,
 )
 from outrider.presentation.tool_calls import (
-    STATUS_LABELS,
     call_changes,
     call_input,
+    call_mark,
+    call_status,
     call_todos,
     final_answer,
     input_text,
-    outcome_facts,
+    status_text,
     subject_line,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
@@ -245,25 +246,25 @@ def render_item(item: TranscriptItem) -> str:
 
 
 def _render_call(part: ToolPart) -> str:
-    kind, mark, label, output = _call_result(part)
+    label, output = _call_result(part)
     content = "".join(_call_sections(part))
     if label:
         content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
-    facts = [subject_line(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
-    if not part.ended:
-        facts.append(STATUS_LABELS[part.display_status])
-    return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)
+    mark = call_mark(part)
+    subject = subject_line(part.tool, call_input(part), limit=_SUBJECT_LENGTH)
+    facts = " · ".join(filter(None, (subject, status_text(call_status(part)))))
+    return _render_details(f"call {part.display_status}", part.tool, mark, facts, content)
 
 
-def _call_result(part: ToolPart) -> tuple[str, str, str, str]:
-    """Returns the CSS class, the mark, and the label and text of the result."""
+def _call_result(part: ToolPart) -> tuple[str, str]:
+    """Returns the label and text of the result; empty before a call has ended."""
     match part.state:
         case ToolCompleted(output=output):
-            return "done", "✓", "output", output
+            return "output", output
         case ToolError(error=error, reason=reason):
-            return "failed", "✗", reason, error
+            return reason.replace("_", " "), error
         case ToolPending() | ToolRunning():
-            return "open", "…", "", ""
+            return "", ""
         case _:
             assert_never(part.state)
 

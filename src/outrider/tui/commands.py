@@ -35,7 +35,7 @@ from outrider.presentation.items import (
     message_items,
 )
 from outrider.presentation.paths import git_folder_of, group_git_files
-from outrider.presentation.tool_calls import call_input, call_title
+from outrider.presentation.tool_calls import call_input, call_status, call_title, status_text
 from outrider.project.extensions import CustomCommand
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.dialogs import AnswerKey
@@ -403,8 +403,8 @@ def _message_text(message: Message) -> str:
                 rows.append("\n".join(f"> {line}" for line in item.text.split("\n")))
                 rows.extend(f"> [file {file_summary(file)}]" for file in item.files)
             case ToolCallItem():
-                done = f"- **{item.part.display_status}** `{call_title(item.part.tool, call_input(item.part))}`"
-                rows.append(done)
+                status = status_text(call_status(item.part))
+                rows.append(f"- **{status}** `{call_title(item.part.tool, call_input(item.part))}`")
             case TextItem():
                 rows.append(item.text)
             case FileItem():

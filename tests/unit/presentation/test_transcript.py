@@ -325,7 +325,7 @@ def test_agents_and_processes_are_followed_to_their_end():
     view.apply(PartUpdatedEvent(session_id=SESSION, part=ToolPart("c2", "shell", state)))
     (process,) = view.side.background_processes()
     view.apply(ProcessExitedEvent(session_id=SESSION, process_id="p1", exit_code=3))
-    assert process.exit_text == "exit 3"
+    assert process.exit_text == "exit code 3"
 
 
 def test_the_task_list_of_stored_messages_is_the_latest_one():

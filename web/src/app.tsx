@@ -6,6 +6,7 @@ import { Composer, Controls, InputCard, toParts, type ChosenSettings, type PageC
 import { Conversation } from "./conversation";
 import { HOME_DRAFT, writeDraft, writeFiles, type AttachedFile } from "./drafts";
 import { feed } from "./feed";
+import { formatElapsed } from "./formats";
 import { JobList, JobView } from "./jobs";
 import { type CheckKind, SessionCheck } from "./comparison";
 import { CommandPalette, type PaletteEntry } from "./palette";
@@ -325,7 +326,7 @@ function stateText(model: SessionModel): string {
   });
   if (model.isAway.value) return "the server is away, waiting for it";
   if (!model.isBusy.value) return model.ending.value && model.ending.value !== "completed" ? model.ending.value.replaceAll("_", " ") : "";
-  if (wait?.until) return left > 0 ? wait.text.replace(/^retrying in [^:]*/, `retrying in ${left} s`) : "sending the request again";
+  if (wait?.until) return left > 0 ? wait.text.replace("{left}", formatElapsed(left)) : wait.next ?? "";
   return wait?.text || model.label.value || "working";
 }
 

@@ -28,7 +28,7 @@ export class SessionModel {
   readonly isBusy = signal(false);
   readonly label = signal("");
   readonly ending = signal("");
-  readonly wait = signal<{ text: string; until?: number } | null>(null);
+  readonly wait = signal<{ text: string; until?: number; next?: string } | null>(null);
   readonly isAway = signal(false);
   readonly approvals = signal<ReadonlyMap<string, Approval>>(new Map());
   readonly questions = signal<ReadonlyMap<string, Question>>(new Map());
@@ -265,7 +265,9 @@ export class SessionModel {
         this.transcript.applyOutput(event);
         break;
       case "RetryScheduledEvent":
-        this.wait.value = { text: event.notice?.text ?? "retrying", until: Date.now() + (event.delay_ms ?? 0) };
+        this.wait.value = event.countdown
+          ? { text: event.countdown, until: Date.now() + (event.delay_ms ?? 0), next: event.label ?? "" }
+          : { text: event.notice?.text ?? "" };
         break;
       case "ModelSilentEvent":
         this.wait.value = { text: event.notice?.text ?? "no data" };

@@ -240,6 +240,7 @@ export interface LiveEvent {
   label?: string;
   new_state?: string;
   delay_ms?: number;
+  countdown?: string; // of a retry, with {left} for the rest of the wait
   termination_reason?: string;
   changes?: Record<string, unknown>;
   notice?: Notice;

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from outrider.presentation.items import STATE_LABELS, progress_text, retry_notice, silence_text
+from outrider.presentation.items import RETRY_NOW, STATE_LABELS, progress_text, retry_notice, silence_text
 from outrider.presentation.tool_calls import call_title, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
@@ -79,7 +79,7 @@ class SessionActivity:
             return self.silence_text
         event, until = self._retry
         wait = max(ceil(until - self._clock()), 0) * 1000
-        return retry_notice(event, wait).text if wait else "sending the request again"
+        return retry_notice(event, wait).text if wait else RETRY_NOW
 
     @property
     def tokens(self) -> int:

@@ -206,5 +206,5 @@ def short_id(session_id: str) -> str:
 
 def away_text(seconds: int) -> str:
     """Returns a sentence about a server that cannot be reached; `seconds` remain until the next attempt."""
-    attempt = f"next attempt in {seconds} s" if seconds > 0 else "trying again"
+    attempt = f"next attempt in {format_elapsed(seconds)}" if seconds > 0 else "trying again"
     return f"the server cannot be reached · {attempt}"

@@ -25,17 +25,20 @@ from outrider.presentation.approvals import (
 )
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
 from outrider.presentation.items import (
+    RETRY_NOW,
     Notice,
     damage_notice,
     damage_notices,
     event_notice,
     has_other_display,
+    retry_countdown,
     state_label,
 )
 from outrider.types.events import (
     ErrorEvent,
     Event,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
 )
@@ -108,8 +111,8 @@ def change_payload(change: Any, *, views: bool) -> Any:
 
 def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any]:
     """Returns the event with what a front end shows for it: a notice, the view of a requested approval, the name of a
-    state and, with `views`, the view of a part. `shown_elsewhere` marks a notice that repeats a message, a part or an
-    approval."""
+    state, the countdown to a retry (`{left}` is the rest of the wait) and, with `views`, the view of a part.
+    `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
     added: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
         added["notice"] = notice
@@ -118,6 +121,9 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
     match event:
         case ToolApprovalRequestedEvent():
             added["view"] = requested_approval_view(event, agent=event.agent_name).details
+        case RetryScheduledEvent():
+            added["countdown"] = "" if event.model else retry_countdown(event)
+            added["label"] = RETRY_NOW
         case StateChangedEvent():
             added["label"] = state_label(event.new_state)
         case PartUpdatedEvent() if views:

@@ -122,11 +122,6 @@ async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not
     assert later == log_lines[-2:]
 
 
-def without_duration(line: str) -> str:
-    """Returns the line of a call without its duration, which is shown from half a second."""
-    return re.sub(r" · [0-9.]+m?s$", "", line)
-
-
 async def test_a_run_is_followed_with_what_the_agents_do_that_it_calls(program: Program):
     handed_on = call("task", "call_t", description="write it", prompt="write a list")
     async with answering(program, [[handed_on], *SCRIPT, "All is done."]):

@@ -433,4 +433,5 @@ export interface SourceShare {
 
 export interface ContextReport {
   steps: { step: number; recorded?: boolean; sources?: SourceShare[] }[];
+  map?: { left: number; top: number; width: number; height: number; hue: number; text: string }[]; // of the last recorded step
 }

@@ -20,7 +20,7 @@ from outrider.presentation.formats import (
     format_utc_time,
     shorten,
 )
-from outrider.presentation.html_page import content_policy, escape_invisible, escape_text, render_tile
+from outrider.presentation.html_page import escape_invisible, escape_text, render_page, render_tile
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -306,40 +306,28 @@ def _render_details(kind: str, name: str, mark: str, summary: str, content: str)
 
 
 MAX_MESSAGES = 10_000
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title><style>{style}</style></head>
-<body><header><h1>{title}</h1><p class="when">{when}</p></header>
-<dl class="tiles">{tiles}</dl>{timeline}<main>{notes}{conversation}</main></body></html>
-"""
+_BODY = """<header><h1>{title}</h1><p class="when">{when}</p></header>
+<dl class="tiles">{tiles}</dl>{timeline}<main>{notes}{conversation}</main>"""
 
 
 def render_share_page(transcript: SessionTranscript) -> str:
     """Returns the page as a string. Its content security policy forbids scripts and external resources."""
     session, messages = transcript.session, transcript.messages[:MAX_MESSAGES]
-    return _TEMPLATE.format(
-        policy=escape_text(_content_policy()),
-        title=escape_text(session.title or "A session"),
-        style=_load_style(),
+    title = session.title or "A session"
+    body = _BODY.format(
+        title=escape_text(title),
         when=escape_text(_describe_session(session, transcript.messages)),
         tiles="".join(_render_tiles(transcript.messages)),
         timeline=render_timeline(timeline_bars(messages)),
         notes="".join(f'<p class="note">{escape_text(note)}</p>' for note in _transcript_notes(transcript)),
         conversation="".join(_render_message(message) for message in messages),
     )
+    return render_page(title, _load_style(), body, images="data:")
 
 
 @cache
 def _load_style() -> str:
     return files("outrider.presentation").joinpath("assets", "share.css").read_text(encoding="utf-8").strip()
-
-
-@cache
-def _content_policy() -> str:
-    return content_policy(_load_style(), images="data:")
 
 
 def _render_message(message: Message) -> str:

@@ -16,6 +16,7 @@ from outrider.engine.archive import (
     SessionTranscript,
 )
 from outrider.engine.plans import ProposedPlan
+from outrider.models.context_ledger import ContextReport
 from outrider.presentation.approvals import (
     PLAN_DETAILS,
     ApprovalDetails,
@@ -34,6 +35,7 @@ from outrider.presentation.items import (
     retry_countdown,
     state_label,
 )
+from outrider.presentation.treemap import TreemapBox, treemap_boxes
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -77,6 +79,12 @@ class DamagedChangeWithNotice(DamagedChange, frozen=True, kw_only=True, tag="dam
     notice: Notice
 
 
+class ContextReportWithMap(ContextReport, frozen=True, kw_only=True):
+    """A report; `map` has a rectangle for each source of the last recorded request."""
+
+    map: tuple[TreemapBox, ...]
+
+
 def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithView:
     """`agent` is named if the call is not one of the session that the client follows."""
     view = approval_view(approval, agent=agent).details
@@ -90,6 +98,12 @@ def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:
         message_views={message.id: message_view(message) for message in transcript.messages},
         notices=tuple(damage_notices(transcript)),
     )
+
+
+def add_context_map(report: ContextReport) -> ContextReportWithMap:
+    last = next((step for step in reversed(report.steps) if step.recorded), None)
+    boxes = treemap_boxes(last.sources) if last is not None else ()
+    return ContextReportWithMap(report.session_id, report.steps, report.totals, map=boxes)
 
 
 def change_payload(change: Any, *, views: bool) -> Any:

@@ -9,7 +9,6 @@ import type {
 } from "./types";
 
 const PAGE_SIZE = 60; // messages
-export const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
 const IDLE_STATES = ["idle", "done", "failed", "aborted"];
 const SHOWN_OUTPUT = 100_000; // characters of a command's output that are shown
 const SENT_OUTPUT = 20_000; // characters of it that the model reads
@@ -27,7 +26,7 @@ export class SessionModel {
   readonly transcript = new Transcript();
   readonly isBusy = signal(false);
   readonly label = signal("");
-  readonly ending = signal("");
+  readonly ending = signal(""); // why the last turn ended before its work was done
   readonly wait = signal<{ text: string; until?: number; next?: string } | null>(null);
   readonly isAway = signal(false);
   readonly approvals = signal<ReadonlyMap<string, Approval>>(new Map());
@@ -116,7 +115,8 @@ export class SessionModel {
     if (this.isBusy.value || this.isAway.value) return false;
     const state = feed.sessions.value.get(this.id)?.state;
     if (state === "failed" || state === "interrupted") return true;
-    return UNFINISHED.includes(this.ending.value) || UNFINISHED.includes(this.transcript.messages.at(-1)?.finish ?? "");
+    const last = this.transcript.messages.at(-1);
+    return Boolean(this.ending.value || (last && this.transcript.messageViews.get(last.id)?.unfinished));
   }
 
   async continueTurn(): Promise<void> {
@@ -283,7 +283,7 @@ export class SessionModel {
         break;
       case "LoopCompletedEvent":
         this.isBusy.value = false;
-        this.ending.value = event.termination_reason ?? "";
+        this.ending.value = event.label ?? "";
         this.loadQuestions().catch(this.report);
         break;
       default:

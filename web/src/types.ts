@@ -48,7 +48,6 @@ export interface Part {
   filename?: string | null;
   child_session_id?: string;
   synthetic?: boolean;
-  model?: unknown; // of a retry: the model that is tried next
   metadata?: Record<string, unknown>;
   state?: {
     status: string;
@@ -77,12 +76,14 @@ export interface ItemView {
   output?: string;
   body?: string | null;
   withdrawn?: boolean;
+  merges?: boolean; // it replaces a notice with the same title directly before it
   child_session_id?: string;
 }
 
 export interface MessageView {
   notices?: Notice[];
   duration?: string;
+  unfinished?: boolean;
 }
 
 export interface Message {
@@ -133,6 +134,7 @@ export interface ApprovalView {
   widths?: { id: string; label: string; rule_text: string; history?: string }[];
   effects?: { text: string; risky: boolean }[];
   kind?: string;
+  kind_label?: string;
   position?: number;
 }
 

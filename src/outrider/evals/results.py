@@ -438,9 +438,9 @@ def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
     from outrider.presentation.html_page import escape_text as escape
     from outrider.presentation.html_page import render_page
 
-    started = format_utc_time(run.started)
+    started, cases = format_utc_time(run.started), format_count(len(run.cases), "case")
     parts = [
-        f"<h1>{escape(run.suite)}</h1><p>{started}, {format_count(len(run.cases), 'case')}, {format_count(len(run.attempts), 'attempt')}, "
+        f"<h1>{escape(run.suite)}</h1><p>{started}, {cases}, {format_count(len(run.attempts), 'attempt')}, "
         f"{format_duration(run.seconds)}, cost {format_cost(run.cost)}</p>",
         *(f"<p class=error>{escape(note)}</p>" for note in run.notes),
         _summary_html(run),

@@ -26,6 +26,8 @@ from outrider.presentation.items import (
     TranscriptItem,
     UserItem,
     file_summary,
+    is_further_attempt,
+    is_unfinished,
     message_error_notice,
     part_item,
     plan_notice,
@@ -58,7 +60,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
     error of a `call` are those of its state, and `status_facts` are the facts of `status_text` with a tone each. A
-    `withdrawn` item belongs to a failed attempt and is shown struck out.
+    `withdrawn` item belongs to a failed attempt and is shown struck out. A notice that `merges` replaces a notice with
+    the same title that is shown directly before it in its message.
     """
 
     kind: ItemKind
@@ -75,14 +78,17 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str = ""
     body: str | None = None
     withdrawn: bool = False
+    merges: bool = False
     child_session_id: str = ""
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to show of a message besides its parts: how a plan was answered, how the answer failed, how long it took."""
+    """What to show of a message besides its parts: how a plan was answered, how the answer failed, how long it took,
+    and whether it is not complete."""
 
     notices: tuple[Notice, ...] = ()
     duration: str = ""
+    unfinished: bool = False
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,8 +120,7 @@ def part_view(part: AnyPart) -> ItemView | None:
     item = part_item(part)
     if item is None:
         return None
-    view = item_view(item)
-    return msgspec.structs.replace(view, withdrawn=True) if item.withdrawn else view
+    return msgspec.structs.replace(item_view(item), withdrawn=item.withdrawn, merges=is_further_attempt(part))
 
 
 def item_view(item: TranscriptItem) -> ItemView:
@@ -172,6 +177,7 @@ def message_view(message: Message) -> MessageView:
     return MessageView(
         notices=tuple(notice for notice in found if notice is not None),
         duration=format_milliseconds(time.completed - time.created) if time and time.completed else "",
+        unfinished=message.role == "assistant" and is_unfinished(message.finish),
     )
 
 

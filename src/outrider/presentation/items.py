@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, assert_never, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -316,6 +316,14 @@ _END_REMEDIES = {
 }
 
 
+_UNFINISHED = frozenset({"error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"})
+
+
+def is_unfinished(reason: str | None) -> bool:
+    """Whether a turn or an answer that ended for this reason can be continued, since its work is not done."""
+    return reason in _UNFINISHED
+
+
 def next_step(reason: str, error_type: str = "") -> str:
     """Returns what to do after a turn that did not complete; "" if nothing is known."""
     return REMEDIES.get(error_type, "") or _END_REMEDIES.get(reason, "")
@@ -359,6 +367,16 @@ def compaction_text(before: int | None, after: int | None) -> str:
 def compaction_notice(part: CompactionPart) -> Notice:
     text = compaction_text(part.tokens_before, part.tokens_after)
     return Notice("info", "compaction", f"{text}; undone" if not part.summary else text, part.summary)
+
+
+def compaction_result(*, done: bool) -> Notice | None:
+    """Returns the result of a command to compact; None if the message with the summary shows it."""
+    return Notice("info", "compaction", "there is nothing to shorten yet") if not done else None
+
+
+def compaction_undo_result(*, undone: bool) -> Notice:
+    text = "the summarised messages are used again" if undone else "no summary is in effect"
+    return Notice("success" if undone else "info", "compaction", text)
 
 
 def plan_notice(message: Message) -> Notice | None:
@@ -589,9 +607,15 @@ def message_items(message: Message) -> Iterator[TranscriptItem]:
         yield NoticeItem(f"{message.id}-error", notice, message.id)
 
 
+def is_further_attempt(part: AnyPart) -> TypeGuard[RetryPart]:
+    """Whether the part is a failed attempt that may be shown in the line of the one before it; the change to another
+    model has a line of its own."""
+    return isinstance(part, RetryPart) and part.model is None
+
+
 def merge_retry(last: TranscriptItem | None, part: AnyPart) -> bool:
     """Shows a further failed attempt in the line of the one before it, if nothing was shown in between."""
-    if not isinstance(part, RetryPart) or part.model is not None or not isinstance(last, NoticeItem):
+    if not is_further_attempt(part) or not isinstance(last, NoticeItem):
         return False
     if last.notice.topic != "retry" or last.message_id != part.message_id:
         return False

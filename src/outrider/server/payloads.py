@@ -32,6 +32,7 @@ from outrider.presentation.items import (
     damage_notices,
     event_notice,
     has_other_display,
+    is_unfinished,
     retry_countdown,
     state_label,
 )
@@ -39,6 +40,7 @@ from outrider.presentation.treemap import TreemapBox, treemap_boxes
 from outrider.types.events import (
     ErrorEvent,
     Event,
+    LoopCompletedEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     StateChangedEvent,
@@ -125,7 +127,8 @@ def change_payload(change: Any, *, views: bool) -> Any:
 
 def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any]:
     """Returns the event with what a front end shows for it: a notice, the view of a requested approval, the name of a
-    state, the countdown to a retry (`{left}` is the rest of the wait) and, with `views`, the view of a part.
+    state or of an ending before the work is done, the countdown to a retry (`{left}` is the rest of the wait) and, with
+    `views`, the view of a part.
     `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
     added: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
@@ -138,6 +141,8 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
         case RetryScheduledEvent():
             added["countdown"] = "" if event.model else retry_countdown(event)
             added["label"] = RETRY_NOW
+        case LoopCompletedEvent() if is_unfinished(event.termination_reason):
+            added["label"] = event.termination_reason.replace("_", " ")
         case StateChangedEvent():
             added["label"] = state_label(event.new_state)
         case PartUpdatedEvent() if views:

@@ -31,6 +31,8 @@ from outrider.presentation.items import (
     TextItem,
     ToolCallItem,
     UserItem,
+    compaction_result,
+    compaction_undo_result,
     file_summary,
     message_items,
 )
@@ -89,14 +91,14 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
     back."""
     if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
-        ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
+        ui.show_notice(compaction_undo_result(undone=undone).text)
         return
-    if not ui.controller.session_id:
-        ui.show_notice("there is nothing to shorten yet")
-        return
-    ui.show_notice("summarising earlier messages…")
-    if await ui.controller.engine.compact(ui.controller.session_id, argument) is None:
-        ui.show_notice("there is nothing to shorten yet")
+    done = False
+    if ui.controller.session_id:
+        ui.show_notice("summarising earlier messages…")
+        done = await ui.controller.engine.compact(ui.controller.session_id, argument) is not None
+    if (notice := compaction_result(done=done)) is not None:
+        ui.show_notice(notice.text)
 
 
 async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:

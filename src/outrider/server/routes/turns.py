@@ -10,6 +10,7 @@ from outrider.engine.archive import Approval, TurnOutcome
 from outrider.engine.engine import MAX_COMPACTION_INSTRUCTIONS, Engine
 from outrider.engine.frontend import AskedQuestion
 from outrider.errors import SessionInUseError
+from outrider.presentation.items import Notice, compaction_result, compaction_undo_result
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 from outrider.server.event_stream import find_root_session, is_descendant
 from outrider.server.payloads import ApprovalWithView, PlanWithView, add_approval_view
@@ -96,16 +97,19 @@ class CompactionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class CompactionReply(msgspec.Struct, frozen=True):
-    """Number of tokens before and after; None if there was nothing to compact."""
+    """Number of tokens before and after; None if there was nothing to compact. `notice` is what to show if no message
+    of the session shows it."""
 
     tokens_before: int | None = None
     tokens_after: int | None = None
+    notice: Notice | None = None
 
 
 class CompactionUndoReply(msgspec.Struct, frozen=True):
-    """Whether a compaction was in effect and was undone."""
+    """Whether a compaction was in effect and was undone, and what to show about it."""
 
     undone: bool
+    notice: Notice | None = None
 
 
 async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> PromptReceipt:
@@ -131,11 +135,13 @@ async def abort_turn(request: RouteRequest[NoPayload, NoPayload]) -> None:
 
 async def compact_session(request: RouteRequest[NoPayload, CompactionRequest]) -> CompactionReply:
     part = await request.engine.compact(request.path["session_id"], request.body.instructions)
-    return CompactionReply(part.tokens_before, part.tokens_after) if part else CompactionReply()
+    notice = compaction_result(done=part is not None)
+    return CompactionReply(part.tokens_before, part.tokens_after, notice) if part else CompactionReply(notice=notice)
 
 
 async def undo_compaction(request: RouteRequest[NoPayload, NoPayload]) -> CompactionUndoReply:
-    return CompactionUndoReply(await request.engine.undo_compaction(request.path["session_id"]))
+    undone = await request.engine.undo_compaction(request.path["session_id"])
+    return CompactionUndoReply(undone, compaction_undo_result(undone=undone))
 
 
 async def list_queue(request: RouteRequest[NoPayload, NoPayload]) -> list[QueuedInputView]:

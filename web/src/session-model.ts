@@ -11,7 +11,6 @@ import type {
 const PAGE_SIZE = 60; // messages
 const IDLE_STATES = ["idle", "done", "failed", "aborted"];
 const SHOWN_OUTPUT = 100_000; // characters of a command's output that are shown
-const SENT_OUTPUT = 20_000; // characters of it that the model reads
 
 // A command that the user runs with `!`.
 export interface UserCommand {
@@ -91,15 +90,10 @@ export class SessionModel {
   // Input during a turn steers it: the agent reads it before its next step. Queued input starts the next turn.
   async send(parts: unknown[], { isQueued = false } = {}): Promise<void> {
     const commands = this.commands.value.filter((command) => command.status);
-    const commandParts = commands.map((command) => ({
-      type: "text",
-      synthetic: true,
-      text: `The user ran a command: ${command.command}\n${command.output.slice(-SENT_OUTPUT)}\n(${command.status})`,
-      metadata: { command: command.command, output: command.output },
-    }));
+    const ran = commands.map(({ command, output, status }) => ({ command, output, status }));
     const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
     this.sent.value += 1;
-    await post(`${this.path}/prompt`, { parts: [...commandParts, ...parts], id: crypto.randomUUID(), delivery });
+    await post(`${this.path}/prompt`, { parts, ...(ran.length ? { commands: ran } : {}), id: crypto.randomUUID(), delivery });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];
     this.error.value = null;

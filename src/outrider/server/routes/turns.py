@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.engine.archive import Approval, TurnOutcome
 from outrider.engine.engine import MAX_COMPACTION_INSTRUCTIONS, Engine
-from outrider.engine.frontend import AskedQuestion
+from outrider.engine.frontend import AskedQuestion, user_command_part
 from outrider.errors import SessionInUseError
 from outrider.presentation.items import Notice, compaction_result, compaction_undo_result
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
@@ -22,12 +22,22 @@ from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
 
+class UserCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command that the user ran, its output and how it ended, such as "exit code 0"."""
+
+    command: str
+    output: str = ""
+    status: str = ""
+
+
 class PromptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`text`, `parts` in their stored form, or both. The client chooses `id`: a repeated prompt is queued once. With
-    `wait` the response is sent at the end of the turn, otherwise as soon as the input is stored."""
+    """`text`, `parts` in their stored form, or both; the model reads `commands` before them. The client chooses `id`: a
+    repeated prompt is queued once. With `wait` the response is sent at the end of the turn, otherwise as soon as the
+    input is stored."""
 
     text: str = ""
     parts: tuple[dict[str, Any], ...] = ()
+    commands: tuple[UserCommand, ...] = ()
     delivery: Literal["steer", "queue"] = "queue"
     id: str = ""
     wait: bool = False
@@ -118,6 +128,7 @@ async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> Prom
     content += [load_part(part) for part in body.parts]
     if not content:
         raise ValueError("a prompt needs text or parts")
+    content[:0] = [user_command_part(one.command, one.output, one.status) for one in body.commands]
     input_id = body.id or new_id()
     end = await request.engine.enqueue(
         request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=request.requester.name

@@ -609,7 +609,7 @@ def message_items(message: Message) -> Iterator[TranscriptItem]:
 
 def is_further_attempt(part: AnyPart) -> TypeGuard[RetryPart]:
     """Whether the part is a failed attempt that may be shown in the line of the one before it; the change to another
-    model has a line of its own."""
+    model has a separate line."""
     return isinstance(part, RetryPart) and part.model is None
 
 

@@ -6,7 +6,7 @@ import io
 import msgspec
 from msgspec.structs import replace
 
-from outrider.cli.commands.run import _ROUTINE_EVENTS, create_printer
+from outrider.cli.commands.run import ROUTINE_EVENTS, create_printer
 from outrider.cli.commands.run_output import HeadlessResult, RunInfo, RunStats
 from outrider.cli.commands.run_progress import ProgressPrinter, printed_notice
 from outrider.cli.commands.run_stream import StreamEventEncoder
@@ -64,7 +64,7 @@ def test_retries_compactions_and_failed_agents_are_printed_as_everywhere():
 
 
 def test_without_a_terminal_only_events_that_never_have_a_notice_are_skipped():
-    for cls in _ROUTINE_EVENTS:
+    for cls in ROUTINE_EVENTS:
         values = {int: 1, bool: True}
         fields = {field.name: values.get(field.type, "x") for field in msgspec.structs.fields(cls) if field.required}
         assert printed_notice(cls(**fields), verbose=True) is None, cls.__name__

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 MAX_INPUT_BYTES = 32 * 1024 * 1024
 STDIN_WORD = "-"
 
-_ROUTINE_EVENTS = (
+ROUTINE_EVENTS = (
     LoopStartedEvent,
     LoopCompletedEvent,
     TurnStartedEvent,
@@ -434,7 +434,7 @@ class RunCommand:
 
     def _print_event(self, event: Event) -> None:
         """Prints the notice of an event, so that a log shows why nothing happens and what went wrong."""
-        if isinstance(event, _ROUTINE_EVENTS) or (
+        if isinstance(event, ROUTINE_EVENTS) or (
             isinstance(event, SessionUpdatedEvent) and "mcp_servers" not in event.changes
         ):
             return

@@ -6,6 +6,7 @@ import { Composer, Controls, InputCard, toParts, type ChosenSettings, type PageC
 import { Conversation } from "./conversation";
 import { HOME_DRAFT, writeDraft, writeFiles, type AttachedFile } from "./drafts";
 import { feed } from "./feed";
+import { formatElapsed } from "./formats";
 import { JobList, JobView } from "./jobs";
 import { type CheckKind, SessionCheck } from "./comparison";
 import { CommandPalette, type PaletteEntry } from "./palette";
@@ -324,8 +325,8 @@ function stateText(model: SessionModel): string {
     return () => clearTimeout(timer);
   });
   if (model.isAway.value) return "the server is away, waiting for it";
-  if (!model.isBusy.value) return model.ending.value && model.ending.value !== "completed" ? model.ending.value.replaceAll("_", " ") : "";
-  if (wait?.until) return left > 0 ? wait.text.replace(/^retrying in [^:]*/, `retrying in ${left} s`) : "sending the request again";
+  if (!model.isBusy.value) return model.ending.value;
+  if (wait?.until) return left > 0 ? wait.text.replace("{left}", formatElapsed(left)) : wait.next ?? "";
   return wait?.text || model.label.value || "working";
 }
 
@@ -371,9 +372,10 @@ function SessionView({ model, choices, isAdmin, onPanel, onFolder }: SessionView
   const restore = (direction: "undo" | "redo", to?: string): Promise<RestoreResult> => post(`${path}/files`, to ? { direction, to } : { direction });
   const fork = async (at?: string): Promise<Session> => post<Session>(`${path}/fork`, at ? { at } : {});
   const compact = async (instructions: string): Promise<void> => {
-    if (instructions !== "undo") return model.addNotice(describeCompaction(await post<CompactionResult>(`${path}/compact`, { instructions })));
-    const { undone } = await post<{ undone: boolean }>(`${path}/compact/undo`);
-    model.addNotice(undone ? { level: "success", text: "The summarised messages are used again." } : { level: "info", text: "No summary is in effect." });
+    const { notice } = await (instructions === "undo"
+      ? post<{ notice?: Notice | null }>(`${path}/compact/undo`)
+      : post<{ notice?: Notice | null }>(`${path}/compact`, { instructions }));
+    if (notice) model.addNotice(notice);
   };
   const open = ({ id }: Session): void => void (location.hash = `#/${id}`);
   const actions: MessageActions = useMemo(() => ({
@@ -445,16 +447,6 @@ function describeUndo({ off, actions }: RestoreResult, verb = "Undone"): Notice 
   const left = actions.filter(({ action }) => action === "conflict" || action === "doubtful").map(({ path }) => path);
   if (left.length) return { level: "warning", text: `Changed since and left as they are: ${left.join(", ")}` };
   return { level: "success", text: `${verb}: ${actions.map(({ path }) => path).join(", ")}` };
-}
-
-interface CompactionResult {
-  tokens_before?: number | null;
-  tokens_after?: number | null;
-}
-
-function describeCompaction({ tokens_before: before, tokens_after: after }: CompactionResult): Notice {
-  if (!before) return { level: "info", text: "There was nothing to summarize." };
-  return { level: "success", text: `Old messages were replaced with a summary: ${before} tokens before, ${after ?? "?"} after.` };
 }
 
 // After a failure, a limit or an interruption: continue, with the same or another model.

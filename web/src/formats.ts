@@ -12,6 +12,9 @@ export function formatDuration(milliseconds: number): string {
   return `${Math.floor(whole / 3600)}h ${pad(Math.floor((whole % 3600) / 60))}m`;
 }
 
+// The duration of something that still runs, in whole seconds.
+export const formatElapsed = (seconds: number): string => (seconds < 60 ? `${Math.floor(seconds)}s` : formatDuration(Math.floor(seconds) * 1000));
+
 export function formatCost(dollars: number): string {
   if (!dollars) return "$0.00";
   if (dollars < 0.0001) return "<$0.0001";

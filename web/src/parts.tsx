@@ -6,7 +6,6 @@ import { get, sessionPath } from "./api";
 import { appearance } from "./appearance";
 import { feed } from "./feed";
 import { copyText, MarkdownRenderer } from "./markdown";
-import { UNFINISHED } from "./session-model";
 import { Transcript, type ShownMessage } from "./transcript";
 import type { Attachment, DiffRow, ItemView, MessagePage, Notice, Part } from "./types";
 
@@ -81,12 +80,22 @@ function CallRow({ view, part, live }: { view: ItemView; part: Part; live: strin
       <summary>
         <span class="tool">{hasText ? view.title : view.kind}</span>
         <span class="subject">{view.subject}</span>
-        {view.status_text ? <span class={`status ${view.status ?? ""}`}>{view.status_text}</span> : null}
+        {view.status_text ? <CallStatus view={view} /> : null}
       </summary>
       <div class="inside">
         <CallBody view={view} part={part} live={live} />
       </div>
     </details>
+  );
+}
+
+// The facts of a status, each in its tone; a newer server may send tones that have no style here.
+function CallStatus({ view }: { view: ItemView }) {
+  const facts = view.status_facts ?? [{ text: view.status_text ?? "" }];
+  return (
+    <span class={`status ${view.status ?? ""}`} title={view.duration ? `took ${view.duration}` : undefined}>
+      {facts.map((fact, index) => [index ? (fact.joined ? " " : " · ") : "", <span class={`tone-${fact.tone ?? "quiet"}`}>{fact.text}</span>])}
+    </span>
   );
 }
 
@@ -215,11 +224,13 @@ function Reasoning({ part, title, isFinal }: { part: Part; title: string; isFina
   );
 }
 
-// Failed attempts without anything between them are one line, which shows the last one.
+// Failed attempts without anything between them are one line, which shows the last one; the server marks them.
 function isSuperseded(part: Part, message: ShownMessage, transcript: Transcript): boolean {
-  if (part.type !== "retry") return false;
-  const later = message.parts.slice(message.parts.indexOf(part) + 1).find((one) => transcript.views.get(one.id));
-  return later?.type === "retry" && !later.model;
+  const own = transcript.views.get(part.id);
+  if (own?.kind !== "notice") return false;
+  const views = message.parts.slice(message.parts.indexOf(part) + 1).map((one) => transcript.views.get(one.id));
+  const next = views.find((one) => one);
+  return Boolean(next?.merges && next.title === own.title);
 }
 
 export interface MessageActions {
@@ -251,16 +262,17 @@ export function MessageItem({ message, transcript, asker = "you", actions, previ
     const item = <PartItem key={part.id} part={part} view={view} message={message} transcript={transcript} />;
     parts.push(view.withdrawn ? <div key={part.id} class="withdrawn">{item}</div> : item);
   }
-  const notices = transcript.messageViews.get(message.id)?.notices ?? [];
+  const view = transcript.messageViews.get(message.id);
+  const notices = view?.notices ?? [];
   const isLast = transcript.messages.at(-1) === message;
   const isCanceled = message.parts.some((part) => ["canceled", "interrupted"].includes(part.state?.reason ?? ""));
   // The last message may still be written; the state of the session says whether it is.
   const isOver = isLast ? feed.sessions.value.get(transcript.session.value?.id ?? "")?.state === "interrupted" : !message.isDraft;
-  const isCut = message.role === "assistant" && (isCanceled || UNFINISHED.includes(message.finish ?? "") || (isOver && !message.time?.completed));
+  const isCut = message.role === "assistant" && (isCanceled || view?.unfinished || (isOver && !message.time?.completed));
   return (
     <article class={`message ${message.role}${isFurtherStep(message, previous) ? " further" : ""}${messageText(message) ? "" : " silent"}`} data-message={message.id} data-version={version} aria-label={who}>
       <div class="who">
-        <span>{who + model}</span>
+        <span title={view?.duration ? `took ${view.duration}` : undefined}>{who + model}</span>
         {actions ? <MessageMenu message={message} actions={actions} /> : null}
       </div>
       {parts}

@@ -4,8 +4,6 @@ import { Diff, Markdown } from "./parts";
 import type { SessionModel } from "./session-model";
 import type { Approval, Choice, Plan, PlanChoice, Question } from "./types";
 
-const KIND_NAMES: Record<string, string> = { edit: "edits", command: "commands", outcome: "outcomes" };
-
 export function Questions({ model }: { model: SessionModel }) {
   const approvals = [...model.approvals.value.values()].sort((a, b) => (a.view?.position ?? 0) - (b.view?.position ?? 0));
   const questions = [...model.questions.value.values()];
@@ -57,7 +55,7 @@ function chooseByKey<T extends { key: string }>(event: KeyboardEvent, choices: T
 
 // One answer for all questions of a kind: an edit of many files is one decision.
 function GroupAnswer({ kind, approvals, model }: { kind: string; approvals: Approval[]; model: SessionModel }) {
-  const name = KIND_NAMES[kind] ?? `calls of ${kind}`;
+  const name = approvals[0]?.view?.kind_label ?? kind;
   const answerAll = async (allow: boolean): Promise<void> => {
     for (const { id } of approvals) await model.answerApproval(id, { allow }).catch(model.report);
   };

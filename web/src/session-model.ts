@@ -9,10 +9,8 @@ import type {
 } from "./types";
 
 const PAGE_SIZE = 60; // messages
-export const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
 const IDLE_STATES = ["idle", "done", "failed", "aborted"];
 const SHOWN_OUTPUT = 100_000; // characters of a command's output that are shown
-const SENT_OUTPUT = 20_000; // characters of it that the model reads
 
 // A command that the user runs with `!`.
 export interface UserCommand {
@@ -27,8 +25,8 @@ export class SessionModel {
   readonly transcript = new Transcript();
   readonly isBusy = signal(false);
   readonly label = signal("");
-  readonly ending = signal("");
-  readonly wait = signal<{ text: string; until?: number } | null>(null);
+  readonly ending = signal(""); // why the last turn ended before its work was done
+  readonly wait = signal<{ text: string; until?: number; next?: string } | null>(null);
   readonly isAway = signal(false);
   readonly approvals = signal<ReadonlyMap<string, Approval>>(new Map());
   readonly questions = signal<ReadonlyMap<string, Question>>(new Map());
@@ -92,15 +90,10 @@ export class SessionModel {
   // Input during a turn steers it: the agent reads it before its next step. Queued input starts the next turn.
   async send(parts: unknown[], { isQueued = false } = {}): Promise<void> {
     const commands = this.commands.value.filter((command) => command.status);
-    const commandParts = commands.map((command) => ({
-      type: "text",
-      synthetic: true,
-      text: `The user ran a command: ${command.command}\n${command.output.slice(-SENT_OUTPUT)}\n(${command.status})`,
-      metadata: { command: command.command, output: command.output },
-    }));
+    const ran = commands.map(({ command, output, status }) => ({ command, output, status }));
     const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
     this.sent.value += 1;
-    await post(`${this.path}/prompt`, { parts: [...commandParts, ...parts], id: crypto.randomUUID(), delivery });
+    await post(`${this.path}/prompt`, { parts, ...(ran.length ? { commands: ran } : {}), id: crypto.randomUUID(), delivery });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];
     this.error.value = null;
@@ -116,7 +109,8 @@ export class SessionModel {
     if (this.isBusy.value || this.isAway.value) return false;
     const state = feed.sessions.value.get(this.id)?.state;
     if (state === "failed" || state === "interrupted") return true;
-    return UNFINISHED.includes(this.ending.value) || UNFINISHED.includes(this.transcript.messages.at(-1)?.finish ?? "");
+    const last = this.transcript.messages.at(-1);
+    return Boolean(this.ending.value || (last && this.transcript.messageViews.get(last.id)?.unfinished));
   }
 
   async continueTurn(): Promise<void> {
@@ -265,7 +259,9 @@ export class SessionModel {
         this.transcript.applyOutput(event);
         break;
       case "RetryScheduledEvent":
-        this.wait.value = { text: event.notice?.text ?? "retrying", until: Date.now() + (event.delay_ms ?? 0) };
+        this.wait.value = event.countdown
+          ? { text: event.countdown, until: Date.now() + (event.delay_ms ?? 0), next: event.label ?? "" }
+          : { text: event.notice?.text ?? "" };
         break;
       case "ModelSilentEvent":
         this.wait.value = { text: event.notice?.text ?? "no data" };
@@ -281,7 +277,7 @@ export class SessionModel {
         break;
       case "LoopCompletedEvent":
         this.isBusy.value = false;
-        this.ending.value = event.termination_reason ?? "";
+        this.ending.value = event.label ?? "";
         this.loadQuestions().catch(this.report);
         break;
       default:

@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { get, sessionPath } from "./api";
 import { formatCost, formatDuration, formatTokens } from "./formats";
 import type { SessionModel } from "./session-model";
-import type { ContextReport, SourceShare, TimelineEntry } from "./types";
+import type { ContextReport, TimelineEntry } from "./types";
 
 const LONGEST_GAP = 0.01; // of the time in which something ran; a longer pause is shortened to this
 const REFRESH = 2000; // milliseconds between two requests while a turn runs
@@ -125,48 +125,22 @@ export function ContextMap({ model }: { model: SessionModel }) {
     if (isOpen && !isBusy) get<ContextReport>(`${sessionPath(model.id)}/context`).then(setReport, model.report);
   }, [model.id, isOpen, isBusy]);
   const last = report?.steps.findLast(({ recorded }) => recorded !== false);
-  const shares = [...(last?.sources ?? [])].sort((a, b) => b.bytes - a.bytes);
-  const areas = splitArea(shares.map(({ bytes }) => bytes), { x: 0, y: 0, width: 100, height: 60 });
-  const kinds = [...new Set(shares.map(({ kind }) => kind))];
+  const shares = last?.sources ?? [];
+  const boxes = report?.map ?? [];
   return (
     <details class="context-map" onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>What fills the context</summary>
       {report && !shares.length ? <p class="note">No request of this session was recorded.</p> : null}
       {shares.length ? (
         <>
-          <div class="treemap" role="img" aria-label={`Sources of the last request: ${shares.slice(0, 5).map((share) => `${sourceName(share)} ${formatTokens(share.tokens)} tokens`).join(", ")}`}>
-            {shares.map((share, index) => {
-              const { x, y, width, height } = areas[index]!;
-              const text = `${sourceName(share)} · ${formatTokens(share.tokens)} tokens${share.cost ? ` · ${formatCost(Number(share.cost))}` : ""}`;
-              return <div title={text} style={{ left: `${x}%`, top: `${y / 0.6}%`, width: `${width}%`, height: `${height / 0.6}%`, background: `hsl(${Math.round((360 * kinds.indexOf(share.kind)) / kinds.length)} 45% 32%)` }}>{text}</div>;
-            })}
+          <div class="treemap" role="img" aria-label={`Sources of the last request: ${boxes.slice(0, 5).map(({ text }) => text).join(", ")}`}>
+            {boxes.map(({ left, top, width, height, hue, text }) => (
+              <div title={text} style={{ left: `${left}%`, top: `${top}%`, width: `${width}%`, height: `${height}%`, background: `hsl(${hue} 45% 32%)` }}>{text}</div>
+            ))}
           </div>
           <p class="note">The last request: {formatTokens(shares.reduce((sum, { tokens }) => sum + tokens, 0))} tokens. `outrider context` shows the others.</p>
         </>
       ) : null}
     </details>
   );
-}
-
-const sourceName = ({ kind, name }: SourceShare): string => (name ? `${kind}: ${name}` : kind);
-
-interface Area {
-  x: number;
-  y: number;
-  width: number;
-  height: number;
-}
-
-// Splits a rectangle into one rectangle per size: halves the sum along the longer side, again and again.
-export function splitArea(sizes: number[], area: Area): Area[] {
-  if (sizes.length < 2) return sizes.map(() => area);
-  const total = sizes.reduce((sum, size) => sum + size, 0) || 1;
-  let [count, first] = [1, sizes[0]!];
-  while (count < sizes.length - 1 && first + sizes[count]! / 2 < total / 2) first += sizes[count++]!;
-  const share = first / total;
-  const { x, y, width, height } = area;
-  const [a, b] = width >= height
-    ? [{ ...area, width: width * share }, { ...area, x: x + width * share, width: width * (1 - share) }]
-    : [{ ...area, height: height * share }, { ...area, y: y + height * share, height: height * (1 - share) }];
-  return [...splitArea(sizes.slice(0, count), a), ...splitArea(sizes.slice(count), b)];
 }

@@ -48,7 +48,6 @@ export interface Part {
   filename?: string | null;
   child_session_id?: string;
   synthetic?: boolean;
-  model?: unknown; // of a retry: the model that is tried next
   metadata?: Record<string, unknown>;
   state?: {
     status: string;
@@ -69,6 +68,7 @@ export interface ItemView {
   level?: Notice["level"];
   status?: string;
   status_text?: string;
+  status_facts?: { text: string; tone?: string; joined?: boolean }[];
   duration?: string;
   input?: string;
   diff?: DiffRow[];
@@ -76,12 +76,14 @@ export interface ItemView {
   output?: string;
   body?: string | null;
   withdrawn?: boolean;
+  merges?: boolean; // it replaces a notice with the same title directly before it
   child_session_id?: string;
 }
 
 export interface MessageView {
   notices?: Notice[];
   duration?: string;
+  unfinished?: boolean;
 }
 
 export interface Message {
@@ -132,6 +134,7 @@ export interface ApprovalView {
   widths?: { id: string; label: string; rule_text: string; history?: string }[];
   effects?: { text: string; risky: boolean }[];
   kind?: string;
+  kind_label?: string;
   position?: number;
 }
 
@@ -239,6 +242,7 @@ export interface LiveEvent {
   label?: string;
   new_state?: string;
   delay_ms?: number;
+  countdown?: string; // of a retry, with {left} for the rest of the wait
   termination_reason?: string;
   changes?: Record<string, unknown>;
   notice?: Notice;
@@ -431,4 +435,5 @@ export interface SourceShare {
 
 export interface ContextReport {
   steps: { step: number; recorded?: boolean; sources?: SourceShare[] }[];
+  map?: { left: number; top: number; width: number; height: number; hue: number; text: string }[]; // of the last recorded step
 }

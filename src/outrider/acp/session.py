@@ -47,7 +47,8 @@ from outrider.engine.frontend import (
 )
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import PLAN_DETAILS, requested_approval_view
-from outrider.presentation.formats import clean_line
+from outrider.presentation.formats import as_sentence, clean_line
+from outrider.presentation.items import compaction_notice, compaction_result, compaction_undo_result
 from outrider.project.extensions import CustomCommand, find_custom_commands
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.events import (
@@ -282,12 +283,11 @@ async def run_command(
     match command:
         case "compact", "undo":
             undone = await engine.undo_compaction(session_id)
-            return "The summarised messages are used again." if undone else "No summary is in effect."
+            return as_sentence(compaction_undo_result(undone=undone).text)
         case "compact", instructions:
             part = await engine.compact(session_id, instructions)
-            return (
-                f"Summed up: {part.tokens_before} → {part.tokens_after} tokens." if part else "Nothing to sum up yet."
-            )
+            notice = compaction_notice(part) if part is not None else compaction_result(done=False)
+            return as_sentence(notice.text) if notice is not None else ""
         case direction, _:
             return await _restore_files(engine, session_id, direction, buffers)
 

@@ -30,6 +30,7 @@ from outrider.types.tool_state import (
     ToolErrorReason,
     ToolPending,
     ToolRunning,
+    exit_code_of,
     working_time,
 )
 from outrider.types.validate import find_json_problem, is_object
@@ -349,6 +350,7 @@ class ToolCallRunner:
             output_preview=state.text[:MAX_PREVIEW],
             reason=state.reason if isinstance(state, ToolError) else "",
             origins=describe_origins(ended.origins),
+            exit_code=exit_code_of(state),
         )
 
     def _tool_runner(self) -> ToolRunner:

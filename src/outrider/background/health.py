@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 import msgspec
 
 from outrider._posix import resource
+from outrider.presentation.formats import format_elapsed
 
 if TYPE_CHECKING:
     from outrider.background.heartbeat import WorkerStatus  # its module imports the database
@@ -48,9 +49,9 @@ class WorkerMetrics:
         """Returns why the process should be restarted; "" if it should not. An outage of the database is no reason."""
         now = monotonic()
         if (age := now - self.last_attempt) > _LIVE_SECONDS:
-            return f"the heartbeat task has not run for {age:.0f} s"
+            return f"the heartbeat task has not run for {format_elapsed(age)}"
         if (age := now - self.last_work_check) > _WORK_CHECK_SECONDS and now - self.last_heartbeat < _READY_SECONDS:
-            return f"the worker has not attended to what its heartbeats find for {age:.0f} s"
+            return f"the worker has not attended to what its heartbeats find for {format_elapsed(age)}"
         return ""
 
     def find_obstacle(self, status: "WorkerStatus") -> str:
@@ -58,7 +59,7 @@ class WorkerMetrics:
         if status.is_draining:
             return "draining"
         age = monotonic() - self.last_heartbeat
-        return f"waiting for database for {age:.0f} s" if age > _READY_SECONDS or status.waits else ""
+        return f"waiting for database for {format_elapsed(age)}" if age > _READY_SECONDS or status.waits else ""
 
     def samples(self, status: "WorkerStatus") -> Iterator[Sample]:
         """Yields the metrics of this process."""

@@ -20,6 +20,7 @@ from outrider.background.health import configure_log
 from outrider.background.jobs import JobClient
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.errors import ProcessError
+from outrider.presentation.formats import format_elapsed
 from outrider.sessions.leases import current_process, is_process_alive
 from outrider.sessions.records import ProcessIdentity
 
@@ -224,7 +225,8 @@ def supervise_worker(command: Sequence[str], folder: Path, write: Callable[[str]
             if code == 0 or stopped or failures >= _MAX_FAILURES:
                 return max(code, 0)
             pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
-            write(f"the worker (process {child.pid}) ended with code {code}; it is started again in {pause:.0f} s")
+            later = format_elapsed(pause)
+            write(f"the worker (process {child.pid}) ended with code {code}; it is started again in {later}")
             until = monotonic() + pause
             while not stopped and monotonic() < until:
                 sleep(_POLL_SECONDS)  # a signal does not end a longer sleep

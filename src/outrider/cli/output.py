@@ -10,6 +10,7 @@ from outrider.presentation.formats import fit_width, sanitize_for_terminal, widt
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 NOTICE_STYLES = {"detail": "dim", "info": "dim", "success": "green", "warning": "yellow", "error": "red"}
+STATUS_STYLES = {"quiet": "dim", "accent": "blue", "good": "green", "warn": "yellow", "bad": "red"}
 DEFAULT_WIDTH = 100  # columns when stdout is not a terminal
 MIN_WIDTH = 20
 _ERASE_LINE = "\r\x1b[2K"

@@ -20,7 +20,7 @@ from outrider.config.providers import NO_PROVIDER_MESSAGE, key_variable_names, p
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, NetworkError, StoreDamagedError
 from outrider.models.local_models import missing_model_message
-from outrider.presentation.formats import format_bytes, format_count
+from outrider.presentation.formats import format_bytes, format_count, format_duration
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox
 from outrider.providers.catalog import ModelCatalog
@@ -231,7 +231,7 @@ async def check_network(provider: Provider) -> DiagnosticFinding:
     try:
         status = await _get_status(request)
     except TimeoutError:
-        says = f"{address}: no answer within {NETWORK_TIMEOUT_SECONDS:g} s"
+        says = f"{address}: no answer within {format_duration(NETWORK_TIMEOUT_SECONDS)}"
         return DiagnosticFinding(name, "problem", says, network_remedy)
     except NetworkError as error:
         if error.type == "certificate":

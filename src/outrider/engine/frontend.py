@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
+    "MAX_COMMAND_OUTPUT",
     "Approval",
     "ApprovalScope",
     "AskUser",
@@ -97,6 +98,7 @@ __all__ = [
     "send_to_background",
     "session_servers",
     "session_tool_specs",
+    "user_command_part",
     "was_cut_off",
     "workspace_files",
     "write_private_file",
@@ -288,6 +290,10 @@ def _pending_call(tool: str, tool_input: dict[str, Any]) -> ToolPart:
     return ToolPart(call_id=new_id(), tool=tool, state=ToolPending(tool_input, phase="ready"))
 
 
+MAX_COMMAND_OUTPUT = 20_000
+"""Characters of the output of a user's command that are sent to the model."""
+
+
 async def run_user_command(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
     """Runs a shell command of the user without approval and returns a description of how it ended. In agent mode it
     runs outside the sandbox, as in the user's own terminal, unless the owner of the session is limited. Cancelling
@@ -307,6 +313,13 @@ async def run_user_command(engine: Engine, session_id: str, command: str, on_out
         wrap=keep_launch_unchanged if is_free and MODE_TABLE[live.session.mode].outcomes == "ask" else None,
     )
     return "runs on in the background" if outcome.ending is None else outcome.ending.description
+
+
+def user_command_part(command: str, output: str, status: str, *, part_id: str = "") -> TextPart:
+    """Returns what the model reads of a command that the user ran. The information flow policy takes the origins of the
+    output from the metadata, and front ends show the command from there."""
+    note = f"The user ran a command: {command}\n{output[-MAX_COMMAND_OUTPUT:]}\n({status})"
+    return TextPart(note, synthetic=True, id=part_id or new_id(), metadata={"command": command, "output": output})
 
 
 def background_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:

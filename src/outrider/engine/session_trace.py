@@ -31,7 +31,7 @@ from outrider.types.events import (
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
 from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, TextPart, ToolPart, tool_result
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, exit_code_of
 
 MAX_PREVIEW = 2_000
 MAX_TIMELINE_ENTRIES = 3_000
@@ -177,7 +177,7 @@ class TranscriptEvents:
             yield self._create_event(AgentReturnedEvent, state.time.end, message, **named, **return_fields, **duration)
         reason = state.reason if isinstance(state, ToolError) else ""
         end_fields: dict[str, Any] = {"tool_name": call.tool, "success": ok, "output_preview": output, "reason": reason}
-        end_fields["origins"] = describe_origins(call.origins)
+        end_fields |= {"origins": describe_origins(call.origins), "exit_code": exit_code_of(state)}
         yield self._create_event(
             ToolExecutionCompletedEvent, state.time.end, message, **named, **end_fields, **duration
         )

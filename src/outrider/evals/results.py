@@ -11,7 +11,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.evals.cases import CheckResult, EvalVariant
-from outrider.presentation.formats import format_cost, format_duration, format_utc_time
+from outrider.presentation.formats import format_cost, format_count, format_duration, format_utc_time
 
 RESULTS_FILE = "results.json"
 Z_95 = 1.959963984540054
@@ -421,16 +421,14 @@ def _mean(values: Iterable[float]) -> float | None:
 # Reports.
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --good: #2a8a3e; --bad: #c8323c; --other: #9a6b00; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
+body { max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0 2rem; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.passed { color: var(--good); } .failed { color: var(--bad); } .error, .skipped { color: var(--other); }
-.bar { position: relative; display: inline-block; width: 10rem; height: .7rem; background: #8883; }
-.bar i { position: absolute; top: 0; bottom: 0; left: 0; background: var(--good); border-radius: .2rem; }
-.bar b { position: absolute; top: 30%; bottom: 30%; background: #000a; outline: 1px solid #fffa; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #8882; padding: .6rem; border-radius: .3rem; }
+.passed { color: var(--good); } .failed { color: var(--bad); } .error, .skipped { color: var(--stop); }
+.bar { width: 10rem; height: .7rem; background: var(--line); border-radius: .2rem; }
+.bar .rate { fill: var(--good); } .bar .interval { fill: var(--text); opacity: .6; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--faint); padding: .6rem; border-radius: .3rem; }
 summary { cursor: pointer; } small { opacity: .75; }
 """
 
@@ -438,12 +436,11 @@ summary { cursor: pointer; } small { opacity: .75; }
 def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
     """Returns the report of a run as one HTML page, which links to the trace of each attempt."""
     from outrider.presentation.html_page import escape_text as escape
+    from outrider.presentation.html_page import render_page
 
-    started = format_utc_time(run.started)
+    started, cases = format_utc_time(run.started), format_count(len(run.cases), "case")
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(run.suite)}</title>",
-        f"<meta name=viewport content='width=device-width, initial-scale=1'><style>{_STYLE}</style>",
-        f"<h1>{escape(run.suite)}</h1><p>{started}, {len(run.cases)} cases, {len(run.attempts)} attempts, "
+        f"<h1>{escape(run.suite)}</h1><p>{started}, {cases}, {format_count(len(run.attempts), 'attempt')}, "
         f"{format_duration(run.seconds)}, cost {format_cost(run.cost)}</p>",
         *(f"<p class=error>{escape(note)}</p>" for note in run.notes),
         _summary_html(run),
@@ -456,7 +453,7 @@ def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
         "<th class=number>time<th class=number>cost<th>trace</tr>"
     )
     parts += [_attempt_html(one) for one in run.attempts]
-    return "\n".join([*parts, "</table>"])
+    return render_page(run.suite, _STYLE, "\n".join([*parts, "</table>"]))
 
 
 def _summary_html(run: EvalRun) -> str:
@@ -470,8 +467,9 @@ def _summary_html(run: EvalRun) -> str:
         counted = [one for one in attempts if one.is_counted]
         means = _mean(one.seconds for one in counted), _mean(float(one.steps) for one in counted)
         rows.append(
-            f"<tr><td>{escape(variant.name)}<td><span class=bar><i style='width:{rate.rate:.1%}'></i>"
-            f"<b style='left:{low:.1%};width:{high - low:.1%}'></b></span><td>{rate}"
+            f"<tr><td>{escape(variant.name)}<td><svg class=bar role=presentation>"
+            f"<rect class=rate width='{rate.rate:.1%}' height='100%'/>"
+            f"<rect class=interval x='{low:.1%}' y='30%' width='{high - low:.1%}' height='40%'/></svg><td>{rate}"
             f"<td class=number>{format_cost(total_cost(attempts))}<td class=number>{format_duration(means[0] or 0)}"
             f"<td class=number>{means[1] or 0:.1f}<td>{len(attempts) - len(counted) or ''}</tr>"
         )

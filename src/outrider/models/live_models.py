@@ -12,7 +12,7 @@ from outrider.errors import ConfigurationError, NetworkError
 from outrider.http.client import send_single_request
 from outrider.http.transport import HttpRequest
 from outrider.models.clients import with_current_key
-from outrider.presentation.formats import format_iso_time
+from outrider.presentation.formats import format_duration, format_iso_time
 from outrider.providers.catalog import ModelFacts, ModelPrices, without_dated_names
 from outrider.types.agents import Provider
 
@@ -84,7 +84,7 @@ async def check_key(provider: Provider, seconds: float = 15.0) -> KeyProblem:
             request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for
         )
     except TimeoutError:
-        return KeyProblem(f"the server did not answer within {seconds:g} s")
+        return KeyProblem(f"the server did not answer within {format_duration(seconds)}")
     except (OSError, NetworkError, ConfigurationError, ValueError) as error:
         return KeyProblem(str(error))
     if status == _OK:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from outrider.presentation.items import STATE_LABELS, progress_text, retry_notice, silence_text
+from outrider.presentation.items import RETRY_NOW, STATE_LABELS, progress_text, retry_notice, silence_text
 from outrider.presentation.tool_calls import call_title, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
@@ -79,7 +79,7 @@ class SessionActivity:
             return self.silence_text
         event, until = self._retry
         wait = max(ceil(until - self._clock()), 0) * 1000
-        return retry_notice(event, wait).text if wait else "sending the request again"
+        return retry_notice(event, wait).text if wait else RETRY_NOW
 
     @property
     def tokens(self) -> int:
@@ -219,7 +219,7 @@ class SideActivity:
                 _drop_oldest(self.processes, lambda process: bool(process.exit_text))
             case ProcessExitedEvent() if event.process_id in self.processes:
                 code = event.exit_code
-                text = event.signal or ("exited" if code == 0 else f"exit {code}")
+                text = event.signal or ("exited" if code == 0 else f"exit code {code}")
                 self.processes[event.process_id].exit_text = text
             case _:
                 self._apply_to_agent(event)

@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.permissions import reasons
 from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unified_diff
-from outrider.presentation.formats import escape_control_characters, reveal_text
+from outrider.presentation.formats import clean_line, escape_control_characters, reveal_text
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.events import ToolApprovalRequestedEvent
@@ -83,6 +83,9 @@ class WidthView(msgspec.Struct, frozen=True):
     history: str = ""
 
 
+_KIND_LABELS = {"edit": "edits", "command": "commands", "outcome": "outcomes"}
+
+
 class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What an approval question shows, computed, for front ends that receive it as JSON. `diff` has the rows of
     `changes`, and `input` the arguments that they do not show; together these are complete. Control characters in
@@ -103,6 +106,7 @@ class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     widths: tuple[WidthView, ...] = ()
     effects: tuple[CallEffect, ...] = ()
     kind: str = ""
+    kind_label: str = ""
     position: int = 0
 
 
@@ -145,6 +149,11 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             files = self.outcome.files
             return "" if not files or any(file.protected or file.conflict for file in files) else "outcome"
         return {"write": "edit", "shell": "command"}.get(declaration_of(self.tool).kind, self.tool)
+
+    @property
+    def kind_label(self) -> str:
+        """Several questions of this kind, in words."""
+        return _KIND_LABELS.get(self.kind) or (f"calls of {clean_line(self.kind, 60)}" if self.kind else "")
 
     @property
     def title(self) -> str:
@@ -214,6 +223,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             widths=self.widths,
             effects=tuple(CallEffect(escape_control_characters(one.text), one.risky) for one in self.effects),
             kind=self.kind,
+            kind_label=self.kind_label,
             position=self.position,
         )
 

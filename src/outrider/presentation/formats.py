@@ -184,6 +184,11 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def as_sentence(text: str) -> str:
+    """Returns a notice as a sentence, for a front end that shows it as text of the agent."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '…')) else '.'}"
+
+
 def format_age(seconds: float) -> str:
     for size, unit in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
         if seconds >= size:
@@ -206,5 +211,5 @@ def short_id(session_id: str) -> str:
 
 def away_text(seconds: int) -> str:
     """Returns a sentence about a server that cannot be reached; `seconds` remain until the next attempt."""
-    attempt = f"next attempt in {seconds} s" if seconds > 0 else "trying again"
+    attempt = f"next attempt in {format_elapsed(seconds)}" if seconds > 0 else "trying again"
     return f"the server cannot be reached · {attempt}"

@@ -26,19 +26,22 @@ from outrider.presentation.items import (
     TranscriptItem,
     UserItem,
     file_summary,
+    is_further_attempt,
+    is_unfinished,
     message_error_notice,
     part_item,
     plan_notice,
 )
 from outrider.presentation.tool_calls import (
-    STATUS_LABELS,
+    StatusFact,
     call_changes,
     call_input,
     call_outcome,
+    call_status,
     call_todos,
     final_answer,
     input_text,
-    outcome_facts,
+    status_text,
     subject_line,
 )
 from outrider.types.codec import AnyPart
@@ -56,7 +59,9 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     so a client shows kinds that it does not know.
 
     The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
-    error of a `call` are those of its state. A `withdrawn` item belongs to a failed attempt and is shown struck out.
+    error of a `call` are those of its state, and `status_facts` are the facts of `status_text` with a tone each. A
+    `withdrawn` item belongs to a failed attempt and is shown struck out. A notice that `merges` replaces a notice with
+    the same title that is shown directly before it in its message.
     """
 
     kind: ItemKind
@@ -65,6 +70,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     level: NoticeLevel | None = None
     status: DisplayStatus | None = None
     status_text: str = ""
+    status_facts: tuple[StatusFact, ...] = ()
     duration: str = ""
     input: str = ""
     diff: tuple[DiffRow, ...] = ()
@@ -72,14 +78,17 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str = ""
     body: str | None = None
     withdrawn: bool = False
+    merges: bool = False
     child_session_id: str = ""
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to show of a message besides its parts: how a plan was answered, how the answer failed, how long it took."""
+    """What to show of a message besides its parts: how a plan was answered, how the answer failed, how long it took,
+    and whether it is not complete."""
 
     notices: tuple[Notice, ...] = ()
     duration: str = ""
+    unfinished: bool = False
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +120,7 @@ def part_view(part: AnyPart) -> ItemView | None:
     item = part_item(part)
     if item is None:
         return None
-    view = item_view(item)
-    return msgspec.structs.replace(view, withdrawn=True) if item.withdrawn else view
+    return msgspec.structs.replace(item_view(item), withdrawn=item.withdrawn, merges=is_further_attempt(part))
 
 
 def item_view(item: TranscriptItem) -> ItemView:
@@ -142,11 +150,13 @@ def _call_view(item: ToolCallItem) -> ItemView:
     part = item.part
     if part.display_status == "done" and (answer := final_answer(part)) is not None:
         return ItemView(kind="text", body=answer)
+    facts = call_status(part)
     view = ItemView(
         kind="call",
         title=part.tool,
         status=part.display_status,
-        status_text=" · ".join(dict.fromkeys((STATUS_LABELS[part.display_status], *outcome_facts(part)))),
+        status_text=status_text(facts),
+        status_facts=facts,
     )
     if part.display_status == "generating":
         return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])
@@ -167,6 +177,7 @@ def message_view(message: Message) -> MessageView:
     return MessageView(
         notices=tuple(notice for notice in found if notice is not None),
         duration=format_milliseconds(time.completed - time.created) if time and time.completed else "",
+        unfinished=message.role == "assistant" and is_unfinished(message.finish),
     )
 
 

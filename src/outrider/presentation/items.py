@@ -7,12 +7,21 @@ front end would show."""
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, assert_never, cast
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, assert_never, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from outrider.presentation.formats import clean_line, format_bytes, format_count, format_milliseconds, format_tokens
+from outrider.presentation.formats import (
+    clean_line,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_elapsed,
+    format_milliseconds,
+    format_tokens,
+)
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.types.codec import AnyPart, UnknownPart
 from outrider.types.events import (
@@ -205,7 +214,7 @@ def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notic
     problems = [text for server in servers if server not in waiting and (text := _server_problem(server))]
     if wait_seconds and waiting:
         names = ", ".join(_server_name(server) for server in waiting)
-        problems.insert(0, f"waiting at most {wait_seconds:g} s more for {names}, still connecting")
+        problems.insert(0, f"waiting at most {format_duration(wait_seconds)} more for {names}, still connecting")
     if not problems:
         return Notice("info", "mcp", "all MCP servers are ready")
     return Notice("warning", "mcp", clean_line(f"MCP: {'; '.join(problems)}", 1_000))
@@ -249,10 +258,21 @@ def retry_notice(event: RetryScheduledEvent, wait_ms: int | None = None) -> Noti
     if event.model:
         text = f"the model is not available: {event.error}{withdrawn}; continuing with {event.model}"
         return Notice("warning", "retry", clean_line(text))
+    wait = format_milliseconds(event.delay_ms) if wait_ms is None else format_elapsed(ceil(wait_ms / 1000))
+    return Notice("warning", "retry", retry_countdown(event).replace(COUNTDOWN, wait, 1))
+
+
+COUNTDOWN = "{left}"
+RETRY_NOW = "sending the request again"
+
+
+def retry_countdown(event: RetryScheduledEvent) -> str:
+    """Returns the text of a wait before a retry, with `COUNTDOWN` where the rest of the wait is shown; it is the first
+    occurrence."""
     limit = f" of {event.max_attempts}" if event.max_attempts else ""
-    wait = format_milliseconds(event.delay_ms if wait_ms is None else wait_ms)
-    text = f"retrying in {wait}: attempt {event.attempt}{limit} failed: {event.error}{withdrawn}"
-    return Notice("warning", "retry", clean_line(text))
+    withdrawn = "; the text above is withdrawn" if event.withdrawn else ""
+    text = f"retrying in {COUNTDOWN}: attempt {event.attempt}{limit} failed: {event.error}{withdrawn}"
+    return clean_line(text)
 
 
 def progress_text(event: ModelProgressEvent) -> str:
@@ -264,7 +284,7 @@ def progress_text(event: ModelProgressEvent) -> str:
 
 
 def silence_text(event: ModelSilentEvent) -> str:
-    return clean_line(f"no data from {event.model or 'the model'} for {round(event.silent_ms / 1000)} s")
+    return clean_line(f"no data from {event.model or 'the model'} for {format_elapsed(round(event.silent_ms / 1000))}")
 
 
 _CONTINUE = 'send "continue" to try again, or choose another model'
@@ -294,6 +314,14 @@ _END_REMEDIES = {
     "limit": REMEDIES["LimitReachedError"],
     "aborted": 'send "continue" to resume',
 }
+
+
+_UNFINISHED = frozenset({"error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"})
+
+
+def is_unfinished(reason: str | None) -> bool:
+    """Whether a turn or an answer that ended for this reason can be continued, since its work is not done."""
+    return reason in _UNFINISHED
 
 
 def next_step(reason: str, error_type: str = "") -> str:
@@ -339,6 +367,16 @@ def compaction_text(before: int | None, after: int | None) -> str:
 def compaction_notice(part: CompactionPart) -> Notice:
     text = compaction_text(part.tokens_before, part.tokens_after)
     return Notice("info", "compaction", f"{text}; undone" if not part.summary else text, part.summary)
+
+
+def compaction_result(*, done: bool) -> Notice | None:
+    """Returns the result of a command to compact; None if the message with the summary shows it."""
+    return Notice("info", "compaction", "there is nothing to shorten yet") if not done else None
+
+
+def compaction_undo_result(*, undone: bool) -> Notice:
+    text = "the summarised messages are used again" if undone else "no summary is in effect"
+    return Notice("success" if undone else "info", "compaction", text)
 
 
 def plan_notice(message: Message) -> Notice | None:
@@ -569,9 +607,15 @@ def message_items(message: Message) -> Iterator[TranscriptItem]:
         yield NoticeItem(f"{message.id}-error", notice, message.id)
 
 
+def is_further_attempt(part: AnyPart) -> TypeGuard[RetryPart]:
+    """Whether the part is a failed attempt that may be shown in the line of the one before it; the change to another
+    model has a separate line."""
+    return isinstance(part, RetryPart) and part.model is None
+
+
 def merge_retry(last: TranscriptItem | None, part: AnyPart) -> bool:
     """Shows a further failed attempt in the line of the one before it, if nothing was shown in between."""
-    if not isinstance(part, RetryPart) or part.model is not None or not isinstance(last, NoticeItem):
+    if not is_further_attempt(part) or not isinstance(last, NoticeItem):
         return False
     if last.notice.topic != "retry" or last.message_id != part.message_id:
         return False

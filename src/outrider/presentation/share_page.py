@@ -20,7 +20,7 @@ from outrider.presentation.formats import (
     format_utc_time,
     shorten,
 )
-from outrider.presentation.html_page import content_policy, escape_invisible, escape_text, render_tile
+from outrider.presentation.html_page import escape_invisible, escape_text, render_page, render_tile
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -36,13 +36,14 @@ from outrider.presentation.items import (
     message_items,
 )
 from outrider.presentation.tool_calls import (
-    STATUS_LABELS,
     call_changes,
     call_input,
+    call_mark,
+    call_status,
     call_todos,
     final_answer,
     input_text,
-    outcome_facts,
+    status_text,
     subject_line,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
@@ -245,25 +246,25 @@ def render_item(item: TranscriptItem) -> str:
 
 
 def _render_call(part: ToolPart) -> str:
-    kind, mark, label, output = _call_result(part)
+    label, output = _call_result(part)
     content = "".join(_call_sections(part))
     if label:
         content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
-    facts = [subject_line(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
-    if not part.ended:
-        facts.append(STATUS_LABELS[part.display_status])
-    return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)
+    mark = call_mark(part)
+    subject = subject_line(part.tool, call_input(part), limit=_SUBJECT_LENGTH)
+    facts = " · ".join(filter(None, (subject, status_text(call_status(part)))))
+    return _render_details(f"call {part.display_status}", part.tool, mark, facts, content)
 
 
-def _call_result(part: ToolPart) -> tuple[str, str, str, str]:
-    """Returns the CSS class, the mark, and the label and text of the result."""
+def _call_result(part: ToolPart) -> tuple[str, str]:
+    """Returns the label and text of the result; empty before a call has ended."""
     match part.state:
         case ToolCompleted(output=output):
-            return "done", "✓", "output", output
+            return "output", output
         case ToolError(error=error, reason=reason):
-            return "failed", "✗", reason, error
+            return reason.replace("_", " "), error
         case ToolPending() | ToolRunning():
-            return "open", "…", "", ""
+            return "", ""
         case _:
             assert_never(part.state)
 
@@ -305,40 +306,28 @@ def _render_details(kind: str, name: str, mark: str, summary: str, content: str)
 
 
 MAX_MESSAGES = 10_000
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title><style>{style}</style></head>
-<body><header><h1>{title}</h1><p class="when">{when}</p></header>
-<dl class="tiles">{tiles}</dl>{timeline}<main>{notes}{conversation}</main></body></html>
-"""
+_BODY = """<header><h1>{title}</h1><p class="when">{when}</p></header>
+<dl class="tiles">{tiles}</dl>{timeline}<main>{notes}{conversation}</main>"""
 
 
 def render_share_page(transcript: SessionTranscript) -> str:
     """Returns the page as a string. Its content security policy forbids scripts and external resources."""
     session, messages = transcript.session, transcript.messages[:MAX_MESSAGES]
-    return _TEMPLATE.format(
-        policy=escape_text(_content_policy()),
-        title=escape_text(session.title or "A session"),
-        style=_load_style(),
+    title = session.title or "A session"
+    body = _BODY.format(
+        title=escape_text(title),
         when=escape_text(_describe_session(session, transcript.messages)),
         tiles="".join(_render_tiles(transcript.messages)),
         timeline=render_timeline(timeline_bars(messages)),
         notes="".join(f'<p class="note">{escape_text(note)}</p>' for note in _transcript_notes(transcript)),
         conversation="".join(_render_message(message) for message in messages),
     )
+    return render_page(title, _load_style(), body, images="data:")
 
 
 @cache
 def _load_style() -> str:
     return files("outrider.presentation").joinpath("assets", "share.css").read_text(encoding="utf-8").strip()
-
-
-@cache
-def _content_policy() -> str:
-    return content_policy(_load_style(), images="data:")
 
 
 def _render_message(message: Message) -> str:

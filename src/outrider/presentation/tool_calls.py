@@ -1,7 +1,7 @@
 """A tool call as every front end shows it: its title, subject, changes, status and duration."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
@@ -17,6 +17,7 @@ from outrider.types.tool_state import (
     ToolError,
     ToolPending,
     ToolRunning,
+    exit_code_of,
     working_time,
 )
 
@@ -45,6 +46,10 @@ _DIFF_ARGUMENTS: dict[str, frozenset[str]] = {
     "write": frozenset({"file_path", "content"}),
 }
 _PLAIN_ARGUMENTS = frozenset({"command", "patch", "input"})
+
+
+StatusTone = Literal["quiet", "accent", "good", "warn", "bad"]
+_MIN_SHOWN_MILLISECONDS = 500
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
@@ -159,7 +164,7 @@ def call_outcome(part: ToolPart) -> CallOutcome:
     match part.state:
         case ToolCompleted(metadata=metadata):
             return CallOutcome(
-                exit_code=_integer(metadata.get("exit_code")),
+                exit_code=exit_code_of(part.state),
                 lines_added=_integer(metadata.get("added")),
                 lines_removed=_integer(metadata.get("removed")),
                 milliseconds=working_time(part.state),
@@ -176,20 +181,66 @@ def truncated_lines(part: ToolPart) -> int:
     return _integer(cast("dict[str, Any]", truncated).get("lines")) or 0 if isinstance(truncated, dict) else 0
 
 
-def outcome_facts(part: ToolPart) -> list[str]:
-    """What to show beside the status of a call: exit code, changed lines, duration, why it failed or waits."""
-    outcome, facts = call_outcome(part), list[str]()
-    if outcome.exit_code:
-        facts.append(f"exit code {outcome.exit_code}")
-    if outcome.lines_added or outcome.lines_removed:
-        facts.append(f"+{outcome.lines_added or 0} −{outcome.lines_removed or 0}")
-    if outcome.milliseconds is not None:
-        facts.append(format_milliseconds(outcome.milliseconds))
-    if outcome.error_reason not in ("", "failed"):
-        facts.append(outcome.error_reason.replace("_", " "))
+class StatusFact(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One fact about the status of a call. `joined`: it continues the fact before it, without a dot between them."""
+
+    text: str
+    tone: StatusTone = "quiet"
+    joined: bool = False
+
+
+def call_status(part: ToolPart) -> tuple[StatusFact, ...]:
+    """The status of a call as every front end shows it: one of the six words, then exit code, changed lines, duration
+    and why it failed or waits."""
+    outcome = call_outcome(part)
+    facts = [
+        StatusFact(part.display_status, status_tone(part)),
+        *ending_facts(outcome.exit_code, outcome.error_reason, part.display_status),
+    ]
+    if outcome.lines_added:
+        facts.append(StatusFact(f"+{outcome.lines_added}", "good"))
+    if outcome.lines_removed:
+        facts.append(StatusFact(f"−{outcome.lines_removed}", "bad", joined=bool(outcome.lines_added)))
+    if outcome.milliseconds is not None and outcome.milliseconds >= _MIN_SHOWN_MILLISECONDS:
+        facts.append(StatusFact(format_milliseconds(outcome.milliseconds)))
     if waits_for_approval(part):
-        facts.append("needs approval")
-    return facts
+        facts.append(StatusFact("needs approval", "warn"))
+    return tuple(facts)
+
+
+def ending_facts(exit_code: int | None, reason: str, status: DisplayStatus) -> Iterator[StatusFact]:
+    """Yields how a call ended, as far as its status does not say it."""
+    if exit_code:
+        yield StatusFact(f"exit code {exit_code}", "warn")
+    if reason not in ("", "failed", status):
+        yield StatusFact(reason.replace("_", " "))
+
+
+def status_tone(part: ToolPart) -> StatusTone:
+    """How the status of a call is emphasized; a command with an exit code above 0 is done, but worth a look."""
+    return "warn" if call_outcome(part).exit_code else _STATUS_TONES[part.display_status]
+
+
+def status_text(facts: Iterable[StatusFact]) -> str:
+    """`done · exit code 3 · 900ms`"""
+    text = ""
+    for fact in facts:
+        text += f"{'' if not text else ' ' if fact.joined else ' · '}{fact.text}"
+    return text
+
+
+def call_mark(part: ToolPart) -> str:
+    """The mark of a call in plain output; a command with an exit code above 0 is not marked as if it had gone well."""
+    return "!" if call_outcome(part).exit_code else _STATUS_MARKS[part.display_status]
+
+
+def call_line(part: ToolPart, title: str, detail: str = "") -> str:
+    """One line about a call for plain output: a mark, the title, its status and a detail such as the error. The mark
+    alone says that a call is done."""
+    facts = call_status(part)
+    shown = status_text(facts[1:] if part.display_status == "done" else facts)
+    line = f"{call_mark(part)} {title}{f' · {shown}' if shown else ''}"
+    return f"{line}: {detail}" if detail else line
 
 
 def call_todos(part: ToolPart) -> tuple[TodoItem, ...] | None:
@@ -216,13 +267,21 @@ def waits_for_approval(part: ToolPart) -> bool:
     return isinstance(part.state, ToolPending) and part.state.phase == "awaiting_approval"
 
 
-STATUS_LABELS: dict[DisplayStatus, str] = {
-    "generating": "writing",
-    "generated": "ready",
-    "calling": "running",
-    "done": "done",
-    "canceled": "canceled",
-    "errored": "failed",
+_STATUS_MARKS: dict[DisplayStatus, str] = {
+    "generating": "…",
+    "generated": "…",
+    "calling": "·",
+    "done": "✓",
+    "canceled": "⊘",
+    "errored": "✗",
+}
+_STATUS_TONES: dict[DisplayStatus, StatusTone] = {
+    "generating": "quiet",
+    "generated": "quiet",
+    "calling": "accent",
+    "done": "good",
+    "canceled": "warn",
+    "errored": "bad",
 }
 
 

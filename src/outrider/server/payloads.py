@@ -16,6 +16,7 @@ from outrider.engine.archive import (
     SessionTranscript,
 )
 from outrider.engine.plans import ProposedPlan
+from outrider.models.context_ledger import ContextReport
 from outrider.presentation.approvals import (
     PLAN_DETAILS,
     ApprovalDetails,
@@ -25,17 +26,23 @@ from outrider.presentation.approvals import (
 )
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
 from outrider.presentation.items import (
+    RETRY_NOW,
     Notice,
     damage_notice,
     damage_notices,
     event_notice,
     has_other_display,
+    is_unfinished,
+    retry_countdown,
     state_label,
 )
+from outrider.presentation.treemap import TreemapBox, treemap_boxes
 from outrider.types.events import (
     ErrorEvent,
     Event,
+    LoopCompletedEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
 )
@@ -74,6 +81,12 @@ class DamagedChangeWithNotice(DamagedChange, frozen=True, kw_only=True, tag="dam
     notice: Notice
 
 
+class ContextReportWithMap(ContextReport, frozen=True, kw_only=True):
+    """A report; `map` has a rectangle for each source of the last recorded request."""
+
+    map: tuple[TreemapBox, ...]
+
+
 def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithView:
     """`agent` is named if the call is not one of the session that the client follows."""
     view = approval_view(approval, agent=agent).details
@@ -87,6 +100,12 @@ def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:
         message_views={message.id: message_view(message) for message in transcript.messages},
         notices=tuple(damage_notices(transcript)),
     )
+
+
+def add_context_map(report: ContextReport) -> ContextReportWithMap:
+    last = next((step for step in reversed(report.steps) if step.recorded), None)
+    boxes = treemap_boxes(last.sources) if last is not None else ()
+    return ContextReportWithMap(report.session_id, report.steps, report.totals, map=boxes)
 
 
 def change_payload(change: Any, *, views: bool) -> Any:
@@ -108,8 +127,9 @@ def change_payload(change: Any, *, views: bool) -> Any:
 
 def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any]:
     """Returns the event with what a front end shows for it: a notice, the view of a requested approval, the name of a
-    state and, with `views`, the view of a part. `shown_elsewhere` marks a notice that repeats a message, a part or an
-    approval."""
+    state or of an ending before the work is done, the countdown to a retry (`{left}` is the rest of the wait) and, with
+    `views`, the view of a part.
+    `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
     added: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
         added["notice"] = notice
@@ -118,6 +138,11 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
     match event:
         case ToolApprovalRequestedEvent():
             added["view"] = requested_approval_view(event, agent=event.agent_name).details
+        case RetryScheduledEvent():
+            added["countdown"] = "" if event.model else retry_countdown(event)
+            added["label"] = RETRY_NOW
+        case LoopCompletedEvent() if is_unfinished(event.termination_reason):
+            added["label"] = event.termination_reason.replace("_", " ")
         case StateChangedEvent():
             added["label"] = state_label(event.new_state)
         case PartUpdatedEvent() if views:

@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, Protocol, TextIO, assert_never
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, assert_never
 
 import msgspec
 
@@ -12,18 +12,17 @@ from outrider.event_bus import EventBus, check_bus
 from outrider.presentation.formats import (
     escape_line,
     format_cost,
+    format_count,
     format_milliseconds,
     format_time,
     format_token_usage,
-    format_tokens,
 )
+from outrider.presentation.tool_calls import ending_facts
 from outrider.tracing.records import can_encode, escape_unencodable, visible
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
-    BudgetExceededEvent,
     CacheMissEvent,
-    ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
     Event,
@@ -32,14 +31,12 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
-    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     ProcessExitedEvent,
     ProcessOutputEvent,
     ProcessStartedEvent,
     RequestChangedEvent,
-    RetryScheduledEvent,
     SessionUpdatedEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
@@ -50,18 +47,23 @@ from outrider.types.events import (
     ToolOutputEvent,
     TurnCompletedEvent,
     TurnStartedEvent,
+    is_standard_event,
 )
+from outrider.types.parts import DisplayStatus, failed_status
 
-Mark = Literal["begin", "end", "ask", "answer", "run", "good", "bad", "wait", "call", "back", "dots"]
+if TYPE_CHECKING:
+    from outrider.presentation.items import NoticeLevel
+
+Mark = Literal["begin", "end", "ask", "answer", "run", "good", "bad", "stop", "warn", "wait", "call", "back", "dots"]
 Tone = Literal["", "good", "bad", "warn", "agent", "model", "tool"]
 
 MARKS: dict[Mark, str] = {
     "begin": "●", "end": "■", "ask": "→", "answer": "←", "run": "▸", "good": "✓",
-    "bad": "✗", "wait": "?", "call": "⇒", "back": "⇐", "dots": "·",
+    "bad": "✗", "stop": "⊘", "warn": "!", "wait": "?", "call": "⇒", "back": "⇐", "dots": "·",
 }  # fmt: skip
 ASCII_MARKS: dict[Mark, str] = {
     "begin": "*", "end": "=", "ask": ">", "answer": "<", "run": ">", "good": "+",
-    "bad": "x", "wait": "?", "call": ">>", "back": "<<", "dots": ".",
+    "bad": "x", "stop": "o", "warn": "!", "wait": "?", "call": ">>", "back": "<<", "dots": ".",
 }  # fmt: skip
 DeltaEvent = PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | ProcessOutputEvent
 LoopEvent = (
@@ -77,15 +79,7 @@ LoopEvent = (
 ToolEvent = (
     ToolExecutionStartedEvent | ToolExecutionCompletedEvent | ToolApprovalRequestedEvent | ToolApprovalResultEvent
 )
-OtherEvent = (
-    RetryScheduledEvent
-    | ModelSilentEvent
-    | BudgetExceededEvent
-    | ContextCompactionEvent
-    | ProcessStartedEvent
-    | ProcessExitedEvent
-    | ErrorEvent
-)
+ProcessEvent = ProcessStartedEvent | ProcessExitedEvent
 VerboseEvent = (
     TurnStartedEvent
     | TurnCompletedEvent
@@ -95,6 +89,20 @@ VerboseEvent = (
     | SessionUpdatedEvent
     | DeltasDroppedEvent
 )
+
+
+_NOTICE_LOOKS: "dict[NoticeLevel, tuple[Mark, Tone]]" = {
+    "detail": ("dots", ""),
+    "info": ("dots", ""),
+    "success": ("good", "good"),
+    "warning": ("wait", "warn"),
+    "error": ("bad", "bad"),
+}
+_STATUS_LOOKS: dict[str, tuple[Mark, Tone]] = {
+    "done": ("good", "good"),
+    "canceled": ("stop", "warn"),
+    "errored": ("bad", "bad"),
+}
 
 
 class ConsoleLine(msgspec.Struct, frozen=True):
@@ -114,14 +122,19 @@ def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
 
 
 def _event_line(event: Event, *, verbose: bool) -> ConsoleLine | None:
-    """Returns the line of an event. Of a class without one, such as a class that a program has added, verbose mode
-    shows the name."""
+    """Returns the line of an event. A class without an own line is shown by its notice, as in every front end; of one
+    without a notice, such as a class that a program has added, verbose mode shows the name."""
     if isinstance(event, LoopEvent):
         return _loop_line(event, verbose)
     if isinstance(event, ToolEvent):
         return _tool_line(event, verbose)
-    if isinstance(event, OtherEvent):
-        return _other_line(event)
+    if isinstance(event, ProcessEvent):
+        return _process_line(event)
+    if isinstance(event, ErrorEvent):
+        name = escape_line(event.error_type, 60) or "error"
+        return ConsoleLine("bad", name, escape_line(event.message, 400), "bad")
+    if is_standard_event(event) and (line := _notice_line(event, verbose)) is not None:
+        return line
     if not verbose:
         return None
     return _verbose_line(event) if isinstance(event, VerboseEvent) else _name_line(event)
@@ -149,16 +162,17 @@ def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
             return ConsoleLine("begin", "started", _shorten(event.user_message, verbose), "agent")
         case LoopCompletedEvent():
             took = _format_duration(event.duration_ms)
-            turns = f"{event.total_turns:,} turns" if event.total_turns else ""
+            turns = format_count(event.total_turns, "turn") if event.total_turns else ""
             detail = _join_words(escape_line(event.termination_reason, 60), turns, took)
             return ConsoleLine(
                 "end", "ended", _join_words(detail, _shorten(event.output, verbose) if verbose else ""), "agent"
             )
         case LLMRequestEvent():
-            return ConsoleLine("ask", "asks", _join_words(_model_name(event), f"{event.message_count:,} messages"))
+            messages = format_count(event.message_count, "message")
+            return ConsoleLine("ask", "asks", _join_words(_model_name(event), messages))
         case RequestChangedEvent(messages_before=before, messages_after=after):
             cached = f"{event.cached_messages:,} of {event.previous_messages:,} in the cache"
-            return ConsoleLine("ask", "changed", f"{before:,} to {after:,} messages, {cached}")
+            return ConsoleLine("ask", "changed", f"{before:,} to {format_count(after, 'message')}, {cached}")
         case CacheMissEvent(cause=cause, detail=detail):
             return ConsoleLine("answer", "cache miss", escape_line(f"{cause}: {detail}".rstrip(": "), 200), "warn")
         case LLMResponseEvent():
@@ -186,14 +200,8 @@ def _tool_line(event: ToolEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
             return ConsoleLine(
                 "run", escape_line(event.tool_name, 60), _format_input(event.tool_input, verbose), "tool"
             )
-        case ToolExecutionCompletedEvent(success=True):
-            preview = _shorten(event.output_preview, verbose) if verbose else ""
-            detail = _join_words(_format_duration(event.duration_ms), preview)
-            return ConsoleLine("good", escape_line(event.tool_name, 60), detail, "good")
         case ToolExecutionCompletedEvent():
-            took, preview = _format_duration(event.duration_ms), _shorten(event.output_preview, verbose)
-            detail = _join_words(escape_line(event.reason, 40), took, preview)
-            return ConsoleLine("bad", escape_line(event.tool_name, 60), detail, "bad")
+            return _call_end_line(event, verbose)
         case ToolApprovalRequestedEvent():
             return ConsoleLine(
                 "wait",
@@ -209,33 +217,37 @@ def _tool_line(event: ToolEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
     assert_never(event)
 
 
-def _other_line(event: OtherEvent) -> ConsoleLine:
+def _call_end_line(event: ToolExecutionCompletedEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001  as above
+    """Returns the line of an ended call: its status in the words of all front ends, unless the mark says that it
+    is done."""
+    status: DisplayStatus = "done" if event.success else failed_status(event.reason)
+    facts = [fact.text for fact in ending_facts(event.exit_code, event.reason, status)]
+    words = facts if event.success else [status, *facts]
+    preview = _shorten(event.output_preview, verbose) if verbose or not event.success else ""
+    detail = _join_words(*(escape_line(word, 40) for word in words), _format_duration(event.duration_ms), preview)
+    mark, tone = ("warn", "warn") if event.success and event.exit_code else _STATUS_LOOKS[status]
+    return ConsoleLine(mark, escape_line(event.tool_name, 60), detail, tone)
+
+
+def _process_line(event: ProcessEvent) -> ConsoleLine:
     match event:
-        case RetryScheduledEvent():
-            of = f" of {event.max_attempts}" if event.max_attempts else ""
-            detail = f"attempt {event.attempt}{of} in {format_milliseconds(event.delay_ms)}: {escape_line(event.error)}"
-            if event.model:
-                detail = f"continues with {escape_line(event.model, 80)}: {escape_line(event.error)}"
-            return ConsoleLine("wait", "retries", detail, "warn")
-        case ModelSilentEvent():
-            return ConsoleLine("wait", "waits", f"no data from the model for {format_milliseconds(event.silent_ms)}")
-        case BudgetExceededEvent():
-            limit, reached, maximum = (escape_line(text, 40) for text in (event.limit, event.reached, event.maximum))
-            detail = f"{limit} reached {reached} of {maximum}"
-            return ConsoleLine("bad", "limit", detail, "warn")
-        case ContextCompactionEvent():
-            before, after = format_tokens(event.tokens_before), format_tokens(event.tokens_after)
-            return ConsoleLine("dots", "compacted", f"{before} tokens became {after}")
         case ProcessStartedEvent():
             return ConsoleLine("run", "process", escape_line(event.command), "tool")
         case ProcessExitedEvent():
             ended = f"signal {escape_line(event.signal, 20)}" if event.signal else f"exit code {event.exit_code}"
             return ConsoleLine("end", "process", f"{escape_line(event.process_id, 40)} ended with {ended}", "tool")
-        case ErrorEvent():
-            return ConsoleLine(
-                "bad", escape_line(event.error_type, 60) or "error", escape_line(event.message, 400), "bad"
-            )
     assert_never(event)
+
+
+def _notice_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  as above
+    """Returns the line of an event that every front end shows as a notice; None if it has none to show here."""
+    from outrider.presentation.items import event_notice  # lazy: `import outrider` needs no notices
+
+    notice = event_notice(event)
+    if notice is None or (notice.level == "detail" and not verbose):
+        return None
+    mark, tone = _NOTICE_LOOKS[notice.level]
+    return ConsoleLine(mark, notice.topic, escape_line(notice.text, 2_000 if verbose else 1_000), tone)
 
 
 def _verbose_line(event: VerboseEvent) -> ConsoleLine:
@@ -244,19 +256,21 @@ def _verbose_line(event: VerboseEvent) -> ConsoleLine:
             of = f" of {event.max_turns}" if event.max_turns else ""
             return ConsoleLine("dots", "turn", f"{event.turn_number}{of}")
         case TurnCompletedEvent():
-            return ConsoleLine("dots", "turn", f"{event.turn_number} made {event.tool_calls_count} calls")
+            calls = format_count(event.tool_calls_count, "call")
+            return ConsoleLine("dots", "turn", f"{event.turn_number} made {calls}")
         case StateChangedEvent():
             return ConsoleLine(
                 "dots", "state", f"{escape_line(event.old_state, 40)} became {escape_line(event.new_state, 40)}"
             )
         case MessageAddedEvent():
-            return ConsoleLine("dots", "message", f"{escape_line(event.role, 20)}, {event.part_count} parts")
+            parts = format_count(event.part_count, "part")
+            return ConsoleLine("dots", "message", f"{escape_line(event.role, 20)}, {parts}")
         case PartUpdatedEvent():
             return ConsoleLine("dots", "part", escape_line(str(getattr(event.part, "type", "")), 40))
         case SessionUpdatedEvent():
             return ConsoleLine("dots", "session", _format_input(event.changes, verbose=True))
         case DeltasDroppedEvent():
-            return ConsoleLine("dots", "missed", f"{event.count:,} deltas")
+            return ConsoleLine("dots", "missed", format_count(event.count, "delta"))
     assert_never(event)
 
 

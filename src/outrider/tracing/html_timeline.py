@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from outrider.presentation.formats import escape_line, format_count, format_milliseconds, format_tokens, format_utc_time
-from outrider.presentation.html_page import content_policy, render_tile
+from outrider.presentation.html_page import render_page, render_tile
 from outrider.tracing.records import Span, SpanKind, SpanStatus, visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
 from outrider.types.parts import Tokens
@@ -181,11 +181,9 @@ def render_timeline(root: Span, *, title: str = "", dropped: int = 0, span_limit
     spans = list(islice(root.walk(), span_limit + 1))
     shown = spans[:span_limit]
     summary = summarise_spans(span for _, span in shown)
+    name = visible(title or f"Trace of {root.name}")
     parts = {
-        "CSP": escape(_content_security_policy(), quote=True),
-        "STYLE": _load_asset("timeline.css"),
-        "SCRIPT": _load_asset("timeline.js"),
-        "TITLE": escape(visible(title or f"Trace of {root.name}")),
+        "TITLE": escape(name),
         "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_STATUS_LABELS[root.status]}</p>',
         "WHEN": escape(_start_text(root)),
         "OUTCOME": escape(_outcome_text(root)),
@@ -195,7 +193,8 @@ def render_timeline(root: Span, *, title: str = "", dropped: int = 0, span_limit
         "PLAIN": escape(render_tree(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
         "ROWS": json_for_html(timeline_rows(shown)),
     }
-    return _fill_template(_load_asset("timeline.html"), parts)
+    body = _fill_template(_load_asset("timeline.html"), parts)
+    return render_page(name, _load_asset("timeline.css"), body, script=_load_asset("timeline.js"))
 
 
 def _fill_template(template: str, parts: dict[str, str]) -> str:
@@ -207,11 +206,6 @@ def _fill_template(template: str, parts: dict[str, str]) -> str:
 @cache
 def _load_asset(name: str) -> str:
     return files("outrider.tracing").joinpath("assets", name).read_text(encoding="utf-8").strip()
-
-
-@cache
-def _content_security_policy() -> str:
-    return content_policy(_load_asset("timeline.css"), script=_load_asset("timeline.js"))
 
 
 def _start_text(root: Span) -> str:

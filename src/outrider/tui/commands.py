@@ -31,11 +31,13 @@ from outrider.presentation.items import (
     TextItem,
     ToolCallItem,
     UserItem,
+    compaction_result,
+    compaction_undo_result,
     file_summary,
     message_items,
 )
 from outrider.presentation.paths import git_folder_of, group_git_files
-from outrider.presentation.tool_calls import call_input, call_title
+from outrider.presentation.tool_calls import call_input, call_status, call_title, status_text
 from outrider.project.extensions import CustomCommand
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.dialogs import AnswerKey
@@ -89,14 +91,14 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
     back."""
     if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
-        ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
+        ui.show_notice(compaction_undo_result(undone=undone).text)
         return
-    if not ui.controller.session_id:
-        ui.show_notice("there is nothing to shorten yet")
-        return
-    ui.show_notice("summarising earlier messages…")
-    if await ui.controller.engine.compact(ui.controller.session_id, argument) is None:
-        ui.show_notice("there is nothing to shorten yet")
+    done = False
+    if ui.controller.session_id:
+        ui.show_notice("summarising earlier messages…")
+        done = await ui.controller.engine.compact(ui.controller.session_id, argument) is not None
+    if (notice := compaction_result(done=done)) is not None:
+        ui.show_notice(notice.text)
 
 
 async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:
@@ -403,8 +405,8 @@ def _message_text(message: Message) -> str:
                 rows.append("\n".join(f"> {line}" for line in item.text.split("\n")))
                 rows.extend(f"> [file {file_summary(file)}]" for file in item.files)
             case ToolCallItem():
-                done = f"- **{item.part.display_status}** `{call_title(item.part.tool, call_input(item.part))}`"
-                rows.append(done)
+                status = status_text(call_status(item.part))
+                rows.append(f"- **{status}** `{call_title(item.part.tool, call_input(item.part))}`")
             case TextItem():
                 rows.append(item.text)
             case FileItem():

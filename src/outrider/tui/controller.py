@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from outrider.engine.session_client import SessionClient
     from outrider.project.extensions import CustomCommand
 
-MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model
-
 
 class UserCommandRunner:
     """Runs shell commands of the user (`!command`), and stores a note about each one for the model."""
@@ -59,9 +57,9 @@ class UserCommandRunner:
                 raise
         finally:
             changed()
-        note = f"The user ran a command: {item.command}\n{item.output[-MAX_OUTPUT_CHARS:]}\n({item.exit_status})"
-        metadata = {"command": item.command, "output": item.output}
-        self._parts.append(TextPart(note, synthetic=True, id=item.id, metadata=metadata))
+        from outrider.engine.frontend import user_command_part  # lazy: the first screen does not need the engine
+
+        self._parts.append(user_command_part(item.command, item.output, item.exit_status or "", part_id=item.id))
 
     async def run_embedded(
         self, run: "Callable[[], Awaitable[ToolPart]]", item: CommandItem, changed: Callable[[], None]

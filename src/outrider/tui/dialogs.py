@@ -264,7 +264,6 @@ def _placeholder(choice: "ApprovalChoice") -> str:
 
 YES_TO_ALL = "yes-to-all"
 NO_TO_ALL = "no-to-all"
-_KIND_NAMES = {"edit": "edits", "command": "commands", "outcome": "outcomes"}
 
 
 class ApprovalPanel(DialogPanel):
@@ -310,8 +309,7 @@ class ApprovalPanel(DialogPanel):
     def _group_keys(self) -> list[AnswerKey]:
         if not self.joint:
             return []
-        count, kind = len(self.joint), self.joint[0].kind
-        kind = _KIND_NAMES.get(kind, f"calls of {kind}")
+        count, kind = len(self.joint), self.joint[0].kind_label
         return [
             AnswerKey("Y", YES_TO_ALL, f"yes to all {count} {kind}"),
             AnswerKey("N", NO_TO_ALL, f"no to all {count}"),

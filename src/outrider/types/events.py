@@ -140,7 +140,8 @@ class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEve
 
 
 class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionCompletedEvent"):
-    """A tool call has ended. `reason` is that of the error state, `origins` describe where the result comes from."""
+    """A tool call has ended. `reason` is that of the error state, `origins` describe where the result comes from;
+    `exit_code` is that of a command."""
 
     tool_name: str
     success: bool = True
@@ -148,6 +149,7 @@ class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionComplete
     output_preview: str = ""
     reason: str = ""
     origins: tuple[str, ...] = ()
+    exit_code: int | None = None
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):

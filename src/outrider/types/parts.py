@@ -213,6 +213,11 @@ class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
         return block | {"signature": state["signature"]} if "signature" in state else block
 
 
+def failed_status(reason: str) -> DisplayStatus:
+    """Returns the status that front ends show of a call that ended with an error of this reason."""
+    return "canceled" if reason in ("canceled", "denied", "rejected") else "errored"
+
+
 class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
     """A tool call and its result in one part, so that a call without a result cannot be stored. `origins` are those of
     the result."""
@@ -236,10 +241,8 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
                 return "calling"
             case ToolCompleted():
                 return "done"
-            case ToolError(reason="canceled" | "denied" | "rejected"):
-                return "canceled"
-            case ToolError():
-                return "errored"
+            case ToolError(reason=reason):
+                return failed_status(reason)
 
     @property
     def ended(self) -> bool:

@@ -410,6 +410,12 @@ WAITED = "waited_ms"
 """The key in the metadata of a call: the milliseconds in which it waited for the answer of a user."""
 
 
+def exit_code_of(state: ToolState) -> int | None:
+    """Returns the exit code of the command that a completed call has run."""
+    code: Any = state.metadata.get("exit_code") if isinstance(state, ToolCompleted) else None
+    return code if isinstance(code, int) and not isinstance(code, bool) else None
+
+
 def working_time(state: ToolCompleted | ToolError) -> int:
     """Returns the milliseconds that a call took, without the time in which it waited for an answer."""
     waited: Any = state.metadata.get(WAITED)

@@ -359,7 +359,7 @@ async def test_commands_are_offered_and_carried_out(editor_home: EditorHome):
         assert note.read_text() == "after\n"
         editor.forget()
         assert await say(editor, session_id, "/compact focus on the API") == "end_turn"
-        assert editor.text_of().startswith("Summed up: ")
+        assert editor.text_of().startswith("Earlier messages were summarised (")
         editor.forget()
         assert await say(editor, session_id, "/compact undo") == "end_turn"
         assert editor.text_of() == "The summarised messages are used again."

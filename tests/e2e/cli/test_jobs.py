@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -80,6 +81,11 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
     assert (repo / "tea.txt").read_text() == "buy tea\n"
 
 
+def without_duration(line: str) -> str:
+    """Returns the line of a call without its duration, which is shown from half a second."""
+    return re.sub(r" · [0-9.]+m?s$", "", line)
+
+
 async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not_hurt_it(program: Program):
     os.mkfifo(program.workspace / "pipe")
     pipe = os.open(program.workspace / "pipe", os.O_RDWR)  # to write only would wait for a reader
@@ -103,8 +109,8 @@ async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not
         await ended(worker)
     assert followed.code == 0, followed.err
     assert seen[:1] + seen[-2:] == ["> write a list", "· cat pipe", "  first"]
-    assert followed.out.splitlines()[:2] == ["  second", "✓ cat pipe"]
-    lines = followed.out.splitlines()
+    lines = [without_duration(line) for line in followed.out.splitlines()]
+    assert lines[:2] == ["  second", "✓ cat pipe"]
     assert "The list is written." in lines
     assert any(line.startswith("✓ write") for line in lines)
     assert "is done]" in lines[-1]
@@ -125,9 +131,10 @@ async def test_a_run_is_followed_with_what_the_agents_do_that_it_calls(program: 
         interrupt(worker)
         await ended(worker)
     assert followed.code == 0, followed.err
-    lines = [line for line in followed.out.splitlines() if line.lstrip()[:1] not in "·["]  # a call may end unseen
+    output = [without_duration(line) for line in followed.out.splitlines()]
+    lines = [line for line in output if line.lstrip()[:1] not in "·["]  # a call may end unseen
     name = next(line for line in lines if line.startswith("  ▸ outrider "))
-    below = ["  > write a list", "  ✓ write tea.txt", "  The list is written."]
+    below = ["  > write a list", "  ✓ write tea.txt · +1", "  The list is written."]
     assert lines == ["> have a list written", name, *below, "✓ task write it", "All is done."]
     log_lines = (await program.run("jobs", "logs", run["id"], "--json")).lines
     called = [line for line in log_lines if line["type"] == "called"]

@@ -70,7 +70,7 @@ async def test_run_names_the_servers_that_it_waits_for(program: Program):
         for waiting in (text, stream):
             assert waiting.stderr is not None
             line = (await asyncio.wait_for(waiting.stderr.readline(), SECONDS)).decode()
-            assert line == "outrider: MCP: waiting at most 28 s more for late, still connecting\n"
+            assert line == "outrider: MCP: waiting at most 28s more for late, still connecting\n"
         gate.touch()
         shown, streamed, hidden = [await ended(one) for one in (text, stream, quiet)]
     assert (shown.out, shown.err.splitlines()[0]) == ("hello\n", "outrider: all MCP servers are ready")

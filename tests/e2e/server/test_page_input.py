@@ -262,9 +262,9 @@ async def test_a_compaction_takes_instructions_and_is_undone(tmp_path):
         for text in ("1", "2"):
             await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": text, "wait": True})
         await say(page, "/compact focus on the API")
-        await page.get_by_text("Old messages were replaced with a summary").wait_for()
+        await page.get_by_text("earlier messages were summarised").wait_for()
         stored = await client.engine.open(session_id)
         (part,) = stored.messages[-1].get_parts_by_type(CompactionPart)
         assert part.instructions == "focus on the API"
         await say(page, "/compact undo")
-        await page.get_by_text("The summarised messages are used again.").wait_for()
+        await page.get_by_text("the summarised messages are used again").wait_for()

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from outrider import Agent, Engine, Tool
+from outrider.engine.frontend import user_command_part
 from outrider.providers.scripted import call
 from outrider.server.app import OPENAPI_PATH
 from outrider.server.server import program_froze_objects
@@ -273,6 +274,22 @@ async def test_a_repeated_prompt_with_the_same_key_runs_one_turn(tmp_path):
         assert len((await client.ask("GET", f"{path}/messages"))[1]["messages"]) == 2
 
 
+async def test_commands_of_the_user_are_stored_as_the_terminal_stores_them(tmp_path):
+    async with served(tmp_path, ["one", "two"]) as client:
+        path = f"/api/sessions/{await client.create()}"
+        command = {"command": "ls", "output": "a.py\n", "status": "exit code 0"}
+        await client.ask("POST", f"{path}/prompt", {"text": "look", "commands": [command], "wait": True})
+        part = user_command_part("ls", "a.py\n", "exit code 0")
+        before = {"type": "text", "text": part.text, "synthetic": True, "metadata": part.metadata}
+        await client.ask("POST", f"{path}/prompt", {"text": "again", "parts": [before], "wait": True})
+        _, transcript = await client.ask("GET", f"{path}/messages")
+        new, old = (message["parts"] for message in transcript["messages"] if message["role"] == "user")
+        for stored in (new[0], old[1]):
+            assert (stored["text"], stored["metadata"], stored["synthetic"]) == (part.text, part.metadata, True)
+        assert (new[1]["text"], old[0]["text"]) == ("look", "again")
+        assert (await client.ask("POST", f"{path}/prompt", {"commands": [command]}))[0] == 400
+
+
 async def test_a_compaction_takes_instructions_and_needs_none(tmp_path):
     async with served(tmp_path, ["one " * 200, "two " * 200, "a summary", "three"]) as client:
         session_id = await client.create()
@@ -284,7 +301,10 @@ async def test_a_compaction_takes_instructions_and_needs_none(tmp_path):
         _, transcript = await client.ask("GET", f"{path}/messages")
         (part,) = [one for one in transcript["messages"][-1]["parts"] if one["type"] == "compaction"]
         assert part["instructions"] == "focus on the API"
-        assert await client.ask("POST", f"{path}/compact") == (200, {"tokens_before": None, "tokens_after": None})
+        assert reply["notice"] is None  # the message with the summary shows it
+        status, reply = await client.ask("POST", f"{path}/compact")
+        assert (status, reply["tokens_before"], reply["tokens_after"]) == (200, None, None)
+        assert reply["notice"]["text"] == "there is nothing to shorten yet"
         assert (await client.ask("POST", f"{path}/compact", {"instructions": "x" * 4001}))[0] == 400
 
 

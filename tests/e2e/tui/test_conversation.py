@@ -33,7 +33,7 @@ def test_a_change_is_shown_completely_runs_once_approved_and_can_be_undone(home,
     terminal.wait_for("Allow write?", "new.py", "+ x = 1", "+ y = 2", "why", "rule", "write(/new.py)", "yes, once")
     assert not (workspace / "new.py").exists()
     terminal.answer("y")
-    terminal.wait_for("Written.", "+2 done", without="Allow write?")
+    terminal.wait_for("Written.", "done · +2", without="Allow write?")
     assert (workspace / "new.py").read_text() == "x = 1\ny = 2\n"
     terminal.say("/undo")
     terminal.wait_for("Undo 1 file?", "new.py")

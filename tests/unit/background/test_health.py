@@ -57,7 +57,7 @@ async def test_endpoints_distinguish_a_live_worker_from_one_that_takes_no_runs()
         queue.is_away = True
         metrics.last_heartbeat = monotonic() - 30
         assert await ask(port, "/livez") == (200, "ok\n"), "an outage is no reason to restart the process"
-        assert await ask(port, "/readyz") == (503, "waiting for database for 30 s\n")
+        assert await ask(port, "/readyz") == (503, "waiting for database for 30s\n")
         assert "outrider_queue_runs_state" not in (await ask(port, "/metrics"))[1]
         status = WorkerStatus(is_draining=True)
         assert await ask(port, "/readyz") == (503, "draining\n")

@@ -53,13 +53,13 @@ def test_a_call_that_was_cut_off_shows_why_and_does_not_repeat_what_it_wrote(cap
     assert printed(capsys, running("one\ntw"), failed(output)) == [
         "· make",
         *("  one", "  tw"),
-        "✗ make: killed after its time limit of 5 s",
+        "✗ make · errored · timeout: killed after its time limit of 5 s",
     ]
-    assert printed(capsys, running(), failed(output))[1:] == f"✗ make: {output}".splitlines()
+    assert printed(capsys, running(), failed(output))[1:] == f"✗ make · errored · timeout: {output}".splitlines()
 
 
 def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(capsys: pytest.CaptureFixture[str]):
-    assert printed(capsys, done("no such target", exit_code=2)) == ["✗ make: exit code 2"]
+    assert printed(capsys, done("no such target", exit_code=2)) == ["! make · exit code 2"]
 
 
 def text(part_id: str, output: str, seq: int = 1, *, draft: bool = False) -> PartChange:

@@ -3,11 +3,12 @@
 import asyncio
 import io
 
+import msgspec
 from msgspec.structs import replace
 
-from outrider.cli.commands.run import create_printer
+from outrider.cli.commands.run import ROUTINE_EVENTS, create_printer
 from outrider.cli.commands.run_output import HeadlessResult, RunInfo, RunStats
-from outrider.cli.commands.run_progress import ProgressPrinter
+from outrider.cli.commands.run_progress import ProgressPrinter, printed_notice
 from outrider.cli.commands.run_stream import StreamEventEncoder
 from outrider.cli.output import Console
 from outrider.engine.archive import TurnEnd
@@ -24,6 +25,7 @@ from outrider.types.events import (
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
 )
 from outrider.types.parts import ReasoningPart, ToolPart
@@ -43,7 +45,7 @@ def test_a_call_is_printed_with_its_title_once_and_with_its_error():
     assert isinstance(running, ToolRunning)
     call = ToolPart("c", "shell", running)
     failed = call.with_state(running.fail("killed", 2, reason="timeout"))
-    lines = ["▸ make test", "✗ shell timeout: killed"]
+    lines = ["▸ make test", "✗ shell · errored · timeout: killed"]
     assert printed(*(PartUpdatedEvent(part=part) for part in (call, call, failed))) == lines
 
 
@@ -59,6 +61,14 @@ def test_retries_compactions_and_failed_agents_are_printed_as_everywhere():
         "▸ earlier messages were summarised (120k → 8.0k tokens)",
         "▸ ann failed",
     ]
+
+
+def test_without_a_terminal_only_events_that_never_have_a_notice_are_skipped():
+    for cls in ROUTINE_EVENTS:
+        values = {int: 1, bool: True}
+        fields = {field.name: values.get(field.type, "x") for field in msgspec.structs.fields(cls) if field.required}
+        assert printed_notice(cls(**fields), verbose=True) is None, cls.__name__
+    assert printed_notice(SessionUpdatedEvent(changes={"title": "a title"}), verbose=True) is None
 
 
 class Weighed(Event, frozen=True, tag="Weighed"):

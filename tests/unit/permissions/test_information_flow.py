@@ -3,6 +3,7 @@
 import pytest
 
 from outrider import Message, Origin, PartBase, TextPart, Tool, ToolPart
+from outrider.engine.frontend import MAX_COMMAND_OUTPUT, user_command_part
 from outrider.permissions import decide
 from outrider.permissions.information_flow import (
     ContextOrigins,
@@ -235,6 +236,17 @@ def test_hosts_that_a_command_names():
     assert find_wanted_hosts("echo https://evil.example") == ()
 
 
+def test_the_text_of_a_user_command_is_bounded_and_its_form_is_stored():
+    part = user_command_part("make", "x" * 30_000, "exit code 2", part_id="p")
+    assert part.text == f"The user ran a command: make\n{'x' * MAX_COMMAND_OUTPUT}\n(exit code 2)"
+    assert (part.id, part.synthetic, part.metadata["command"], len(part.metadata["output"])) == (
+        "p",
+        True,
+        "make",
+        30_000,
+    )
+
+
 def test_what_the_user_adds_to_a_prompt_has_the_origin_of_its_content(workspace):
     def origins_of(part, *, trusted=True):
         labels, message = OriginLabels(trusts_workspace=lambda: trusted), Message("user")
@@ -242,9 +254,9 @@ def test_what_the_user_adds_to_a_prompt_has_the_origin_of_its_content(workspace)
         found = ContextOrigins().update([message], labels, workspace)
         return [(one.kind, one.untrusted, one.private) for one in found]
 
-    ran = TextPart("The user ran a command: curl x", synthetic=True, metadata={"command": "curl x"})
+    ran = user_command_part("curl x", "text", "exit code 0")
     assert origins_of(ran) == [("workspace", False, True), ("web", True, False)]
-    listed = TextPart("The user ran a command: ls", synthetic=True, metadata={"command": "ls"})
+    listed = user_command_part("ls", "a.py", "exit code 0")
     assert origins_of(listed) == [("workspace", False, True)]
     file = FilePart("text/plain", "data:,x", "a.py", FileSource("src/a.py"))
     shown = TextPart("src/a.py: x", synthetic=True, origins=(FILE,))

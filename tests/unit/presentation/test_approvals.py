@@ -159,6 +159,14 @@ def test_what_a_lasting_answer_covers_is_not_cut():
     assert lasting_lines(view()) == ()
 
 
+@pytest.mark.parametrize(
+    ("tool", "label"), [("edit", "edits"), ("shell", "commands"), ("push", "calls of push"), ("a\x1b[2J", "calls of a")]
+)
+def test_questions_of_one_kind_have_a_name(tool: str, label: str):
+    view = approval_view(Approval(session_id="s", call_id="c", tool=tool))
+    assert (view.kind_label, view.details.kind_label) == (label, label)
+
+
 def test_a_failed_command_shows_its_exit_code_above_its_files():
     files = (OutcomeFile(path="new.txt", kind="created"),)
     approval = Approval(session_id="s", call_id="c", tool="shell", outcome=CommandOutcome(files=files, exit_code=3))

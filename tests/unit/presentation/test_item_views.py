@@ -1,18 +1,22 @@
 """What the page receives of a part: everything that it shows, computed."""
 
 from decimal import Decimal
+from typing import get_args
 
 import msgspec
 import pytest
 
+from outrider.agents.turn_state import TerminationReason
 from outrider.presentation.item_views import MAX_DIFF, ItemView, message_view, part_view, usage_view
-from outrider.presentation.items import part_item
+from outrider.presentation.items import is_unfinished, part_item
 from outrider.types.codec import UnknownPart
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import (
     CacheTokens,
     FilePart,
     ReasoningPart,
+    RetryPart,
+    RetryTime,
     StepStartPart,
     SubtaskPart,
     TextPart,
@@ -52,13 +56,13 @@ def test_a_call_that_is_being_written_has_the_end_of_its_input():
     call = view(ToolPart("c", "write", ToolPending({}, "x" * 5000 + "end", "streaming")))
     assert call.input.endswith("end")
     assert len(call.input) < 3000
-    assert (call.status, call.status_text, call.diff) == ("generating", "writing", ())
+    assert (call.status, call.status_text, call.diff) == ("generating", "generating", ())
 
 
 def test_a_call_that_waits_or_failed_shows_it():
     assert "needs approval" in view(ToolPart("c", "shell", ToolPending({}, "", "awaiting_approval"))).status_text
     denied = ToolError({"command": "make"}, "no", EndedTime(0, 10), reason="denied")
-    assert view(ToolPart("c", "shell", denied)).status_text == "canceled · 10ms · denied"
+    assert view(ToolPart("c", "shell", denied)).status_text == "canceled · denied"
 
 
 def test_the_diff_of_a_huge_file_is_bounded():
@@ -87,6 +91,21 @@ def test_a_message_shows_how_it_failed_and_how_long_it_took():
     shown = message_view(message)
     assert ([notice.text for notice in shown.notices], shown.duration) == (["busy"], "2.5s")
     assert message_view(Message("user", [], metadata={"plan_answer": "accepted"})).notices[0].level == "success"
+
+
+def test_an_answer_whose_work_is_not_done_is_unfinished():
+    ends = {reason: message_view(Message("assistant", [], finish=reason)).unfinished for reason in ("stop", "tool_use")}
+    ends |= {reason: is_unfinished(reason) for reason in get_args(TerminationReason)}
+    assert [reason for reason, unfinished in ends.items() if not unfinished] == ["stop", "tool_use", "completed"]
+    assert message_view(Message("assistant", [], finish="length")).unfinished
+    assert not message_view(Message("user", [], finish=None)).unfinished
+
+
+def test_a_further_failed_attempt_takes_the_line_of_the_one_before():
+    failed, changed = RetryPart(1, "busy", RetryTime(1)), RetryPart(2, "busy", RetryTime(1), model="p/m")
+    assert [view(part).merges for part in (failed, changed)] == [True, False]
+    assert view(failed).title == view(changed).title == "retry"
+    assert not view(TextPart("hi")).merges
 
 
 def test_a_sum_without_some_prices_is_marked():

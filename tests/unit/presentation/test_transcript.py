@@ -325,7 +325,7 @@ def test_agents_and_processes_are_followed_to_their_end():
     view.apply(PartUpdatedEvent(session_id=SESSION, part=ToolPart("c2", "shell", state)))
     (process,) = view.side.background_processes()
     view.apply(ProcessExitedEvent(session_id=SESSION, process_id="p1", exit_code=3))
-    assert process.exit_text == "exit 3"
+    assert process.exit_text == "exit code 3"
 
 
 def test_the_task_list_of_stored_messages_is_the_latest_one():
@@ -436,13 +436,13 @@ def test_a_wait_is_counted_down_and_silence_is_shown():
     view = TranscriptView(SESSION, clock=lambda: now[0])
     view.apply(LoopStartedEvent(session_id=SESSION))
     view.apply(RetryScheduledEvent(session_id=SESSION, attempt=2, delay_ms=9000, error="overloaded", max_attempts=12))
-    assert view.activity.retry_text == "retrying in 9.0s: attempt 2 of 12 failed: overloaded"
+    assert view.activity.retry_text == "retrying in 9s: attempt 2 of 12 failed: overloaded"
     now[0] = 106.5
-    assert view.activity.retry_text == "retrying in 3.0s: attempt 2 of 12 failed: overloaded"
+    assert view.activity.retry_text == "retrying in 3s: attempt 2 of 12 failed: overloaded"
     now[0] = 120.0
     assert view.activity.retry_text == "sending the request again"
     view.apply(ModelSilentEvent(session_id=SESSION, silent_ms=30_000, model="p/m"))
-    assert view.activity.retry_text == "no data from p/m for 30 s"
+    assert view.activity.retry_text == "no data from p/m for 30s"
     view.apply(ModelProgressEvent(session_id=SESSION, stage="loading"))
     assert (view.activity.retry_text, view.activity.label) == ("", "loading the model")
     view.apply(ModelProgressEvent(session_id=SESSION, stage="reading", done=48, total=200))

@@ -4,15 +4,18 @@ from typing import Any
 
 import msgspec
 
+from outrider.models.context_ledger import ContextReport, SourceShare, StepContext
 from outrider.server.event_stream import change_frame, live_frame
-from outrider.server.payloads import add_approval_view
+from outrider.server.payloads import add_approval_view, add_context_map, event_payload
 from outrider.sessions.records import Approval, ApprovalChange, DamagedChange, DamagedRow, MessageChange, PartChange
 from outrider.types.events import (
     BudgetExceededEvent,
     ErrorEvent,
     Event,
+    LoopCompletedEvent,
     LoopStartedEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
     event_from_dict,
@@ -121,3 +124,32 @@ def test_an_event_has_what_a_front_end_shows_unless_something_else_shows_it():
     assert (deployed["notice"]["text"], "shown_elsewhere" in deployed) == ("DeployedEvent", False)
     assert (state["label"], "notice" in state) == ("working", False)
     assert error["shown_elsewhere"] is True
+
+
+def test_a_retry_is_sent_with_a_countdown_that_the_page_fills_in():
+    payload = event_payload(RetryScheduledEvent(attempt=1, delay_ms=2_500, error="no {left}", max_attempts=3))
+    assert isinstance(payload, dict)
+    assert payload["countdown"] == "retrying in {left}: attempt 1 of 3 failed: no {left}"
+    assert payload["notice"].text == "retrying in 2.5s: attempt 1 of 3 failed: no {left}"
+    assert payload["label"] == "sending the request again"
+
+
+def test_only_an_end_before_the_work_is_done_has_a_label():
+    limit, done = (event_payload(LoopCompletedEvent(termination_reason=end)) for end in ("empty_answers", "completed"))
+    assert isinstance(limit, dict)
+    assert limit["label"] == "empty answers"
+    assert isinstance(done, LoopCompletedEvent)
+
+
+def test_the_map_of_a_context_shows_the_last_recorded_request():
+    sources = (SourceShare("system", "", 30, 9), SourceShare("file", "a", 10, 3))
+    steps = (
+        StepContext(step=1, message_id="m", sources=sources),
+        StepContext(step=2, message_id="n", recorded=False),
+    )
+    report = add_context_map(ContextReport("s", steps, sources))
+    assert [(box.left, box.width, box.text) for box in report.map] == [
+        (0, 75, "system · 9 tokens"),
+        (75, 25, "file: a · 3 tokens"),
+    ]
+    assert add_context_map(ContextReport("s", (), ())).map == ()

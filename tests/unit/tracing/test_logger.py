@@ -14,17 +14,22 @@ from outrider.types.events import (
     EVENT_TYPES,
     AgentCalledEvent,
     AgentReturnedEvent,
+    ContextCompactionEvent,
     ErrorEvent,
     Event,
+    LLMRequestEvent,
     LLMResponseEvent,
     LoopCompletedEvent,
     LoopStartedEvent,
+    MessageAddedEvent,
     PartDeltaEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
     StateChangedEvent,
     ToolExecutionCompletedEvent,
     ToolExecutionStartedEvent,
     ToolOutputEvent,
+    TurnCompletedEvent,
     TurnStartedEvent,
 )
 
@@ -66,10 +71,10 @@ def test_each_event_is_reported_in_one_line():
         "writer       ← answer large, tool_use, 1.2k tokens in, 30 out, $0.0123, 2.1s",
         "writer       ▸ read path=a.md",
         "writer       ✓ read 12ms",
-        "✗ shell denied, not allowed",
+        "⊘ shell canceled, denied, not allowed",
         "writer       ⇒ calls reviewer look",
         "writer       ⇐ reviewer returned 3.0s, fine",
-        "? retries attempt 2 in 1.5s: overloaded",
+        "? retry retrying in 1.5s: attempt 2 failed: overloaded",
         "✗ ProviderError no",
         "writer       ■ ended completed, 2 turns",
     ]
@@ -79,6 +84,32 @@ def test_small_events_are_reported_only_when_everything_is_wanted():
     small = [TurnStartedEvent(turn_number=2, max_turns=9), StateChangedEvent(old_state="a", new_state="b")]
     assert lines_of(*small) == []
     assert [without_time(line) for line in lines_of(*small, verbose=True)] == ["· turn 2 of 9", "· state a became b"]
+
+
+def test_an_event_without_an_own_line_is_reported_by_its_notice():
+    servers = [{"name": "db", "state": "failed", "error": "no such file"}]
+    lines = lines_of(
+        SessionUpdatedEvent(changes={"mcp_servers": servers}),
+        SessionUpdatedEvent(changes={"title": "a title"}),
+        ContextCompactionEvent(tokens_before=12_000, tokens_after=900),
+        ToolExecutionCompletedEvent(tool_name="shell", duration_ms=700, exit_code=1),
+    )
+    assert [without_time(line) for line in lines] == [
+        "? mcp MCP: db is not available (failed): no such file",
+        "· compaction earlier messages were summarised (12.0k → 900 tokens)",
+        "! shell exit code 1, 700ms",
+    ]
+
+
+def test_one_of_a_thing_is_not_counted_in_the_plural():
+    lines = lines_of(
+        LLMRequestEvent(message_count=1),
+        MessageAddedEvent(role="user", part_count=1),
+        TurnCompletedEvent(turn_number=1, tool_calls_count=1),
+        LoopCompletedEvent(termination_reason="completed", total_turns=1),
+        verbose=True,
+    )
+    assert [without_time(line).rpartition("1 ")[2] for line in lines] == ["message", "part", "call", "turn"]
 
 
 def test_outputs_and_deltas_are_shown_when_everything_is_wanted():

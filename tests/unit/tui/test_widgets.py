@@ -397,7 +397,7 @@ def test_a_diff_is_drawn_with_its_numbers_and_control_characters_as_escapes():
     )
     head, *body = plain(ToolCallItem(ToolPart(call_id="c", tool="edit", state=state)))
     assert head.startswith("● edit  a ")
-    assert head.endswith("+2 −2 done 1.2s")
+    assert head.endswith("done · +2 −2 · 1.2s")
     assert body == ["     7   same", r"     8 - old\x1b[2J", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
 
 

@@ -26,7 +26,6 @@ from outrider.models.context_ledger import (
     sum_shares,
 )
 from outrider.presentation.formats import format_bytes, format_cost, format_tokens
-from outrider.presentation.html_page import escape_text
 
 BAR_WIDTH = 20
 MAX_TOTALS = 20
@@ -52,6 +51,8 @@ def _show_report(arguments: Namespace) -> int:
     (title, report), console = run_with_archive(load, arguments), Console()
     step = _choose_step(report, arguments.step)
     if arguments.html:
+        from outrider.presentation.treemap import treemap_page  # lazy: only for the page
+
         shares, name = step.sources if step else report.totals, f"{title or report.session_id}"
         return write_output(
             treemap_page(f"{name}, {_name_step(step)}" if step else name, shares).encode(), arguments.html
@@ -216,58 +217,3 @@ def _print_request(arguments: Namespace) -> int:
         console.print_stderr("These bytes differ from those that were sent: secrets are redacted, or another version")
         console.print_stderr("of the program sent them.")
     return exit_codes.SUCCESS
-
-
-WIDTH, HEIGHT = 1200.0, 700.0
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ font: 13px system-ui, sans-serif; margin: 16px; color: #222; background: #fff; }}
-h1 {{ font-size: 16px; }}
-main {{ position: relative; width: 100%; height: 85vh; }}
-div {{ position: absolute; box-sizing: border-box; overflow: hidden; padding: 3px; }}
-div {{ border: 1px solid #fff; color: #fff; }}
-</style>
-<h1>{title}</h1>
-<main>
-{boxes}
-</main></html>
-"""
-
-
-def treemap_page(title: str, shares: Sequence[SourceShare]) -> str:
-    """Returns an HTML page with a box for each source; its area is the number of bytes."""
-    sized = sorted(shares, key=lambda share: -share.bytes)
-    kinds = list(dict.fromkeys(share.kind for share in sized))
-    boxes: list[str] = []
-    layout = split_area([share.bytes for share in sized], (0.0, 0.0, WIDTH, HEIGHT))
-    for share, (x, y, width, height) in zip(sized, layout, strict=True):
-        hue = round(360 * kinds.index(share.kind) / len(kinds))
-        name = f"{share.kind}: {share.name}" if share.name else share.kind
-        text = escape_text(f"{name} · {format_tokens(share.tokens)} tokens · {format_cost(share.cost)}")
-        place = (
-            f"left:{100 * x / WIDTH:.3f}%;top:{100 * y / HEIGHT:.3f}%;"
-            f"width:{100 * width / WIDTH:.3f}%;height:{100 * height / HEIGHT:.3f}%"
-        )
-        boxes.append(f'<div style="{place};background:hsl({hue} 45% 40%)" title="{text}">{text}</div>')
-    return _PAGE.format(title=escape_text(title), boxes="\n".join(boxes))
-
-
-Area = tuple[float, float, float, float]
-
-
-def split_area(sizes: Sequence[int], area: Area) -> list[Area]:
-    """Split a rectangle into one rectangle per size: halve the sum along the longer side, again and again."""
-    x, y, width, height = area
-    if len(sizes) < 2:
-        return [area] * len(sizes)
-    total, first, count = sum(sizes), 0, 0
-    while count < len(sizes) - 1 and (not count or first + sizes[count] / 2 < total / 2):
-        first += sizes[count]
-        count += 1
-    share = first / total
-    if width >= height:
-        left, right = (x, y, width * share, height), (x + width * share, y, width * (1 - share), height)
-    else:
-        left, right = (x, y, width, height * share), (x, y + height * share, width, height * (1 - share))
-    return [*split_area(sizes[:count], left), *split_area(sizes[count:], right)]

@@ -21,7 +21,7 @@ from outrider.cli.commands.jobs_common import (
     format_usage,
     run_with_jobs,
 )
-from outrider.cli.output import NOTICE_STYLES, Console
+from outrider.cli.output import NOTICE_STYLES, STATUS_STYLES, Console
 from outrider.cli.setup import user_folders
 from outrider.presentation.formats import sanitize_for_terminal, short_id, shorten
 from outrider.presentation.items import (
@@ -38,7 +38,7 @@ from outrider.presentation.items import (
     message_error_notice,
     part_item,
 )
-from outrider.presentation.tool_calls import call_title
+from outrider.presentation.tool_calls import call_line, call_title, status_tone
 from outrider.presentation.turn_updates import missing_text
 from outrider.types.codec import AnyPart
 from outrider.types.parts import ToolPart
@@ -256,19 +256,13 @@ class JobTextPrinter:
             self._print_call_end(part, title)
 
     def _print_call_end(self, part: ToolPart, title: str) -> None:
-        match part.state:
-            case ToolCompleted(metadata={"exit_code": int(code)}) if code:
-                self._output.print_line(f"✗ {title}: exit code {code}", "red")
-            case ToolCompleted():
-                self._output.print_line(f"✓ {title}", "green")
-            case ToolError(error=error):
-                # The part after the blank line repeats the output, which has been printed already.
-                message = error.partition("\n\n")[0] if self._outputs.has_shown(part) else error
-                self._output.print_line(f"✗ {title}: {message}", "red")
-            case ToolPending() | ToolRunning():
-                return
-            case _:
-                assert_never(part.state)
+        if not part.ended:
+            return
+        detail = part.state.error if isinstance(part.state, ToolError) else ""
+        if self._outputs.has_shown(part):
+            # The part after the blank line repeats the output, which has been printed already.
+            detail = detail.partition("\n\n")[0]
+        self._output.print_line(call_line(part, title, detail), STATUS_STYLES[status_tone(part)])
 
 
 class _AgentOutput:

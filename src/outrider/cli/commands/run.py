@@ -31,14 +31,35 @@ from outrider.cli.commands.run_output import (
     ServerInfo,
     StdoutPipe,
 )
-from outrider.cli.output import Console
+from outrider.cli.output import NOTICE_STYLES, Console
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings, remember_shown_files
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutputUnavailableError, OutriderError
 from outrider.presentation.formats import format_cost, format_token_usage, short_id
-from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent, SessionUpdatedEvent
+from outrider.types.events import (
+    Event,
+    LLMRequestEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
+    RequestChangedEvent,
+    SessionUpdatedEvent,
+    StateChangedEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+)
 from outrider.types.parts import FilePart, PartBase, TextPart
 from outrider.types.validate import is_object
 
@@ -48,6 +69,28 @@ if TYPE_CHECKING:
 
 MAX_INPUT_BYTES = 32 * 1024 * 1024
 STDIN_WORD = "-"
+
+ROUTINE_EVENTS = (
+    LoopStartedEvent,
+    LoopCompletedEvent,
+    TurnStartedEvent,
+    TurnCompletedEvent,
+    StateChangedEvent,
+    LLMRequestEvent,
+    RequestChangedEvent,
+    LLMResponseEvent,
+    MessageAddedEvent,
+    PartUpdatedEvent,
+    PartDeltaEvent,
+    ToolInputDeltaEvent,
+    ToolExecutionStartedEvent,
+    ToolExecutionCompletedEvent,
+    ToolOutputEvent,
+    ProcessStartedEvent,
+    ProcessOutputEvent,
+    ProcessExitedEvent,
+)
+"""Events of every run, which have no notice: their modules are not loaded for them."""
 
 
 def prompt_parts(arguments: Sequence[str], files: Sequence[str], *, resumes: bool = False) -> list[TextPart | FilePart]:
@@ -384,21 +427,21 @@ class RunCommand:
             progress = ProgressPrinter(self._console, verbose=self._arguments.verbose, session_id=session_id)
             target.subscribe(progress.on_event)
         elif self._arguments.output_format == "text" and not self._arguments.quiet:
-            target.subscribe(self._print_wait)
+            target.subscribe(self._print_event)
 
     def _count_event(self, event: Event) -> None:
         self._stats.on_event(event)  # those of the current turn
 
-    def _print_wait(self, event: Event) -> None:
-        """Prints one line for a request that is repeated or not answered, so that a log shows why nothing happens, and
-        for MCP servers that cannot be used."""
-        is_wait = isinstance(event, RetryScheduledEvent | ModelSilentEvent)
-        if not is_wait and not (isinstance(event, SessionUpdatedEvent) and "mcp_servers" in event.changes):
+    def _print_event(self, event: Event) -> None:
+        """Prints the notice of an event, so that a log shows why nothing happens and what went wrong."""
+        if isinstance(event, ROUTINE_EVENTS) or (
+            isinstance(event, SessionUpdatedEvent) and "mcp_servers" not in event.changes
+        ):
             return
-        from outrider.presentation.items import event_notice  # lazy: most runs wait for nothing
+        from outrider.cli.commands.run_progress import printed_notice  # lazy: most runs have no notices
 
-        if (notice := event_notice(event)) is not None:
-            self._console.print_stderr(f"outrider: {notice.text}", "yellow")
+        if (notice := printed_notice(event, verbose=False)) is not None:
+            self._console.print_stderr(f"outrider: {notice.text}", NOTICE_STYLES[notice.level])
 
     def _load_settings(self, resumed: ResumedSession | None) -> Settings:
         """Returns the settings; a resumed session determines the folder, `--system` replaces the instructions."""
@@ -444,7 +487,7 @@ class RunCommand:
         if "stream" not in self._arguments.output_format:
             return info
         # The stream begins when the servers are connected; the wait for them is reported before.
-        unsubscribe = engine.bus.subscribe_all(self._print_wait) if not self._arguments.quiet else None
+        unsubscribe = engine.bus.subscribe_all(self._print_event) if not self._arguments.quiet else None
         try:
             return await _with_setup(engine, info)
         finally:

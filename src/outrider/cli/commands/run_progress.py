@@ -4,10 +4,10 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, assert_never, cast
 
-from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
+from outrider.cli.output import NOTICE_STYLES, STATUS_STYLES, Console, truncate_text
 from outrider.presentation.formats import clean_line, format_elapsed, format_tokens
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
-from outrider.presentation.tool_calls import call_title
+from outrider.presentation.tool_calls import call_line, call_title, status_tone
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -43,6 +43,17 @@ if TYPE_CHECKING:
 
 _STATUS_SECONDS = 0.25
 _SUMMARIZED_EVENTS = (ErrorEvent, BudgetExceededEvent, LoopCompletedEvent)  # printed after the run, with its exit code
+
+
+def printed_notice(event: Event, *, verbose: bool) -> Notice | None:
+    """Returns the notice that `outrider run` prints for an event; None if the last lines of the run say the same, or if
+    it is a detail and `verbose` is not set."""
+    if isinstance(event, _SUMMARIZED_EVENTS):
+        return None
+    if isinstance(event, ToolApprovalRequestedEvent) and not event.server:
+        return None  # this process answers it
+    notice = event_notice(event)
+    return None if notice is None or (notice.level == "detail" and not verbose) else notice
 
 
 class ProgressPrinter:
@@ -88,9 +99,7 @@ class ProgressPrinter:
         elif isinstance(event, LLMResponseEvent):
             if event.session_id == self._session and not event.has_tool_use:
                 self._text = ""
-        elif isinstance(event, ToolApprovalRequestedEvent) and not event.server:
-            return  # this process answers it
-        elif not isinstance(event, _SUMMARIZED_EVENTS) and (notice := event_notice(event)) is not None:
+        elif (notice := printed_notice(event, verbose=self._verbose)) is not None:
             self._print_notice(notice)
 
     def _print_part(self, part: AnyPart) -> None:
@@ -125,8 +134,8 @@ class ProgressPrinter:
                     if isinstance(call.state, ToolRunning):  # the line of the error names a call that never ran
                         self._print_intermediate_text(call)
                         self._print_line(f"▸ {call_title(call.tool, call.state.input)}")
-                case CallEnded(state=ToolError(reason=reason, error=error)):
-                    self._print_line(f"✗ {call.tool} {reason}: {error}", "red")
+                case CallEnded(state=ToolError(error=error)):
+                    self._print_line(call_line(call, call.tool, error), STATUS_STYLES[status_tone(call)])
                 case CallEnded():
                     pass  # only a failure has a line
                 case _:

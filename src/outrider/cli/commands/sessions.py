@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, assert_never
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.output import NOTICE_STYLES, Console, format_table, truncate_text
+from outrider.cli.output import NOTICE_STYLES, STATUS_STYLES, Console, format_table, truncate_text
 from outrider.cli.setup import run_with_archive
 from outrider.config.environment import read_option_defaults
 from outrider.engine.archive import (
@@ -27,7 +27,6 @@ from outrider.presentation.formats import format_age, format_cost, format_time, 
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, Usage, tool_result
-from outrider.types.tool_state import ToolError
 
 if TYPE_CHECKING:
     from outrider.presentation.items import TranscriptItem
@@ -286,16 +285,16 @@ def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[S
 
 def _call_lines(call: ToolPart, width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yields the input and output of a call; without `full`, both are shortened."""
-    from outrider.presentation.tool_calls import call_title
+    from outrider.presentation.tool_calls import call_status, call_title, status_text, status_tone
 
     if full:
         yield f"▸ {call.tool} {msgspec.json.encode(call.state.input).decode()}", "bold"
     else:
         yield truncate_text(f"▸ {call_title(call.tool, call.state.input)}", width), "bold"
     result = tool_result(call)
-    lines = result.content.splitlines() if result else [f"({call.display_status})"]
-    if isinstance(call.state, ToolError):
-        lines = [f"✗ {call.state.reason}", *lines]
+    if (status := status_text(call_status(call))) != "done":
+        yield f"  {status}", STATUS_STYLES[status_tone(call)]
+    lines = result.content.splitlines() if result else []
     yield from _output_lines(lines, "red" if result and result.is_error else "dim", full=full)
 
 

@@ -23,7 +23,7 @@ from outrider.cli.output import Console, format_table
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.paths import AppFolders
 from outrider.errors import ConfigurationError, StoreUnavailableError
-from outrider.presentation.formats import format_age, short_id
+from outrider.presentation.formats import format_age, format_duration, format_elapsed, short_id
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
             await _wait_for_first(stop_tasks)
             if interrupts.requested.is_set():
                 console.print_stderr(
-                    f"Stopping: running calls have {worker.grace:g} s to end, then all runs are released;"
+                    f"Stopping: running calls have {format_duration(worker.grace)} to end, then all runs are released;"
                     " a second signal (Ctrl+C) exits immediately."
                 )
                 await worker.drain()  # before the endpoints close
@@ -388,7 +388,8 @@ def _print_status(arguments: Namespace) -> int:
         for line in format_table(("worker", "machine", "pid", "state", "runs", "version", "up"), rows, console.width):
             console.print(line)
     for provider, until in paused.items():
-        console.print(f"Runs of provider {provider} wait: next attempt in {max(until - now_ms(), 0) / 1000:.0f} s.")
+        left = format_elapsed(max(until - now_ms(), 0) / 1000)
+        console.print(f"Runs of provider {provider} wait: next attempt in {left}.")
     if arguments.database is None and (holder := WorkerLock(user_folders().data).holder()):
         log = worker_log_path(user_folders())
         console.print(f"A worker is running as process {holder.pid}; if it was started automatically, its log is {log}")
@@ -402,7 +403,7 @@ async def _load_status(jobs: "JobClient") -> "tuple[Sequence[WorkerInfo], dict[s
 
 def _status_row(worker: "WorkerInfo") -> tuple[str, ...]:
     status = worker.status
-    state = f"silent for {worker.age:.0f} s" if worker.state == "silent" else worker.state
+    state = f"silent for {format_elapsed(worker.age or 0)}" if worker.state == "silent" else worker.state
     up = format_age((now_ms() - status.started) / 1000) if status.started else ""
     runs = f"{status.runs}/{status.capacity}" if status.capacity else ""
     return short_id(worker.id), worker.owner.host, str(worker.owner.pid), state, runs, status.version, up

@@ -23,7 +23,7 @@ from outrider.engine.factory import CASSETTES
 from outrider.engine.frontend import archive_of, context_limit, was_cut_off
 from outrider.engine.session_trace import TimelineEntry, session_timeline, stored_trace
 from outrider.errors import SessionNotFoundError
-from outrider.models.context_ledger import ContextReport, build_report
+from outrider.models.context_ledger import build_report
 from outrider.server.endpoint import (
     ApiEndpoint,
     DocumentResponse,
@@ -34,7 +34,12 @@ from outrider.server.endpoint import (
     SseResponse,
 )
 from outrider.server.event_stream import SessionSummary
-from outrider.server.payloads import TranscriptWithViews, add_transcript_views
+from outrider.server.payloads import (
+    ContextReportWithMap,
+    TranscriptWithViews,
+    add_context_map,
+    add_transcript_views,
+)
 from outrider.server.users import AccessDeniedError, SessionShare, ShareLevel
 from outrider.session_replay.recorded_session import load_session
 from outrider.session_replay.replay import find_cassette, replay
@@ -321,10 +326,10 @@ async def get_timeline(request: RouteRequest[NoPayload, NoPayload]) -> list[Time
     return await session_timeline(archive_of(request.engine), request.path["session_id"])
 
 
-async def get_context(request: RouteRequest[NoPayload, NoPayload]) -> ContextReport:
+async def get_context(request: RouteRequest[NoPayload, NoPayload]) -> ContextReportWithMap:
     session_id = request.path["session_id"]
     messages = (await archive_of(request.engine).load(session_id)).messages
-    return await asyncio.to_thread(build_report, session_id, messages)
+    return add_context_map(await asyncio.to_thread(build_report, session_id, messages))
 
 
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -544,7 +549,7 @@ SESSION_ROUTES = (
                 summary="Export the session's trace as one HTML page", handler=trace_page, response_type="text/html"),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/context", name="get_context",
                 summary="Get the sources of each request to a model, with tokens and cost, and why its cache missed",
-                handler=get_context, response_type=ContextReport),
+                handler=get_context, response_type=ContextReportWithMap),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/replay", name="replay_session",
                 summary="Run a recorded session again with its recorded answers, and report what differs",
                 starts_work=True, handler=replay_session, body=ReplayRequest, response_type=ReplayReply),

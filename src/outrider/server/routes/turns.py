@@ -8,8 +8,9 @@ import msgspec
 
 from outrider.engine.archive import Approval, TurnOutcome
 from outrider.engine.engine import MAX_COMPACTION_INSTRUCTIONS, Engine
-from outrider.engine.frontend import AskedQuestion
+from outrider.engine.frontend import AskedQuestion, user_command_part
 from outrider.errors import SessionInUseError
+from outrider.presentation.items import Notice, compaction_result, compaction_undo_result
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 from outrider.server.event_stream import find_root_session, is_descendant
 from outrider.server.payloads import ApprovalWithView, PlanWithView, add_approval_view
@@ -21,12 +22,22 @@ from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
 
+class UserCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command that the user ran, its output and how it ended, such as "exit code 0"."""
+
+    command: str
+    output: str = ""
+    status: str = ""
+
+
 class PromptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`text`, `parts` in their stored form, or both. The client chooses `id`: a repeated prompt is queued once. With
-    `wait` the response is sent at the end of the turn, otherwise as soon as the input is stored."""
+    """`text`, `parts` in their stored form, or both; the model reads `commands` before them. The client chooses `id`: a
+    repeated prompt is queued once. With `wait` the response is sent at the end of the turn, otherwise as soon as the
+    input is stored."""
 
     text: str = ""
     parts: tuple[dict[str, Any], ...] = ()
+    commands: tuple[UserCommand, ...] = ()
     delivery: Literal["steer", "queue"] = "queue"
     id: str = ""
     wait: bool = False
@@ -96,16 +107,19 @@ class CompactionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class CompactionReply(msgspec.Struct, frozen=True):
-    """Number of tokens before and after; None if there was nothing to compact."""
+    """Number of tokens before and after; None if there was nothing to compact. `notice` is what to show if no message
+    of the session shows it."""
 
     tokens_before: int | None = None
     tokens_after: int | None = None
+    notice: Notice | None = None
 
 
 class CompactionUndoReply(msgspec.Struct, frozen=True):
-    """Whether a compaction was in effect and was undone."""
+    """Whether a compaction was in effect and was undone, and what to show about it."""
 
     undone: bool
+    notice: Notice | None = None
 
 
 async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> PromptReceipt:
@@ -114,6 +128,7 @@ async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> Prom
     content += [load_part(part) for part in body.parts]
     if not content:
         raise ValueError("a prompt needs text or parts")
+    content[:0] = [user_command_part(one.command, one.output, one.status) for one in body.commands]
     input_id = body.id or new_id()
     end = await request.engine.enqueue(
         request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=request.requester.name
@@ -131,11 +146,13 @@ async def abort_turn(request: RouteRequest[NoPayload, NoPayload]) -> None:
 
 async def compact_session(request: RouteRequest[NoPayload, CompactionRequest]) -> CompactionReply:
     part = await request.engine.compact(request.path["session_id"], request.body.instructions)
-    return CompactionReply(part.tokens_before, part.tokens_after) if part else CompactionReply()
+    notice = compaction_result(done=part is not None)
+    return CompactionReply(part.tokens_before, part.tokens_after, notice) if part else CompactionReply(notice=notice)
 
 
 async def undo_compaction(request: RouteRequest[NoPayload, NoPayload]) -> CompactionUndoReply:
-    return CompactionUndoReply(await request.engine.undo_compaction(request.path["session_id"]))
+    undone = await request.engine.undo_compaction(request.path["session_id"])
+    return CompactionUndoReply(undone, compaction_undo_result(undone=undone))
 
 
 async def list_queue(request: RouteRequest[NoPayload, NoPayload]) -> list[QueuedInputView]:

@@ -13,7 +13,6 @@ from outrider.presentation.formats import (
     clean_text,
     escape_line,
     format_count,
-    format_milliseconds,
     reveal_text,
 )
 from outrider.presentation.items import ToolCallItem
@@ -21,13 +20,14 @@ from outrider.presentation.tool_calls import (
     call_changes,
     call_input,
     call_kind,
-    call_outcome,
+    call_status,
     call_todos,
     final_answer,
     has_output_for_people,
     other_arguments,
     patch_argument,
     planned_changes,
+    status_tone,
     subject_line,
     truncated_lines,
     waits_for_approval,
@@ -46,13 +46,13 @@ from outrider.tui.theme import Palette
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_state import TodoItem, ToolCompleted, ToolError, ToolPending, ToolRunning
 
-STATUS_MARKS: dict[DisplayStatus, tuple[str, str]] = {
-    "generating": ("◌", "quiet"),
-    "generated": ("○", "quiet"),
-    "calling": ("●", "accent"),
-    "done": ("●", "good"),
-    "canceled": ("⊘", "warn"),
-    "errored": ("✗", "bad"),
+STATUS_MARKS: dict[DisplayStatus, str] = {
+    "generating": "◌",
+    "generated": "○",
+    "calling": "●",
+    "done": "●",
+    "canceled": "⊘",
+    "errored": "✗",
 }
 TODO_MARKS = {
     "pending": ("○", "quiet"),
@@ -61,7 +61,6 @@ TODO_MARKS = {
     "cancelled": ("⊘", "faint"),
 }
 OUTPUT_LINES, ERROR_LINES, DIFF_LINES, EXPANDED_LINES = 8, 4, 24, 500
-_MIN_SHOWN_MILLISECONDS = 500
 _CHANGE_STYLES: dict[LineKind, tuple[str, str]] = {"added": ("added", "good"), "removed": ("removed", "bad")}
 
 
@@ -150,7 +149,7 @@ def call_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
 
 def _heading_line(call: ToolCallItem, width: int, palette: Palette) -> Text:
     part = call.part
-    mark, colour = STATUS_MARKS[part.display_status]
+    mark, colour = STATUS_MARKS[part.display_status], status_tone(part)
     subject = subject_line(part.tool, call_input(part, call.raw_input))
     left = Text.assemble(
         (f"{mark} ", palette.style(colour)),
@@ -163,19 +162,14 @@ def _heading_line(call: ToolCallItem, width: int, palette: Palette) -> Text:
 
 
 def _status_text(part: ToolPart, palette: Palette) -> Text:
-    """Returns the status with its most useful details: changed lines, exit code, duration, failure reason."""
-    word, outcome = part.display_status, call_outcome(part)
-    ended_well, waits = isinstance(part.state, ToolCompleted), waits_for_approval(part)
+    """Returns the status with its most useful details: exit code, changed lines, duration, failure reason. Of calls
+    that are done only the mark is coloured."""
     text = Text(end="")
-    for count, sign, colour in ((outcome.lines_added, "+", "good"), (outcome.lines_removed, "−", "bad")):
-        text.append(f"{sign}{count} " if count else "", palette.style(colour))
-    text.append(f"exit {outcome.exit_code} " if outcome.exit_code else "", palette.style("warn"))
-    text.append(word, palette.style("quiet" if ended_well or waits else STATUS_MARKS[word][1]))
-    if ended_well and outcome.milliseconds and outcome.milliseconds >= _MIN_SHOWN_MILLISECONDS:
-        text.append(f" {format_milliseconds(outcome.milliseconds)}", palette.style("quiet"))
-    reason = outcome.error_reason.replace("_", " ")
-    text.append(f" · {reason}" if reason not in ("", word) else "", palette.style("quiet"))
-    text.append(" · needs approval" if waits else "", palette.style("warn"))
+    for index, fact in enumerate(call_status(part)):
+        if index:
+            text.append(" " if fact.joined else " · ", palette.style("quiet"))
+        is_plain_word = index == 0 and (part.display_status == "done" or waits_for_approval(part))
+        text.append(fact.text, palette.style("quiet" if is_plain_word else fact.tone))
     return text
 
 

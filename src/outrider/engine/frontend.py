@@ -399,6 +399,32 @@ async def workspace_files(workspace: Path, *, exact: bool = False) -> list[str]:
     return await asyncio.to_thread(_sort_paths, found)
 
 
+def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
+    """Returns the paths that contain the typed letters in order; matches in the file name rank before the folders."""
+    typed = typed.strip('"').lower()
+    if not typed:
+        return list(names[:limit])
+    scored = ((score, name) for name in names if (score := _match_score(typed, name.lower())) is not None)
+    return [name for _, name in sorted(scored)[:limit]]
+
+
+def _match_score(typed: str, name: str) -> tuple[int, int] | None:
+    """Returns the sort key of a match (lower is better), or None if the name does not match."""
+    own = name.rpartition("/")[2]
+    if own.startswith(typed):
+        return 0, len(name)
+    if typed in own:
+        return 1, len(name)
+    if typed in name:
+        return 2, len(name)
+    return (3, len(name)) if _has_letters_in_order(typed, name) else None
+
+
+def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
+    letters = iter(name)
+    return all(letter in letters for letter in typed)
+
+
 def _sort_paths(names: list[str]) -> list[str]:
     shown = (name for name in names if is_fully_visible(name))
     return sorted(shown, key=lambda name: (name.count("/"), name))[:MAX_LISTED_FILES]

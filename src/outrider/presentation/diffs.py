@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from outrider._lazy import lazy_pattern
+from outrider.presentation.formats import format_count
 
 LineKind = Literal["added", "removed", "context"]
 RowKind = LineKind | Literal["file", "place"]
@@ -268,3 +269,19 @@ def _header_name(row: str) -> str:
 
 def _split_lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def group_git_files(paths: Iterable[str]) -> list[str]:
+    """Returns the paths with git's own files as one entry for each repository, such as `.git (11 files)`: the names of
+    objects and logs say nothing to a reader."""
+    groups: dict[str, int] = {}
+    for path in paths:
+        name = git_folder_of(path) or path
+        groups[name] = groups.get(name, 0) + bool(git_folder_of(path))
+    return [f"{name} ({format_count(count, 'file')})" if count else name for name, count in groups.items()]
+
+
+def git_folder_of(path: str) -> str:
+    """Returns the git folder that contains the file, or an empty text."""
+    before, found, _ = f"/{path}".partition("/.git/")
+    return f"{before}/.git".removeprefix("/") if found else ""

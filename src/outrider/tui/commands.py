@@ -15,6 +15,7 @@ from outrider.engine.frontend import ProcessStatus, describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import SessionInUseError
+from outrider.presentation.diffs import git_folder_of, group_git_files
 from outrider.presentation.formats import (
     clean_line,
     clean_text,
@@ -36,7 +37,6 @@ from outrider.presentation.items import (
     file_summary,
     message_items,
 )
-from outrider.presentation.paths import git_folder_of, group_git_files
 from outrider.presentation.tool_calls import call_input, call_status, call_title, status_text
 from outrider.project.extensions import CustomCommand
 from outrider.tui.completion import CompletionChoice

@@ -13,7 +13,6 @@ from rich.text import Text
 from textual.widgets import Static
 
 from outrider.presentation.formats import clean_line
-from outrider.presentation.paths import match_names
 from outrider.tui.widgets.status import widget_palette
 from outrider.types.parts import FilePart, TextRange
 
@@ -61,6 +60,8 @@ def complete_word(
         found = tuple(choice for choice in commands if choice.text.startswith(word))
         return CompletionResult(0, found) if found else None
     if word.startswith("@"):
+        from outrider.engine.frontend import match_names  # lazy: the first screen does not need the engine
+
         matches = match_names(word[1:], files, MAX_CHOICES)
         choices = tuple(_name_choice(name, (templates or {}).get(name)) for name in matches)
         return CompletionResult(start, choices) if choices else None

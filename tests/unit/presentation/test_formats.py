@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from outrider.presentation.diffs import group_git_files
 from outrider.presentation.formats import (
     clean_line,
     clean_text,
@@ -24,7 +25,6 @@ from outrider.presentation.formats import (
     reveal_text,
     shorten,
 )
-from outrider.presentation.paths import group_git_files
 from tests.fixtures.cases import for_each
 
 # The page has the same forms in web/src/formats.ts; its test reads these cases too.

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from outrider.engine.frontend import match_names
 from outrider.tui.commands import command_choices, find_command
-from outrider.tui.completion import complete_word, dropped_paths, find_attachments, match_names
+from outrider.tui.completion import complete_word, dropped_paths, find_attachments
 from outrider.tui.composer import InputHistory, PasteBuffer
 
 PNG = bytes.fromhex("89504e470d0a1a0a")

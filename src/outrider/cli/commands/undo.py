@@ -12,7 +12,7 @@ from outrider.config.settings import read_settings
 from outrider.engine.archive import LAST_SESSION, open_archive
 from outrider.engine.factory import standard_engine
 from outrider.engine.undo_history import RestoreResult
-from outrider.presentation.paths import git_folder_of, group_git_files
+from outrider.presentation.diffs import git_folder_of, group_git_files
 
 if TYPE_CHECKING:
     from outrider.engine.undo_history import FileChanges

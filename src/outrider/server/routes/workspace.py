@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from outrider.engine.frontend import denying_rule, workspace_files
+from outrider.engine.frontend import denying_rule, match_names, workspace_files
 from outrider.engine.review import ChangeReview, GitCommit, commit_files, review_changes, undo_part
 from outrider.engine.undo_history import RestoreResult
 from outrider.engine.workspace_browser import (
@@ -18,7 +18,6 @@ from outrider.engine.workspace_browser import (
     read_workspace_file,
 )
 from outrider.errors import ToolFailure
-from outrider.presentation.paths import match_names
 from outrider.project.extensions import USER_ORIGIN, CustomCommand, find_custom_commands
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
 from outrider.server.routes.sessions import SESSION_PATH, choose_workspace

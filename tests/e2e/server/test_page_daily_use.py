@@ -379,9 +379,10 @@ async def test_sessions_are_renamed_forked_edited_and_deleted(tmp_path):
 
 
 IN_VIEW = """text => {
-    const found = document.querySelector(".found");
-    const box = found?.getBoundingClientRect(), area = document.getElementById("conversation").getBoundingClientRect();
-    return Boolean(found?.textContent.includes(text) && box.top >= area.top - 1 && box.top < area.bottom - 20);
+    const found = document.querySelector(".found"), conversation = document.getElementById("conversation");
+    if (!found || !conversation) return false;  // the session is being opened
+    const box = found.getBoundingClientRect(), area = conversation.getBoundingClientRect();
+    return Boolean(found.textContent.includes(text) && box.top >= area.top - 1 && box.top < area.bottom - 20);
 }"""
 
 
@@ -406,7 +407,7 @@ async def test_search_hits_are_shown_at_their_places_also_in_the_session_that_is
             await hits.filter(has_text=re.compile(rf"needle\W+{number}\b")).click()
             await page.wait_for_function(IN_VIEW, arg=f"needle {number}")
             if look:
-                assert await page.locator("#menu").get_attribute("aria-expanded") == "false"
+                await page.locator("#menu[aria-expanded=false]").wait_for()
                 continue
             await page.mouse.move(800, 300)
             await page.mouse.wheel(0, 20_000 if number == 60 else -3000)

@@ -422,16 +422,17 @@ class JobClient:
         words: str = "",
         scope: ApprovalScope = "once",
         width: str = "",
+        keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
     ) -> Approval:
         """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open.
-        `scope`, `width` and `choice` are as for `Engine.answer`."""
+        `scope`, `width`, `keep` and `choice` are as for `Engine.answer`."""
         if scope != "once" or width:
             known = [question for question in await self.store.approvals() if question.id == approval_id]
             scope = check_scope(known[0], scope, width) if known else scope
         answer = "allowed" if allow else "denied"
         answered = await self.store.answer(
-            approval_id, answer, scope=scope, by=by, words=words, choice=choice, width=width
+            approval_id, answer, scope=scope, by=by, words=words, keep=keep, choice=choice, width=width
         )
         await asyncio.to_thread(self._queue.notify_workers)
         return answered

@@ -360,7 +360,7 @@ def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
         chosen = [approvals[number - 1] for number in numbers]
         answers = [_create_answer(arguments, approval, allow=allow) for approval in chosen]
         for approval, answer in zip(chosen, answers, strict=True):
-            await _store_answer(arguments, jobs, run, approval, answer)
+            await jobs.answer_approval(approval.id, by=_SENDER, **answer)
             Console().print_stderr(
                 f"{'approved' if allow else 'denied'}: {approval.tool} {msgspec.json.encode(approval.input).decode()}"
             )
@@ -404,17 +404,6 @@ def _create_answer(arguments: Namespace, approval: "Approval", *, allow: bool) -
         files = ", ".join(view.match_files(["*"]))
         raise ConfigurationError(f"--keep {unmatched}: no such file was changed; the command changed {files}")
     return view.answer(choice.id, files=view.match_files(arguments.keep), width=arguments.width)
-
-
-async def _store_answer(
-    arguments: Namespace, jobs: "JobClient", run: "Run", approval: "Approval", answer: dict[str, Any]
-) -> None:
-    if arguments.attach or "keep" not in answer:
-        await jobs.answer_approval(approval.id, by=_SENDER, **answer)
-        return
-    # `JobClient.answer_approval` takes no files.
-    await jobs.store.answer(approval.id, "allowed", by=_SENDER, keep=answer["keep"])
-    await jobs.resume_if_answered(run.id)
 
 
 _SENDER = "the command line"

@@ -48,6 +48,7 @@ check: $(STAMP)  ## lint, format, types, import layers, dead code, language
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/imports
 	@$(BIN)/vulture
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python --project scripts/calls.pyright.json
 	@$(BIN)/python scripts/check-language
 
 fix: $(STAMP)  ## let ruff fix and format what it can

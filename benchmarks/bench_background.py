@@ -335,7 +335,7 @@ def multiply(server: str, run_id: str, count: int) -> None:
                 " AND table_schema = 'outrider_runs' ORDER BY ordinal_position",
                 (table,),
             )
-            names = [name for (name,) in found]
+            names = [str(name) for (name,) in found]
             values = {key: f"{key} || '-' || n", "created": "created + n", "created_at": "created_at + n"}
             values["owner"] = "'user' || mod(n, 50)"
             chosen = ", ".join(values.get(name, name) for name in names)

@@ -26,11 +26,11 @@ def bench() -> list[Figure]:
         code: [statistics.median(column) for column in zip(*measured, strict=True)] for code, measured in runs.items()
     }
     bare, full, used = medians.values()
-    return [*judged(full, bare), *(figure(USED, *pair, unit) for *pair, unit in zip(used, bare, UNITS, strict=True))]
+    return [*judged(full, bare), *(figure(USED, *pair) for pair in zip(used, bare, UNITS, strict=True))]
 
 
 def judged(full: list[float], bare: list[float]) -> list[Figure]:
-    measured = [figure(IMPORT, *pair, unit) for *pair, unit in zip(full, bare, UNITS, strict=True)]
+    measured = [figure(IMPORT, *pair) for pair in zip(full, bare, UNITS, strict=True)]
     return [
         replace(cost, target=f"<= {limit} {cost.unit}", ok=cost.value <= limit)
         for cost, limit in zip(measured, LIMITS, strict=True)

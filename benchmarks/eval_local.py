@@ -25,6 +25,7 @@ from benchmarks.local_eval.station import STATION
 from outrider import Agent, Engine, EventBus, Limits, Provider, Rules
 from outrider.config.paths import find_app_folders
 from outrider.context.prompts import prompt_text
+from outrider.engine.approval_gate import function_channel
 from outrider.engine.session_tools import SessionTools, ToolEnvironment
 from outrider.models.clients import model_client
 from outrider.models.local_download import ProgressLine, pull_weights
@@ -98,7 +99,7 @@ class Exam:
         self.workspace = lay_out(self.folder / "workspace", self.tasks.files)
         self.agent = local_profile(Agent("outrider", prompt_text("agent"), self.model, "local", limits=LIMITS))
         self.provider = Provider("local", "local", options={"threads": self.threads} if self.threads else {})
-        self.find_enclosing = ToolEnvironment(
+        self.environment = ToolEnvironment(
             sandbox=NoSandbox("the tasks are our own", ""), data=self.folder / "data", home=self.folder, bus=self.bus
         )
 
@@ -128,7 +129,9 @@ class Exam:
                 yield repair.name, await asyncio.to_thread(passes, repair, workspace), steps
 
     async def _offered(self) -> tuple[ToolSpec, ...]:
-        toolbox = SessionTools(Session(workspace_directory=str(self.workspace)), self.find_enclosing)
+        toolbox = SessionTools(
+            Session(workspace_directory=str(self.workspace)), self.environment, function_channel(None)
+        )
         try:
             return tuple(tool.spec() for name, tool in toolbox.tools.items() if name in (self.agent.tools or ()))
         finally:
@@ -136,7 +139,7 @@ class Exam:
 
     @contextlib.asynccontextmanager
     async def _engine(self) -> AsyncGenerator[Engine, None]:
-        options = {"surroundings": self.find_enclosing, "rules": ALLOWED, "attended": False}
+        options = {"surroundings": self.environment, "rules": ALLOWED, "attended": False}
         async with Engine([self.agent], [self.provider], bus=self.bus, **options) as engine:
             yield engine
 

@@ -100,7 +100,7 @@ def progress_lines(events: Sequence[Event]) -> list[Report]:
     printer = ProgressPrinter(Console(io.StringIO(), err := io.StringIO(), {}), verbose=True)
     for event in events:
         printer.on_event(event)
-    kinds = {"▸": "start", "✗": "failed"}
+    kinds = {"▸": "start", "✗": "failed", "⊘": "failed"}
     return [(kinds[line[0]], "c1") for line in err.getvalue().splitlines() if line[0] in kinds]
 
 

@@ -185,12 +185,15 @@ class ProtocolTurns:
             if end is not None:
                 end.add_done_callback(lambda _: events.close())
             waiting = await self.open_approvals(session_id) if pauses else ()
-            while not waiting and (event := await _next_event(events)) is not None:
+            if waiting:
+                events.close()  # what the turn published before it asked is still sent
+            while (event := await _next_event(events)) is not None:
                 for item in follower.event_items(event):
                     yield item
-                if pauses and isinstance(event, ToolApprovalRequestedEvent):
+                if pauses and not waiting and isinstance(event, ToolApprovalRequestedEvent):
                     await asyncio.sleep(GATHER_SECONDS)
-                    waiting = await self.open_approvals(session_id)
+                    if waiting := await self.open_approvals(session_id):
+                        events.close()
                 if end is None and follower.completed is not None:
                     break
         result = end.result() if end is not None and not waiting else None

@@ -19,7 +19,7 @@ async def test_the_text_before_an_approval_is_sent_when_the_approval_is_open_bef
         async def begin() -> None:
             await turns.start(session, TurnInput(content=["Pay 5."]), sender="client")
             async with asyncio.timeout(10):
-                while not await turns.open_approvals(session):  # noqa: ASYNC110 - no event: they are to be unread
+                while not await turns.open_approvals(session):
                     await asyncio.sleep(0.01)
 
         items = [item async for item in turns.follow(session, begin)]

@@ -71,3 +71,37 @@ async def test_a_commit_of_another_process_wakes_the_listeners_of_its_session_on
             await asyncio.gather(changed.wait(), deleted.wait())
             assert not unchanged.is_set()
         await poller.close()
+
+
+async def test_a_listener_that_follows_the_last_one_at_once_is_notified(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as store, asyncio.timeout(10):
+        await store.create(StoredSession(id="s"))
+        poller = ChangePoller(path)
+        with poller.listen("s") as changed:
+            await changed.wait()
+        with poller.listen("s") as changed:
+            await store.update("s", SessionUpdate(title="a title"))
+            await changed.wait()
+        await poller.close()
+
+
+async def test_polling_continues_after_an_error(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    path.mkdir()  # cannot be opened
+    poller = ChangePoller(path)
+    async with asyncio.timeout(10):
+        with poller.listen("s") as changed:
+            await changed.wait()  # the listener reads the error
+            path.rmdir()
+            await change_twice(path, changed)
+        await poller.close()
+
+
+async def change_twice(path: Path, changed: asyncio.Event) -> None:
+    async with SqliteStore(path) as store:
+        await store.create(StoredSession(id="s"))
+        for title in ("first", "second"):
+            changed.clear()
+            await store.update("s", SessionUpdate(title=title))
+            await changed.wait()

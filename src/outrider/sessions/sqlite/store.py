@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Never, Self, TypeVar
 
@@ -54,7 +54,8 @@ class ChangePoller(SessionListeners):
 
     @contextmanager
     def listen(self, session_id: str) -> Generator[asyncio.Event]:
-        if self._poll is None or self._poll.done():
+        # A poller that the last listener cancelled may not have ended yet.
+        if self._poll is None or self._poll.done() or self._poll.cancelling():
             self._poll = asyncio.create_task(self._poll_data_version())
         try:
             with super().listen(session_id) as event:
@@ -69,8 +70,15 @@ class ChangePoller(SessionListeners):
             await cancel_tasks([self._poll])
 
     async def _poll_data_version(self) -> None:
-        db = sqlite3.connect(self._path, isolation_level=None)
-        try:
+        while True:
+            with suppress(sqlite3.Error):
+                await self._poll_connection()
+            self.notify_all()  # their next read finds what was missed, or raises the error
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _poll_connection(self) -> None:
+        """Polls until an error. It does not wait for locks, because it runs in the event loop."""
+        with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as db:
             seen = -1
             while True:
                 version = db.execute("PRAGMA data_version").fetchone()[0]
@@ -78,8 +86,6 @@ class ChangePoller(SessionListeners):
                     self._notify_changed(db)
                 seen = version
                 await asyncio.sleep(POLL_SECONDS)
-        finally:
-            db.close()
 
     def _notify_changed(self, db: sqlite3.Connection) -> None:
         """Notifies the listeners whose session has another sequence number than before. The version changes with every

@@ -131,7 +131,11 @@ class ChildSessionOpener:
                 session_id, self._store, self._bus, lease_owner=self._lease_owner, take_over=True, repeat_calls=True
             )
         )
-        await end_child_sessions(self._store, journal.session.messages)
+        try:
+            await end_child_sessions(self._store, journal.session.messages)
+        except BaseException:
+            await journal.close()
+            raise
         return journal
 
     def _register_child(self, journal: Journal) -> Journal:

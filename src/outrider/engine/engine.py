@@ -94,7 +94,12 @@ class SessionRegistry:
         self._require_open()
         deps = await self._runtime.open_deps(session)
         try:
-            self._register_session(await self._runtime.create_session(session), deps)
+            journal = await self._runtime.create_session(session)
+            try:
+                self._register_session(journal, deps)
+            except BaseException:
+                await journal.close()
+                raise
         except BaseException:
             await deps.close()
             raise

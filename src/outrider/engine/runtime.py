@@ -407,9 +407,13 @@ class EngineRuntime:
             describe=describe_touched_files,
             repeat_calls=repeat_calls,
         )
-        await end_child_sessions(self.store, journal.session.messages)
-        if self.undo is not None:
-            await self.undo.recover_session(journal)
+        try:
+            await end_child_sessions(self.store, journal.session.messages)
+            if self.undo is not None:
+                await self.undo.recover_session(journal)
+        except BaseException:
+            await journal.close()
+            raise
         return journal
 
     async def open_deps(self, session: Session) -> "OpenDependencies":

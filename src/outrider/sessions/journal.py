@@ -400,16 +400,21 @@ async def resume_journal(
     are safe to repeat are queued again instead of ended.
     """
     held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
-    transcript, is_abridged = await _load_abridged(store, session_id, text_bytes)
-    workspace = Path(transcript.session.workspace_directory or ".")
-    from outrider.sessions.recovery import repair_transcript  # lazy: a new session needs no repair
+    try:
+        transcript, is_abridged = await _load_abridged(store, session_id, text_bytes)
+        workspace = Path(transcript.session.workspace_directory or ".")
+        from outrider.sessions.recovery import repair_transcript  # lazy: a new session needs no repair
 
-    repaired = repair_transcript(
-        transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
-    )
-    if repaired:
-        await store.append(session_id, repaired, token=held[1].token if held else None)
-    session = session_from_stored(transcript.session, transcript.messages)
+        repaired = repair_transcript(
+            transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
+        )
+        if repaired:
+            await store.append(session_id, repaired, token=held[1].token if held else None)
+        session = session_from_stored(transcript.session, transcript.messages)
+    except BaseException:
+        if held is not None:
+            await held[0].release_unused(held[1])
+        raise
     return Journal(
         session, store, bus, held=held, is_abridged=is_abridged, has_all_messages=not is_abridged or transcript.first
     )

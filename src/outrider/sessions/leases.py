@@ -8,11 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
+from outrider._sync import wait_to_end
 from outrider.errors import LeaseLostError, OutriderError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
 from outrider.sessions.records import Lease, ProcessIdentity, StoredValue
@@ -40,6 +42,12 @@ class LeaseOwner:
 
     async def acquire(self, session_id: str, *, take_over: bool = False) -> Lease:
         return await self._store.acquire(session_id, self._owner, take_over=take_over)
+
+    async def release_unused(self, lease: Lease) -> None:
+        """Releases a lease that was not added, also if the caller is cancelled. After an error of the store it ends by
+        itself, because it is not renewed."""
+        with suppress(StoreError):
+            await wait_to_end(self._store.release(lease))
 
     def add_lease(self, session_lease: "SessionLease", lease: Lease) -> None:
         self._leases[session_lease] = lease

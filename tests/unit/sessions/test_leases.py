@@ -4,21 +4,26 @@ import asyncio
 import gc
 import logging
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from outrider.errors import StoreUnavailableError
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import Journal, create_journal
+from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import RENEWAL_BATCH, LeaseOwner, current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Lease, ProcessIdentity
+from outrider.sessions.records import Lease, ProcessIdentity, SessionTranscript, StoredSession, StoredValue
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
+from outrider.types.ids import new_id
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolPending
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -118,3 +123,33 @@ async def test_leases_are_renewed_as_long_as_they_are_held_and_then_nothing_is_l
     del one, other
     gc.collect()
     assert left() is None
+
+
+class Unreadable(MemoryStore):
+    async def load(self, session_id: str, **options: Any) -> SessionTranscript:
+        raise StoreUnavailableError("busy")
+
+
+class Unwritable(MemoryStore):
+    async def append(self, session_id: str, values: Sequence[StoredValue], **options: Any) -> int:
+        raise StoreUnavailableError("busy")
+
+
+async def test_a_session_that_cannot_be_read_is_released():
+    store = Unreadable()
+    await store.create(StoredSession(id="s"))
+    with pytest.raises(StoreUnavailableError):
+        await resume_journal("s", store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
+    assert await store.acquire("s", replace(current_process(), pid=1))
+
+
+async def test_a_session_that_cannot_be_repaired_is_released():
+    store, session_id = Unwritable(), new_id()
+    await store.create(StoredSession(id=session_id))
+    call = ToolPart(call_id="c1", tool="shell", state=ToolPending({"command": "ls"}, "", "ready"))
+    message = Message("assistant", [call], time=MessageTime(1))
+    message.join(session_id)
+    await MemoryStore.append(store, session_id, [message])
+    with pytest.raises(StoreUnavailableError):
+        await resume_journal(session_id, store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
+    assert await store.acquire(session_id, replace(current_process(), pid=1))

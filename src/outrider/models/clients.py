@@ -186,7 +186,7 @@ class ToolFallbackClient:
         try:
             async with aclosing(self._client.stream(request)) as deltas:
                 async for delta in deltas:
-                    self._with_tools[request.model] = True
+                    self._learn_from(delta, request.model)
                     yield delta
             return
         except InvalidRequestError as error:
@@ -198,6 +198,10 @@ class ToolFallbackClient:
         async with aclosing(self._stream_as_text(request)) as deltas:
             async for delta in deltas:
                 yield delta
+
+    def _learn_from(self, delta: Delta, model: str) -> None:
+        if not isinstance(delta, Retry):  # a failed attempt says nothing: the server may not have read the tools
+            self._with_tools[model] = True
 
     def _stream_as_text(self, request: Request) -> AsyncGenerator[Delta, None]:
         from outrider.providers.text_tool_calls import TextToolsClient  # lazy: rarely needed

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from outrider import Agent, InvalidRequestError, Provider, Tokens, Tool, async_complete, async_run
+from outrider import Agent, Engine, InvalidRequestError, Provider, Tokens, Tool, async_complete, async_run
+from outrider.stores import MemoryStore
 from outrider.testing import SimulatedError, SimulatedRequest, Simulator
 from outrider.types.request import ModelSettings, OutputSchema, ToolChoice
 from tests.fixtures.http_server import Reply, serving
@@ -124,6 +125,26 @@ async def test_a_model_without_native_tools_gets_them_as_text(status, message):
         assert ["tools" in request.body for request in server.requests] == [True, False, False]
         (called,) = [call for message in result.session.messages for call in message.get_calls()]
         assert (called.tool, called.state.input) == ("look", {"path": "a.txt"})
+
+
+async def test_an_overload_says_nothing_about_tools():
+    def answer(request: SimulatedRequest) -> Any:
+        if len(server.requests) <= 2:
+            return SimulatedError(503, "overloaded")
+        if "tools" in request.body:
+            return SimulatedError(400, "the model does not support tools")
+        return "Done."
+
+    async with Simulator(answer, any_model=True) as server:
+        provider = server.provider(
+            "openai", "gateway", dialect="compatible", retry={"attempts": 2, "first_window": 0.01}
+        )
+        agent = Agent("writer", "You write.", "gemma:2b", "gateway")
+        async with Engine([agent], [provider], [Tool(look)], store=MemoryStore()) as engine:
+            session = await engine.create()
+            assert (await engine.prompt(session, "go")).reason == "error"
+            assert (await engine.prompt(session, "go")).output == "Done."
+        assert ["tools" in request.body for request in server.requests] == [True, True, True, False]
 
 
 async def test_a_temperature_that_a_reasoning_model_rejects_is_left_out_after_a_switch():

@@ -27,7 +27,7 @@ from outrider.errors import (
 )
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
-from outrider.providers.catalog import ModelCatalog
+from outrider.providers.catalog import ModelCatalog, have_same_limits
 from outrider.providers.client import RateLimit, RateLimiter, RequestSigner, WireClient
 from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
 from outrider.providers.stream_filters import StreamFilter
@@ -437,10 +437,13 @@ _UNSHARED_KINDS = ("scripted", "custom")
 
 
 class _SharedClient:
-    def __init__(self, provider: Provider, client: ModelClient, keeper: AsyncGenerator[None, None]) -> None:
+    def __init__(
+        self, provider: Provider, catalog: ModelCatalog, client: ModelClient, closer: AsyncGenerator[None, None]
+    ) -> None:
         self.provider = provider
+        self.catalog = catalog
         self.client = client
-        self.closer = keeper
+        self.closer = closer
 
 
 _shared_clients: dict[asyncio.AbstractEventLoop, list[_SharedClient]] = {}
@@ -448,14 +451,14 @@ _shared_clients: dict[asyncio.AbstractEventLoop, list[_SharedClient]] = {}
 
 @asynccontextmanager
 async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGenerator[ModelClient, None]:
-    """Yields a client that is shared by all calls in this event loop, since a TLS handshake is slow.
+    """Yields a client that is shared by all calls in this event loop with equal catalogs: a TLS handshake is slow.
 
     The client is closed with the loop. Scripted providers and cassettes are not shared.
     """
     loop = asyncio.get_running_loop()
     clients = _shared_clients.get(loop) or _clients_of_loop(loop)
     for known in clients:
-        if known.provider == provider:
+        if known.provider == provider and have_same_limits(known.catalog, catalog):
             yield known.client
             return
     client = model_client(provider, catalog=catalog)
@@ -466,7 +469,7 @@ async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGener
             await client.aclose()
         return
     closer = _close_with_loop(client, loop)
-    clients.append(_SharedClient(provider, client, closer))
+    clients.append(_SharedClient(provider, catalog, client, closer))
     await anext(closer)
     yield client
 

@@ -566,7 +566,7 @@ class ModelCatalog:
     def __init__(
         self, overrides: Mapping[str, ModelFacts] | None = None, *, clock: Callable[[], datetime] | None = None
     ) -> None:
-        self._overrides = dict(overrides or {})
+        self.overrides = dict(overrides or {})
         self._listing = ListedFacts(lambda: self._models_dev)
         self._genai_prices = GenaiPrices(clock or (lambda: datetime.now(UTC)))
         self._learned_facts: dict[tuple[str, str | None], dict[str, Any]] = {}
@@ -591,7 +591,7 @@ class ModelCatalog:
 
     def is_configured(self, kind: str, model: str) -> bool:
         """Returns whether the configuration has facts of this model."""
-        return f"{kind}/{model}" in self._overrides or model in self._overrides
+        return f"{kind}/{model}" in self.overrides or model in self.overrides
 
     def prices(self, kind: str, model: str, *, base_url: str | None = None) -> ModelPrices | None:
         """Returns the rates of a model, with those for long prompts as tiers; None without a known price."""
@@ -641,8 +641,8 @@ class ModelCatalog:
     def _iter_facts(self, kind: str, model: str, base_url: str | None, *sources: FactSource) -> Iterator[ModelFacts]:
         """Yields the facts from configuration, those that the server lists, then lazily those of each source."""
         for name in (f"{kind}/{model}", model):
-            if name in self._overrides:
-                yield self._overrides[name]
+            if name in self.overrides:
+                yield self.overrides[name]
         if (listed := _server_facts.get((kind, base_url, model))) is not None:
             yield listed
         for source in sources:
@@ -656,6 +656,14 @@ class ModelCatalog:
             )
             self._found[key] = next((facts for facts in answers if facts is not None), ModelFacts())
         return self._found[key]
+
+
+def have_same_limits(one: ModelCatalog, other: ModelCatalog) -> bool:
+    """Returns whether two catalogs have the same overrides, so that their models have the same limits."""
+    if one is other:
+        return True
+    # A subclass, of a program, may find its facts in another way.
+    return type(one) is type(other) is ModelCatalog and one.overrides == other.overrides
 
 
 def _first_known(known: list[ModelCapabilities], name: str) -> bool | None:

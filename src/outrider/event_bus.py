@@ -117,7 +117,9 @@ class EventBus:
                 f"subscribe() takes a class of outrider.events and a function, got {describe_value(event_class)} "
                 f"and {describe_value(handler)}"
             )
-        entry = (classes, _AsyncHandler(classes, handler) if _is_async(handler) else handler)
+        if _is_async(handler):  # a weak reference, because the bus refers to the handler
+            handler = _AsyncHandler(classes, handler, weakref.WeakMethod(self._remove_handler))
+        entry = (classes, handler)
         with self._lock:
             self._replace_subscriptions([*self._subscriptions, entry])
 
@@ -175,6 +177,10 @@ class EventBus:
         """Creates a new list and a new table each time, so that a delivery in progress is not affected."""
         self._subscriptions = subscriptions
         self._handlers = _HandlerTable(self._find_handlers)
+
+    def _remove_handler(self, handler: Handler[Any]) -> None:
+        with self._lock:
+            self._replace_subscriptions([other for other in self._subscriptions if other[1] is not handler])
 
     def _replace_transforms(self, transforms: tuple[tuple[EventTransform, EventClasses], ...]) -> None:
         self._transforms = transforms
@@ -323,7 +329,14 @@ class _AsyncHandler:
     The handler runs in the loop that was running when it subscribed, else in the publisher's loop, else (in a script
     without a loop) in a new loop before `publish` returns."""
 
-    def __init__(self, event_classes: tuple[type[Event], ...], handler: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(
+        self,
+        event_classes: tuple[type[Event], ...],
+        handler: Callable[[Any], Awaitable[Any]],
+        remove_handler: weakref.WeakMethod[Callable[[Handler[Any]], None]],
+    ) -> None:
+        self._remove_handler = remove_handler
+        self._removed = False
         self._event_classes = event_classes
         self._handler = handler
         self._queue = _BoundedEventQueue(QUEUE_LIMIT)
@@ -362,8 +375,11 @@ class _AsyncHandler:
                 if is_interruption(error, asyncio.current_task()):
                     raise
                 _log.exception("a listener failed on %s", type(event).__name__)
-        if self._queue.overflowed:
+        if self._queue.overflowed and not self._removed:
+            self._removed = True
             _log.error("a listener is too far behind and was removed")
+            if (remove := self._remove_handler()) is not None:
+                remove(self)
 
 
 class _ReturnedAwaitables:

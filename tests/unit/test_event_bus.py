@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from outrider import EventBus, ListenerOverflow, get_event_bus
+from outrider.event_bus import QUEUE_LIMIT
 from outrider.events import (
     DeltasDroppedEvent,
     Event,
@@ -303,6 +304,25 @@ async def test_a_slow_async_handler_is_given_only_what_it_receives(caplog):
     await bus.settled()
     assert received == {PartDeltaEvent}
     assert "too slow" in caplog.text
+
+
+async def test_an_async_handler_that_is_too_far_behind_is_removed_once(caplog):
+    bus, received = EventBus(), []
+
+    async def handler(event: TurnStartedEvent) -> None:
+        received.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, handler)
+    for number in range(64 * QUEUE_LIMIT + 1):
+        bus.publish(turn(number))
+    with caplog.at_level(logging.ERROR):
+        await bus.settled()
+        assert not bus.has_listeners(TurnStartedEvent)
+        for number in range(3):
+            bus.publish(turn(number))
+            await bus.settled()
+    assert received == list(range(64 * QUEUE_LIMIT))
+    assert [record.message for record in caplog.records] == ["a listener is too far behind and was removed"]
 
 
 async def test_a_stream_receives_other_threads():

@@ -223,10 +223,10 @@ class ThreadPool:
             if self._count >= max(self._limit, 1):
                 self._waiting.append(job)
                 return
-            self._count += 1
-        inbox: SimpleQueue[PoolJob | None] = SimpleQueue()
-        inbox.put(job)
-        threading.Thread(target=self._worker_loop, args=(inbox,), name="outrider-tool", daemon=True).start()
+            inbox: SimpleQueue[PoolJob | None] = SimpleQueue()
+            inbox.put(job)
+            threading.Thread(target=self._worker_loop, args=(inbox,), name="outrider-tool", daemon=True).start()
+            self._count += 1  # not if the start failed, because the system has too many threads
 
     def _worker_loop(self, inbox: "SimpleQueue[PoolJob | None]") -> None:
         while (job := inbox.get()) is not None:

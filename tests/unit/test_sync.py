@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 
 import pytest
 
-from outrider._sync import cancel_tasks, run_beside, run_sync
+from outrider._sync import ThreadPool, cancel_tasks, run_beside, run_sync
 
 NOTEBOOK = """
 import asyncio, signal
@@ -99,3 +100,17 @@ async def test_periodic_work_ends_with_its_block():
     ended = rounds
     await asyncio.sleep(0.01)
     assert rounds == ended
+
+
+async def test_a_thread_that_cannot_be_started_does_not_occupy_the_pool(monkeypatch: pytest.MonkeyPatch):
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool = ThreadPool(limit=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await pool.run(lambda: 1)
+    async with asyncio.timeout(10):
+        assert await pool.run(lambda: 2) == 2
+    pool.close()

@@ -1,14 +1,16 @@
 """`DatabaseWriter` with delayed fsync: the order of commits, other processes, and errors of the disk."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from outrider.errors import StoreUnavailableError
+from outrider.errors import StoreError, StoreUnavailableError
 from outrider.sessions.database_files import file_system_type
+from outrider.sessions.sqlite.connection import connect_writer
 from outrider.sessions.sqlite.recovery import open_file
 from outrider.sessions.sqlite.writer import DatabaseWriter
 
@@ -87,3 +89,35 @@ async def test_a_commit_that_does_not_reach_the_disk_is_an_error(tmp_path: Path)
         await writer.run(lambda db: db.execute("PRAGMA user_version = 100"))
     finally:
         await writer.close()
+
+
+async def test_the_thread_reports_why_it_cannot_connect_and_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def connect(path: Path, *, wait_for_locks: bool = True) -> sqlite3.Connection:
+        if wait_for_locks:
+            raise sqlite3.OperationalError("too many open files")
+        return connect_writer(path, wait_for_locks=False)
+
+    path = tmp_path / "sessions.db"
+    open_file(path, file_system_type)
+    with monkeypatch.context() as patched:
+        patched.setattr("outrider.sessions.sqlite.writer.connect_writer", connect)
+        writer = DatabaseWriter(path, lambda _: None)
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreError, match="too many open files"):
+                await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True)
+            await writer.run(lambda db: db.execute("PRAGMA user_version = 98"))
+    async with asyncio.timeout(10):
+        found = await writer.run(lambda db: db.execute("PRAGMA user_version").fetchone(), slow=True)
+    await writer.close()
+    assert found == (98,)
+
+
+async def test_a_writer_whose_file_cannot_be_opened_raises_an_error_of_the_store(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    path.mkdir()
+    writer = DatabaseWriter(path, lambda _: None)
+    with pytest.raises(StoreUnavailableError, match="cannot be used now"):
+        await writer.run(lambda db: db.execute("PRAGMA user_version = 98"))
+    await writer.close()

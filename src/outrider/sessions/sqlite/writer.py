@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 from outrider.errors import StoreError, StoreUnavailableError
-from outrider.sessions.database_files import FairFileLock, to_store_error, wal_path
+from outrider.sessions.database_files import FairFileLock, to_store_error, translate_errors, wal_path
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.sqlite.connection import WAL_LIMIT_BYTES, connect_writer
 
@@ -273,7 +273,8 @@ class DatabaseWriter:
             raise StoreError(f"{self._path} is closed")
         request = WriteRequest(write, synced=synced)
         if self._loop_writer is None:
-            self._loop_writer = _LoopWriter(self._path, self._wal_sync, request.loop)
+            with translate_errors(self._path):
+                self._loop_writer = _LoopWriter(self._path, self._wal_sync, request.loop)
         if slow or request.loop is not self._loop_writer.loop or self._loop_writer.may_block:
             self._submit_to_thread([request])
         else:
@@ -359,19 +360,44 @@ class DatabaseWriter:
                 request.deliver_result()
 
     def _run_thread(self) -> None:
-        transactions, file_lock = (
-            TransactionWriter(self._path, connect_writer(self._path), self._wal_sync),
-            FairFileLock(self._path),
-        )
+        requests: list[WriteRequest] | None = []
+        while (connection := self._try_connect(requests)) is None:
+            self._maintenance_due = False  # it needs the connection; the next write sets the flag again
+            if (requests := self._next_batch()) is None:
+                return
+        transactions, file_lock = connection
         try:
-            while (requests := self._next_batch()) is not None:
+            requests = requests or self._next_batch()
+            while requests is not None:
                 if requests:
                     self._commit_in_thread(transactions, file_lock, requests)
                 else:
                     self._run_maintenance(transactions, file_lock)
+                requests = self._next_batch()
         finally:
             transactions.close()
             file_lock.close()
+
+    def _try_connect(self, requests: Sequence[WriteRequest]) -> tuple[TransactionWriter, FairFileLock] | None:
+        """Opens the connection of the thread. If that fails, these requests get the error, and the next ones make the
+        thread try again."""
+        with contextlib.ExitStack() as opened:
+            try:
+                file_lock = FairFileLock(self._path)
+                opened.callback(file_lock.close)
+                db = connect_writer(self._path)
+                opened.callback(db.close)
+                transactions = TransactionWriter(self._path, db, self._wal_sync)
+            except Exception as error:  # noqa: BLE001  delivered to the callers; the thread must survive
+                self._fail_requests([request for request in requests if request.try_claim()], error)
+                return None
+            opened.pop_all()
+        return transactions, file_lock
+
+    def _fail_requests(self, requests: Sequence[WriteRequest], error: Exception) -> None:
+        for request in requests:
+            request.set_error(to_store_error(error, self._path))
+        deliver_from_thread(requests)
 
     def _next_batch(self) -> list[WriteRequest] | None:
         """Returns the queued requests; an empty list when maintenance is due; None after `close`."""
@@ -403,9 +429,9 @@ class DatabaseWriter:
             transactions.sync_batch(requests)
             self._record_duration(start)
         except Exception as error:  # noqa: BLE001  delivered to the callers; the thread must survive
-            for request in requests:
-                request.set_error(to_store_error(error, self._path))
-        deliver_from_thread(requests)
+            self._fail_requests(requests or [request for request in waiting if request.try_claim()], error)
+        else:
+            deliver_from_thread(requests)
         self._maintenance_due = True
         self._checkpoint_wal(transactions, file_lock, WAL_LIMIT_BYTES)
 

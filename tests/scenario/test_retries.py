@@ -3,19 +3,23 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from itertools import count
 from typing import Any
 
 import pytest
 
-from outrider import Agent, Engine, EventBus, Provider, Tool, async_run_stream
+from outrider import Agent, Engine, EventBus, Limits, Provider, Tool, async_run_stream
 from outrider.agents.turn_state import SilenceTimer, TurnEnd
 from outrider.errors import NetworkError
 from outrider.events import ModelSilentEvent, PartDeltaEvent, PartUpdatedEvent, RetryScheduledEvent
 from outrider.http.transport import HttpRequest
+from outrider.providers import ModelCatalog
 from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.providers.provider import assemble_answer
 from outrider.remote.agent_server import AnswerDeltaBuilder
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import SessionFilter
 from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedApi, SimulatedReasoning
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, RetryPart, StepStartPart, TextPart, ToolPart, is_withdrawn
@@ -429,3 +433,28 @@ async def test_an_agent_of_another_server_shows_a_withdrawn_text_as_reasoning():
     answer = assemble_answer([*deltas, *builder.finish_answer(TurnEnd("completed", "whole"))], "f")
     assert answer.message.get_text_content() == "whole"
     assert [part.text for part in answer.message.get_parts_by_type(ReasoningPart) if part.text] == ["half"]
+
+
+@pytest.mark.parametrize("price", [{}, {"prices": {"input": "1", "output": "90000"}}], ids=["unknown", "too high"])
+async def test_a_fallback_that_the_cost_limit_does_not_allow_ends_the_step_and_frees_its_reservation_once(price: Any):
+    requests: list[Any] = []
+
+    def answer(request: Any) -> Any:
+        if (request.system or "").startswith("You are the clerk."):
+            return ["half ", NetworkError("reset")]
+        requests.append(request)
+        return [call("call_agent", "c1", agent_name="clerk", message="x")] if len(requests) == 1 else "done"
+
+    clerk = agent("clerk", "You are the clerk.").replace(fallback_models=("model-2",))
+    catalog = ModelCatalog.from_config({"model-1": {"prices": {"input": "1", "output": "1"}}, "model-2": price})
+    store, limits = MemoryStore(), Limits(cost=Decimal("0.01"))
+    async with Engine([agent(), clerk], [scripted(answer)], catalog=catalog, limits=limits, store=store) as engine:
+        result = await engine.prompt(await engine.create(), "go")
+    [child] = [one for one in (await store.list(SessionFilter())).sessions if one.parent_id]
+    failed = (await store.load(child.id)).messages[-1]
+    assert result.output == "done"
+    assert failed.error is not None
+    assert failed.error.type == ("LimitReachedError" if price else "ConfigurationError")
+    assert failed.tokens.total > 0
+    first, last = (request.settings.max_output_tokens for request in requests)
+    assert last < first

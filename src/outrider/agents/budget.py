@@ -24,9 +24,9 @@ class ModelPrice(msgspec.Struct, frozen=True):
     billed_afterwards: bool = False
 
 
-class BudgetReservation(msgspec.Struct, frozen=True):
+class BudgetReservation(msgspec.Struct, frozen=True, eq=False):
     """Tokens and cost reserved for one request. `max_output_tokens` limits the response so that no limit is
-    exceeded."""
+    exceeded. Two reservations are never equal, so that each is released once."""
 
     tokens: int
     cost: Decimal
@@ -45,7 +45,7 @@ class RunBudget:
         self._start = clock()
         self._reserved_tokens = 0
         self._reserved_cost = Decimal(0)
-        self._reservations = 0
+        self._open: set[BudgetReservation] = set()
         self._settled: asyncio.Event | None = None  # while a request waits for it
         self.calls = asyncio.Semaphore(limits.parallel_calls)
 
@@ -80,7 +80,7 @@ class RunBudget:
         """Reserve tokens and cost for a prompt of about this size. Raises LimitReachedError when the rest of a limit is
         too small for a response of `MIN_OUTPUT_TOKENS`."""
         reserved = self._plan_reservation(prompt_tokens, max_output, price)
-        self._reservations += 1
+        self._open.add(reserved)
         self._reserved_tokens += reserved.tokens
         self._reserved_cost += reserved.cost
         return reserved
@@ -88,7 +88,7 @@ class RunBudget:
     async def wait_for_reservations(self, prompt_tokens: int, price: ModelPrice | None) -> None:
         """Wait while requests of other agents have reserved what a prompt of about this size needs. Most responses use
         a small part of their reservation, so the rest becomes free when they end."""
-        while self._reservations:
+        while self._open:
             try:
                 self._plan_reservation(prompt_tokens, None, price)
             except LimitReachedError:
@@ -124,14 +124,20 @@ class RunBudget:
     def settle(self, reservation: BudgetReservation, tokens: Tokens, cost: Decimal | None, turns: int = 1) -> None:
         """Replace a reservation by the actual usage. `turns` includes the one that `begin_turn` has counted already."""
         self.turns += turns - 1
-        self._reservations -= 1
+        self.release(reservation)
+        if tokens.total or cost is not None:
+            self.usage = self.usage.plus(tokens, cost)
+
+    def release(self, reservation: BudgetReservation) -> None:
+        """Free what a request has reserved. Does nothing for a reservation that is free already."""
+        if reservation not in self._open:
+            return
+        self._open.remove(reservation)
+        self._reserved_tokens -= reservation.tokens
+        self._reserved_cost -= reservation.cost
         if self._settled is not None:
             self._settled.set()
             self._settled = None
-        self._reserved_tokens -= reservation.tokens
-        self._reserved_cost -= reservation.cost
-        if tokens.total or cost is not None:
-            self.usage = self.usage.plus(tokens, cost)
 
     def _remaining_cost(self) -> Decimal:
         if self.limits.cost is None:

@@ -15,7 +15,7 @@ from outrider.agents.compaction import build_request, estimate_failed_tokens
 from outrider.agents.run_context import AgentContext, fallback_agent
 from outrider.agents.turn_state import has_pending_calls
 from outrider.context.lower import PAUSED, PromptProjection
-from outrider.errors import CallbackError, ProviderError
+from outrider.errors import CallbackError, ConfigurationError, LimitReachedError, ProviderError
 from outrider.providers.provider import AnswerAssembler, AnswerPart
 from outrider.sessions.failpoints import failpoint
 from outrider.types.agents import Agent
@@ -42,7 +42,6 @@ from outrider.types.parts import (
     StepFinishPart,
     StepStartPart,
     TextPart,
-    Tokens,
     ToolPart,
     Usage,
 )
@@ -101,8 +100,8 @@ class ModelStep:
         self.message = self._new_message()
 
     async def run(self) -> Message:
-        """Returns the complete answer. A provider error or a cancellation is raised after all received parts are
-        stored."""
+        """Returns the complete answer. A provider error, a limit that allows no fallback model, or a cancellation is
+        raised after all received parts are stored."""
         try:
             return await self._run_request()
         finally:
@@ -120,7 +119,7 @@ class ModelStep:
         failpoint("FP-before-request")
         try:
             await self._read_answer()
-        except (ProviderError, CallbackError) as error:
+        except (ProviderError, CallbackError, LimitReachedError, ConfigurationError) as error:
             status = error.status if isinstance(error, ProviderError) else None
             await self._finish_message(MessageError(type(error).__name__, error.message, status))
             raise
@@ -161,13 +160,13 @@ class ModelStep:
         """Continues the step with another model. Its prompt is lowered again, since vendor state belongs to a
         family."""
         context, message = self._context, self.message
-        self._run.budget.settle(self._reservation, Tokens(), None)
         failed = self._assembler
         failed.start_again(self._run.client_for(agent).model_family(agent.model))
         await self._record_retry(Retry(1, 0, error, 1), ModelRef(agent.provider, agent.model))
         context.agent, context.projection = agent, PromptProjection(failed.family)
         message.model = ModelRef(agent.provider, agent.model)
         history = context.session.messages[:-1]
+        self._run.budget.release(self._reservation)  # `run` adds what the failed requests used
         self._request, self._reservation = build_request(context, history, on_sent=self._record_request)
 
     def _record_request(self, body: bytes, layout: BodyLayout) -> None:

@@ -125,3 +125,12 @@ async def test_a_request_does_not_wait_for_an_unreserved_amount():
     await asyncio.wait_for(budget.wait_for_reservations(1_000, None), 1)
     with pytest.raises(LimitReachedError, match="tokens"):
         budget.reserve(1_000, None, None)
+
+
+async def test_a_reservation_that_is_released_before_its_usage_is_known_is_freed_once():
+    budget = RunBudget(Limits(tokens=10_000, cost=Decimal(1)))
+    other, failed = budget.reserve(1_000, 1_000, CHEAP), budget.reserve(1_000, 1_000, CHEAP)
+    budget.release(failed)
+    budget.settle(failed, Tokens(input=1_000), Decimal("0.001"))
+    assert budget.usage.tokens.total == 1_000
+    assert budget.reserve(1_000, None, CHEAP).tokens == 10_000 - 1_000 - other.tokens

@@ -223,9 +223,11 @@ class SandboxedCommands:
 
     async def run(self, context: ToolContext, execute: Execute, format_result: FormatResult) -> ToolResult:
         """Runs a command and returns its result. Raises ToolFailure if its outcome is dropped."""
+        return await self._run_as_planned(context, execute, partial(_format_with_leftovers, format_result))
+
+    async def _run_as_planned(self, context: ToolContext, execute: Execute, format_result: FormatResult) -> ToolResult:
         plan = self._plans.pop(context.call_id, CommandPlan())
         folder = self._open_folder(context.session_id)
-        format_result = partial(_format_with_leftovers, format_result)
         if folder.has_outcome(context.call_id) and (pending := await asyncio.to_thread(folder.load, context.call_id)):
             return await self._finish(context, folder, pending, plan, execute, format_result)
         if context.has_run():
@@ -276,9 +278,8 @@ class SandboxedCommands:
         the level or an earlier answer lets it write."""
         outcomes = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes
         level = self._settings.level_of(context.session_id)
-        may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
-        protects = self._sandbox.protects_files
-        may_write = may_write and protects
+        keeps, protects = plan.keeps or level in ("edits", "auto"), self._sandbox.protects_files
+        may_write = protects and (outcomes == "commit" or (outcomes == "ask" and keeps))
         if not may_write or plan.confinement == "read-only":
             result = await self._execute_with(context, self._policy(writable=False), plan, execute)
             if not was_denied_writing(result.text):
@@ -300,7 +301,7 @@ class SandboxedCommands:
                     raise _not_rerun(formatted.content, answer)
                 if answer.choice == "outside" or not protects:
                     self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
-                    return await self.run(context, execute, format_result)
+                    return await self._run_as_planned(context, execute, format_result)
         async with self._hold_lock(context), self._record_all(context):
             return format_result(await execute(None))
 
@@ -329,12 +330,9 @@ class SandboxedCommands:
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
                 recorded = await asyncio.to_thread(_read_recorded, outside)
             pending = self._pending_outcome(context, result, formatted, changes, plan)
+            answered = plan.is_rerun or failure is not None
             pending = msgspec.structs.replace(
-                pending,
-                repository=repository,
-                recorded=recorded,
-                failure=failure,
-                block_answered=plan.is_rerun or failure is not None,
+                pending, repository=repository, recorded=recorded, failure=failure, block_answered=answered
             )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
@@ -429,7 +427,7 @@ class SandboxedCommands:
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
                 self.plan_call(context.call_id, msgspec.structs.replace(again, keeps=again.keeps or plan.keeps))
-                return await self.run(context, execute, format_result)
+                return await self._run_as_planned(context, execute, format_result)
             pending = again
         return await self._settle(context, folder, pending, plan)
 
@@ -482,8 +480,7 @@ class SandboxedCommands:
         if answer.choice == "outside":
             return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
-        wanted_paths = [access for access in pending.blocked if access.kind != "network" and access.target]
-        paths = [Path(access.target) for access in wanted_paths if access.grantable]
+        paths = [Path(one.target) for one in pending.blocked if one.kind != "network" and one.target and one.grantable]
         return CommandPlan(
             hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
             writable=tuple(paths) if answer.choice in ("keep", "paths") else (),

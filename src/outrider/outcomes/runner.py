@@ -255,13 +255,13 @@ class SandboxedCommands:
     async def run_on(self, context: ToolContext, start: Execute) -> CommandResult:
         """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
         plan = self._plans.pop(context.call_id, CommandPlan())
-        if plan.confinement == "read-only" and self._sandbox.confines:
-            return await start(self._wrapper(self._policy(writable=False)))
-        commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
-        if commits and plan.confinement != "none" and self._sandbox.confines and not self._sandbox.protects_files:
-            return await start(self._wrapper(self._policy(writable=False)))
-        if plan.confinement == "none" or self._policy(writable=False).network != "off":
+        policy = self._policy(writable=False)
+        if plan.confinement == "none" or policy.network != "off":
             _report_network(context, plan, ())
+        commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
+        reads_only = commits and plan.confinement != "none" and not self._sandbox.protects_files
+        if self._sandbox.confines and (reads_only or plan.confinement == "read-only"):
+            return await start(self._wrapper(policy))
         async with self._record_all(context):
             return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
@@ -302,6 +302,8 @@ class SandboxedCommands:
                 if answer.choice == "outside" or not protects:
                     self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
                     return await self._run_as_planned(context, execute, format_result)
+        if self._policy(writable=False).network != "off":
+            _report_network(context, plan, ())
         async with self._hold_lock(context), self._record_all(context):
             return format_result(await execute(None))
 
@@ -437,11 +439,10 @@ class SandboxedCommands:
         if plan.writable:
             policy = msgspec.structs.replace(policy, also_writable=(*policy.also_writable, *plan.writable))
         hosts = (plan.open_hosts or None) if plan.hosts is None else plan.hosts
+        if hosts is not None or policy.network != "off":
+            _report_network(context, plan, hosts or ())
         if hosts is None:
-            if policy.network != "off":
-                _report_network(context, plan, ())
             return await execute(self._wrapper(policy))
-        _report_network(context, plan, hosts)
         async with self._open_network(hosts) as network:
             return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
 

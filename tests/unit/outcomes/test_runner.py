@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outrider.outcomes.runner import CommandPlan, SandboxedCommands
 from outrider.processes.launch import LaunchRequest, LaunchWrapper
 from outrider.processes.output import CapturedOutput
@@ -112,3 +114,24 @@ async def test_a_command_that_runs_again_names_once_what_it_left_running(tmp_pat
     result = await bench.run(blocked, ended("done", left_running=("sleep 60",)))
     assert len(bench.questions) == 1
     assert result.content.count("it left processes running") == 1
+
+
+@pytest.mark.parametrize(("network", "labels"), [("on", ["web:the network"]), ("off", [])])
+async def test_without_overlays_the_output_of_a_command_with_a_network_is_text_of_others(
+    network: Network, labels: list[str], tmp_path: Path
+):
+    bench = Bench(tmp_path, overlays=False, network=network)
+    await bench.run(ended("a page"))
+    assert bench.labels == labels
+
+
+@pytest.mark.parametrize("confinement", ["read-only", "workspace", "none"])
+async def test_a_process_with_a_network_that_runs_on_prints_text_of_others(confinement: Any, tmp_path: Path):
+    bench = Bench(tmp_path, network="on")
+    bench.runner.plan_call("c", CommandPlan(confinement))
+
+    async def start(wrap: LaunchWrapper | None) -> CommandResult:
+        return ended("a page")
+
+    await bench.runner.run_on(bench.context, start)
+    assert bench.labels == ["web:the network"]

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import SQLAlchemyError
 
+from outrider._sync import wait_to_end
 from outrider.errors import ConfigurationError, NetworkError, ToolFailure
 from outrider.http.client import HttpClient, is_public
 from outrider.http.connection import AddressRefusedError, IpAddress
@@ -144,12 +145,7 @@ class WebhookOutbox:
     async def post_due(self, hosts: Sequence[str], secret: str = "") -> None:
         """Posts the due notices. If the caller is cancelled, it first waits for posts in progress: an interrupted post
         would be sent twice."""
-        posting = asyncio.ensure_future(self._post_claimed(hosts, secret))
-        try:
-            await asyncio.shield(posting)
-        except asyncio.CancelledError:
-            await posting
-            raise
+        await wait_to_end(self._post_claimed(hosts, secret))
 
     async def _post_claimed(self, hosts: Sequence[str], secret: str) -> None:
         """Posts in parallel, so that a slow receiver does not delay the others."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outrider._sync import ThreadPool
+from outrider._sync import ThreadPool, run_to_end, wait_to_end
 from outrider.agents.run_context import AgentContext, CallWrapper
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
@@ -337,11 +337,10 @@ class UndoRecorder:
             )
         )
         try:
-            return await asyncio.shield(future)
+            return await wait_to_end(future)
         except asyncio.CancelledError:
-            await asyncio.wait([future])
             if not future.exception():
-                await self.stores.run_in_thread(lambda: snapshots.discard_snapshot(future.result()))
+                await run_to_end(self.stores.run_in_thread(lambda: snapshots.discard_snapshot(future.result())))
             raise
 
     async def _end_call(self, snapshot: _OpenSnapshot) -> None:

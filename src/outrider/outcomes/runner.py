@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from outrider._sync import wait_to_end
 from outrider.errors import FailureReason, ToolFailure
 from outrider.outcomes.commit import CommitResult, commit_outcome
 from outrider.outcomes.commit_selection import (
@@ -594,12 +595,8 @@ class SandboxedCommands:
         )
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer(has_run=True)  # a crash from here on: the commit is repeated
-        committing = asyncio.ensure_future(self._commit_with_undo(context, folder, pending))
         try:
-            done = await asyncio.shield(committing)
-        except asyncio.CancelledError:
-            await asyncio.wait([committing])
-            raise
+            done = await self._commit_with_undo(context, folder, pending)
         except OSError as error:
             await asyncio.to_thread(folder.remove, context.call_id)
             raise ToolFailure(
@@ -620,11 +617,16 @@ class SandboxedCommands:
         unsaved = await self._unsaved_files(context, folder, changes)
         changes = [change for change in changes if not affects_any(change, unsaved)]
         paths = [change.path for change in changes if not _is_only_folder(change)]
-        async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
-            done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
-            further = await asyncio.to_thread(commit_recorded, pending, folder, selected)
-        conflicts = tuple(sorted({*done.conflicts, *further, *selected.conflicts}))
-        return CommitResult(done.committed, conflicts, unsaved)
+
+        async def write() -> CommitResult:
+            async with self._record_paths(context, self._workspace, paths):
+                done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
+                further = await asyncio.to_thread(commit_recorded, pending, folder, selected)
+            conflicts = tuple(sorted({*done.conflicts, *further, *selected.conflicts}))
+            return CommitResult(done.committed, conflicts, unsaved)
+
+        async with self._hold_lock(context):
+            return await wait_to_end(write())
 
     async def _unsaved_files(
         self, context: ToolContext, folder: OutcomeFolder, changes: Sequence[OverlayChange]

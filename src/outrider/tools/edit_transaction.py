@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl, open_folder
-from outrider._sync import ThreadPool
+from outrider._sync import ThreadPool, wait_to_end
 from outrider.errors import ToolFailure
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.tool import Progress, ToolContext
@@ -510,12 +510,10 @@ class FileEditor:
             editor = self.files.editor
             changes = [revision.to_change(editor) for revision in revisions.changed_revisions()]
             if editor is not None:
-                saved = _threads.run(lambda: _save_buffers(revisions, editor))
-                await _finish_despite_cancel(asyncio.ensure_future(saved))
+                await wait_to_end(_threads.run(lambda: _save_buffers(revisions, editor)))
             async with AsyncExitStack() as retained:
                 await self._enter_save(retained, context, changes)
-                committed = _threads.run(lambda: commit_changes(changes, editor))
-                await _finish_despite_cancel(asyncio.ensure_future(committed))
+                await wait_to_end(_threads.run(lambda: commit_changes(changes, editor)))
             for revision in revisions.changed_revisions():
                 self._record_version(context.session_id, revision)
         return result
@@ -546,14 +544,3 @@ def _save_buffers(revisions: RevisionSet, editor: EditorFiles) -> None:
     for revision in revisions.changed_revisions():
         location = revision.location
         editor.save_before_change(location.real, location.display, revision.current, revision.after)
-
-
-async def _finish_despite_cancel(writing: "asyncio.Future[None]") -> None:
-    """Awaits the write to its end even if the caller is cancelled, so that the reported result is correct."""
-    try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        await asyncio.wait([writing])
-        if not writing.cancelled():
-            writing.exception()
-        raise

@@ -132,9 +132,10 @@ async def test_a_worker_that_leaves_waits_for_the_answer_to_what_it_has_posted(r
         reports.store_report("run-1", REPORT, WebhookTarget(f"http://{host}/", "look"))
         posting = asyncio.create_task(reports.outbox.post_due([host]))
         await listener.first.wait()
-        posting.cancel()
-        await asyncio.wait([posting], timeout=0.05)
-        assert not posting.done()
+        for _ in range(2):
+            posting.cancel()
+            await asyncio.wait([posting], timeout=0.05)
+            assert not posting.done()
         listener.answers.set()
         with pytest.raises(asyncio.CancelledError):
             await posting

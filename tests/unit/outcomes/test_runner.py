@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +135,41 @@ async def test_a_process_with_a_network_that_runs_on_prints_text_of_others(confi
 
     await bench.runner.run_on(bench.context, start)
     assert bench.labels == ["web:the network"]
+
+
+async def test_a_second_cancellation_does_not_abandon_a_commit(tmp_path: Path):
+    bench = Bench(tmp_path)
+    started, released = asyncio.Event(), asyncio.Event()
+
+    async def record() -> None:
+        started.set()
+        await released.wait()
+
+    bench.recording = record
+    running = asyncio.ensure_future(bench.run(ended("done")))
+    await started.wait()
+    for _ in range(3):
+        running.cancel()
+        await asyncio.sleep(0.01)
+        assert not running.done()
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (bench.workspace / "made.txt").read_text() == "x\n"
+    assert not list(bench.data.rglob("upper"))
+
+
+async def test_a_commit_that_waits_for_the_workspace_can_be_cancelled(tmp_path: Path):
+    bench = Bench(tmp_path)
+    bench.level = "ask"
+    async with AsyncExitStack() as other:
+        # Another process takes the workspace while the question is open.
+        bench.asking = lambda: other.enter_async_context(WorkspaceLock(bench.data, bench.workspace).hold())
+        running = asyncio.ensure_future(bench.run(ended("done")))
+        async with asyncio.timeout(5):
+            while not any("waiting for another" in progress.output for progress in bench.progress):
+                await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 5)
+    assert list(bench.workspace.iterdir()) == []

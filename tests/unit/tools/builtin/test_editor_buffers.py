@@ -1,10 +1,13 @@
 """File tools on a workspace whose files are open in an editor."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from outrider.errors import ToolFailure
+from outrider.tools.tool import ToolContext
 from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 PATCH = """*** Begin Patch
@@ -167,3 +170,29 @@ async def test_names_of_unsaved_files_are_listed_until_they_are_saved(workspace:
     assert workspace.files.list_unsaved() == ["a.txt"]
     path.write_text(buffers.unsaved.pop(str(path)))
     assert workspace.files.list_unsaved() == []
+
+
+async def test_a_second_cancellation_does_not_abandon_a_write(workspace: ToolWorkspace, buffers: Buffers):
+    started, released = asyncio.Event(), threading.Event()
+    loop, write_text = asyncio.get_running_loop(), buffers.write_text
+
+    def write_late(path: str, text: str) -> None:
+        loop.call_soon_threadsafe(started.set)
+        assert released.wait(20)
+        write_text(path, text)
+
+    buffers.write_text = write_late  # type: ignore[method-assign]
+    write = next(tool for tool in workspace.tools if tool.name == "write")
+    arguments = {"file_path": "a.txt", "content": "one\n"}
+    writing = asyncio.ensure_future(write.call(arguments, ToolContext(session_id="s")))
+    try:
+        await started.wait()
+        for _ in range(3):
+            writing.cancel()
+            await asyncio.sleep(0.01)
+            assert not writing.done()
+    finally:
+        released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert (workspace.root / "a.txt").read_text() == "one\n"

@@ -752,9 +752,10 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
     answer = await call_approve_function(approve, request)
     if event.approval_id not in remote:
         return  # answered on the server in the meantime, or the turn has ended
+    allowed = is_approval(answer)
+    scope = answer if answer in LASTING_SCOPES else "once"
+    words = str(answer) if isinstance(answer, str) and not allowed else ""
     try:
-        await remote.answer(
-            event.approval_id, allow=is_approval(answer), words=str(answer) if isinstance(answer, str) else ""
-        )
+        await remote.answer(event.approval_id, allow=allowed, scope=scope, words=words)
     except OutriderError as error:
         _log.warning("could not send the approval answer to %s: %s", event.server, error)

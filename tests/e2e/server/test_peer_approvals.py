@@ -140,10 +140,17 @@ async def test_a_question_goes_through_as_many_servers_as_there_are_between(tmp_
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected"), [(True, "pushed main"), ("not on a friday", "The user denied this call: not on a friday")]
+    ("answer", "expected", "stored_answer"),
+    [
+        (True, "pushed main", ("allowed", "once", "")),
+        ("once", "pushed main", ("allowed", "once", "")),
+        ("session", "pushed main", ("allowed", "session", "")),
+        ("always", "pushed main", ("allowed", "always", "")),
+        ("not on a friday", "The user denied this call: not on a friday", ("denied", "once", "not on a friday")),
+    ],
 )
 async def test_the_function_that_approves_a_program_s_calls_is_asked_about_calls_on_another_server(
-    answer, expected, tmp_path
+    answer, expected, stored_answer, tmp_path
 ):
     asked: list[ApprovalRequest] = []
 
@@ -160,6 +167,8 @@ async def test_the_function_that_approves_a_program_s_calls_is_asked_about_calls
         [stored] = (await there.store.list()).sessions
         [done] = (await there.store.load(stored.id)).messages[1].get_parts_by_type(ToolPart)
         assert expected in (getattr(done.state, "output", ""), getattr(done.state, "error", ""))
+        [approval] = await there.store.approvals()
+        assert (approval.answer, approval.scope, approval.words) == stored_answer
 
 
 async def test_two_programs_ask_where_a_user_waits(tmp_path):

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from outrider._sync import call_user_function, describe_exception, describe_value, is_async_function, run_to_end
+from outrider._sync import (
+    call_user_function,
+    cancel_tasks,
+    describe_exception,
+    describe_value,
+    is_async_function,
+    run_to_end,
+)
 from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
@@ -720,7 +727,14 @@ async def relay_remote_approvals(
 
     def on_request(event: ToolApprovalRequestedEvent) -> None:
         if event.approval_id in remote:
-            tasks.add(asyncio.create_task(_answer_remotely(event, approve, remote)))
+            task = asyncio.create_task(_answer_remotely(event, approve, remote))
+            tasks.add(task)
+            task.add_done_callback(on_answered)
+
+    def on_answered(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("could not send an approval answer", exc_info=error)
 
     unsubscribe = bus.subscribe(ToolApprovalRequestedEvent, on_request)
     try:
@@ -728,10 +742,7 @@ async def relay_remote_approvals(
     finally:
         unsubscribe()
         remote.close()
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_tasks(tasks)
 
 
 async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFunction, remote: PeerApprovals) -> None:

@@ -1,6 +1,8 @@
 """Questions of the approval queue: bound to their call, answered once, stored for longer only as the smallest rule."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from outrider.engine.approval_gate import ApprovalRequest, relay_remote_approvals
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals, lasting_approvals
 from outrider.event_bus import EventBus
 from outrider.permissions.redaction.redactor import Redactor
@@ -270,3 +273,30 @@ async def test_a_call_at_a_peer_is_asked_about_with_the_same_choices_as_here(tmp
     assert ALLOW_PROJECT in approval_view(here).choices
     await there.queue.answer(asked_event.approval_id, allow=False)
     await waiting
+
+
+@pytest.mark.parametrize(
+    ("answer", "logged"),
+    [("no", "could not send the approval answer"), ("\ud800", "UnicodeEncodeError")],
+    ids=["no connection", "no text"],
+)
+async def test_a_task_that_answers_on_another_server_is_freed_at_its_end_and_its_error_is_logged(
+    answer: str, logged: str, caplog: pytest.LogCaptureFixture
+):
+    bus, server = EventBus(), "http://127.0.0.1:9"
+    tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+
+    async def approve(request: ApprovalRequest) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(weakref.ref(task))
+        return answer
+
+    peers = [Provider("away", "outrider", "k", server, options={"retry": {"attempts": 1}})]
+    async with relay_remote_approvals(bus, peers, approve):
+        bus.publish(ToolApprovalRequestedEvent(session_id="s", tool_name="push", approval_id="a", server=server))
+        async with asyncio.timeout(20):
+            while not tasks or any(ref() is not None for ref in tasks):
+                await asyncio.sleep(0.01)
+                gc.collect()
+        assert logged in caplog.text

@@ -254,9 +254,9 @@ class _AttemptOutcome:
             raise ConfigurationError("there is no judge here")
         return await self.judge(model, criterion)
 
-    async def take_session(self, store: Store, session_id: str, usage: Usage, answer: str) -> None:
+    async def take_session(self, store: Store, session_id: str, answer: str) -> None:
         """Reads the transcript; steps and calls are those of all agents."""
-        self.session, self.usage, self.answer = await load_session(store, session_id), usage, answer
+        self.session, self.answer = await load_session(store, session_id), answer
         sessions = (self.session, *await load_descendants(store, session_id))
         self.steps = sum(len(assistant_steps(session.messages)) for session in sessions)
         self.calls = [call for session in sessions for call in list_calls(session.messages)]
@@ -334,6 +334,10 @@ class SuiteRunner:
                 checks = tuple([await evaluate_check(check, outcome) for check in case.checks])
                 status = "passed" if all(check.passed for check in checks) else "failed"
             return self._describe(outcome, variant, number, status, checks, result)
+        except ConfigurationError:
+            raise
+        except (OutriderError, OSError) as error:
+            return _failed_attempt(case, variant, number, error, outcome.cost)
         finally:
             await asyncio.to_thread(shutil.rmtree, workspace, ignore_errors=True)
 
@@ -350,13 +354,12 @@ class SuiteRunner:
             results: list[RunResult[str]] = []
             for prompt in case.prompts:
                 results.append(await engine.prompt(session_id, prompt))
+                used = results[-1].usage
+                outcome.usage = outcome.usage.plus(used.tokens, used.total_cost)
                 if results[-1].reason != "completed":
                     break
-            usage = results[0].usage
-            for more in results[1:]:
-                usage = usage.plus(more.usage.tokens, more.usage.total_cost)
             outcome.seconds = monotonic() - start
-            await outcome.take_session(engine.store, session_id, usage, results[-1].text)
+            await outcome.take_session(engine.store, session_id, results[-1].text)
             trace = await self._save_trace(engine.store, session_id, case, variant, number)
         return AttemptEnd(
             reason=results[-1].reason, error=results[-1].error, limit=results[-1].limit or "", trace=trace
@@ -391,8 +394,8 @@ class SuiteRunner:
             raise
         outcome.seconds = monotonic() - start
         end = report.outcome
-        usage = Usage().plus(end.tokens, end.cost)
-        await outcome.take_session(jobs.store, handle.id, usage, end.output)
+        outcome.usage = Usage().plus(end.tokens, end.cost)
+        await outcome.take_session(jobs.store, handle.id, end.output)
         trace = await self._save_trace(jobs.store, handle.id, outcome.case, variant, number)
         kind = ProviderError if end.provider else OutriderError
         error = kind(end.error) if end.error else None
@@ -485,7 +488,7 @@ class SuiteRunner:
         async with self._open_engine([judge], outcome, cassette, limits=Limits(turns=4), policy=policy) as engine:
             session_id = await engine.create(workspace=outcome.workspace, mode="chat")
             result = await engine.prompt(session_id, text, output_type=JudgeVerdict)
-        outcome.judge_costs.append(result.cost)
+            outcome.judge_costs.append(result.cost)
         if result.error is not None:
             raise result.error
         return result.output.passed, result.output.reason
@@ -724,14 +727,18 @@ async def _run_within_budget(
         cost = done.cost
     except ConfigurationError:
         raise
-    except (OutriderError, OSError) as error:
-        text = error.message if isinstance(error, OutriderError) else f"{type(error).__name__}: {error}"
-        done = EvalAttempt(
-            case=case.name, variant=variant.name, number=number, status="error", error=text, cost=Decimal(0)
-        )
+    except (OutriderError, OSError) as error:  # before the agent has started
+        done = _failed_attempt(case, variant, number, error, Decimal(0))
     finally:
         budget.settle(money, cost)
     return done
+
+
+def _failed_attempt(
+    case: EvalCase, variant: EvalVariant, number: int, error: OutriderError | OSError, cost: Decimal | None
+) -> EvalAttempt:
+    text = error.message if isinstance(error, OutriderError) else f"{type(error).__name__}: {error}"
+    return EvalAttempt(case=case.name, variant=variant.name, number=number, status="error", error=text, cost=cost)
 
 
 @asynccontextmanager

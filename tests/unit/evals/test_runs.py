@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from outrider import Agent, Limits
-from outrider.errors import ConfigurationError
+from outrider.errors import AuthenticationError, ConfigurationError
 from outrider.evals import (
     AnswerCheck,
     CallsCheck,
@@ -328,6 +328,36 @@ async def test_the_budget_limits_the_whole_run():
     assert run.cost <= Decimal("0.24")
     assert counts["passed"] >= 3
     assert counts["skipped"] >= 4
+
+
+class PricedModelWithoutJudge(PricedModel):
+    """A model whose answers cost four cents, except as a judge: then it fails."""
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        if request.model == "judge":
+            raise AuthenticationError("wrong key")
+        async for delta in super().stream(request):
+            yield delta
+
+
+async def test_an_attempt_whose_judge_fails_costs_what_its_agent_has_spent():
+    check = JudgeCheck(criterion="it is polite")
+    suite = suite_of(case_of(check), judge="demo/judge", repeat=4, concurrency=1, max_cost=0.08)
+    run = await async_run_suite(suite, [AGENT], [PricedModelWithoutJudge()])
+    assert [(one.status, one.cost) for one in run.attempts] == [
+        ("error", Decimal("0.04")),
+        ("error", Decimal("0.04")),
+        ("skipped", None),
+        ("skipped", None),
+    ]
+    assert "wrong key" in run.attempts[0].error
+
+
+async def test_an_attempt_whose_trace_cannot_be_written_costs_what_its_agent_has_spent(tmp_path: Path):
+    (tmp_path / "traces").write_text("not a folder")
+    suite = suite_of(case_of(AnswerCheck(contains="done"), prompt=("first", "second")))
+    run = await async_run_suite(suite, [AGENT], [PricedModel()], folder=tmp_path)
+    assert (run.attempts[0].status, run.cost) == ("error", Decimal("0.08"))
 
 
 def test_parallel_attempts_share_what_is_left():

@@ -190,6 +190,7 @@ class RemoteEngine:
             await self.client.post(f"{session_path(session_id)}/open", {"take_over": take_over}, RemoteSessionStatus)
             session = self._add_session(await fetch_recent(self.client, session_id))
             await self._follower.start_following(session)
+            session = self.live.get(session_id, session)  # another call may have opened it too
         status = await session.refresh_status()
         session.mirror.in_turn = status.busy
         return session.session

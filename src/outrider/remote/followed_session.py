@@ -98,6 +98,11 @@ class RemoteSession:
         self.status = await self._client.post(path, {"take_over": False}, RemoteSessionStatus)
         return self.status
 
+    def mark_closed(self) -> None:
+        """Ends the waits for a session that is no longer followed."""
+        self.is_closed = True
+        self.notify_waiters()
+
     def notify_waiters(self) -> None:
         """Wakes the tasks that wait in `wait_until`."""
         self._changed.set()
@@ -249,14 +254,19 @@ class SessionFollower:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start_following(self, remote: RemoteSession) -> None:
-        """Returns once the feed is connected, so that no later event is missed."""
-        self._tasks[remote.session.id] = asyncio.create_task(self._follow_until_error(remote))
+        """Returns once the feed is connected, so that no later event is missed. Replaces the task that follows the
+        session already, such as that of a called agent."""
+        await self._cancel_task(remote.session.id)
+        task = self._tasks[remote.session.id] = asyncio.create_task(self._follow_until_error(remote))
+        task.add_done_callback(lambda _: remote.mark_closed())  # it is also called for a task that was never started
         await remote.wait_until(lambda: remote.is_connected)
 
     async def stop_following(self, session_id: str) -> None:
-        task = self._tasks.pop(session_id, None)
         self._questions.forget_session(session_id)
-        if task is not None:
+        await self._cancel_task(session_id)
+
+    async def _cancel_task(self, session_id: str) -> None:
+        while (task := self._tasks.pop(session_id, None)) is not None:  # another one may start during the wait
             task.cancel()
             await asyncio.wait([task])
 
@@ -273,9 +283,6 @@ class SessionFollower:
         except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             text = f"the server sent data that this version cannot read: {error}"
             self._publish_error(remote.session.id, type(error).__name__, text)
-        finally:
-            remote.is_closed = True
-            remote.notify_waiters()
 
     async def _follow_feed(self, remote: RemoteSession) -> None:
         """Returns if the server becomes unreachable during a request; the next feed resumes at the same sequence
@@ -350,8 +357,8 @@ class SessionFollower:
         if child and child not in self._tasks:
             transcript = SessionTranscript(StoredSession(id=child, agent=called.callee), [])
             remote = RemoteSession(self._client, transcript, lambda name: Agent(name, "", "", ""))
-            self._tasks[child] = asyncio.create_task(self._follow_child(remote))
-            self._tasks[child].add_done_callback(lambda _: self._tasks.pop(child, None))
+            task = self._tasks[child] = asyncio.create_task(self._follow_child(remote))
+            task.add_done_callback(lambda _: self._tasks.pop(child) if self._tasks.get(child) is task else None)
 
     async def _resync_session(self, remote: RemoteSession) -> None:
         """Refreshes the status after a reconnect. The end of a turn is a transient event that may be lost, so a turn

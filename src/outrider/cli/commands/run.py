@@ -389,7 +389,7 @@ class RunCommand:
                 info,
                 engine.bus.subscribe_all,
                 prompt=partial(_prompt_or_continue, engine, session_id, output_type=self._schema),
-                abort=partial(engine.abort, session_id),
+                abort=partial(_abort_turn, engine, session_id),
                 steer=partial(engine.prompt, session_id, delivery="steer"),
                 answer=engine.answer,
                 answer_question=questions.answer_anywhere if questions else _answer_nothing,
@@ -605,6 +605,13 @@ async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: In
     from outrider.engine.archive import TurnEnd  # lazy: most turns have a result
 
     return TurnEnd("aborted")
+
+
+async def _abort_turn(engine: Engine, session_id: str) -> None:
+    """Aborts the turn and waits at most a second for its end: a tool may ignore that it is cancelled."""
+    with suppress(OutriderError, TimeoutError):
+        async with asyncio.timeout(1):
+            await engine.abort(session_id)
 
 
 async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> "TurnOutcome":

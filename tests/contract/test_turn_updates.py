@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from outrider.agents.turn_state import TurnEnd
 from outrider.cli.commands.jobs_follow import JobTextPrinter
 from outrider.cli.commands.run_claude import ClaudeStreamPrinter
 from outrider.cli.commands.run_output import RunInfo, StdoutPipe
@@ -30,11 +31,12 @@ from outrider.types.events import (
     LLMRequestEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     is_standard_event,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import WITHDRAWN, TextPart, ToolPart
-from outrider.types.request import TextDelta
+from outrider.types.parts import WITHDRAWN, FilePart, TextPart, ToolPart
+from outrider.types.request import PartEnd, PartStart, TextDelta
 from outrider.types.tool_state import ToolPending, ToolState
 from tests.fixtures.cases import for_each
 
@@ -221,6 +223,22 @@ async def test_what_is_missing_of_a_text_is_sent_at_its_end(read: Callable[..., 
     assert await read([*cut_off(), complete]) == TEXT.text
     if read is editor_text:
         assert await read([*cut_off(), DeltasDroppedEvent(count=1), lost_delta()[2], complete]) == TEXT.text
+
+
+def test_an_agent_of_another_server_sends_the_files_of_its_model_except_withdrawn_ones():
+    def file(name: str) -> Event:
+        part = FilePart("image/png", f"https://files.example/{name}", session_id=SESSION, message_id=ANSWER)
+        return PartUpdatedEvent(session_id=SESSION, part=part)
+
+    builder = AnswerDeltaBuilder(SESSION, "agent")
+    retry = RetryScheduledEvent(session_id=SESSION, attempt=1, delay_ms=0, error="reset")
+    next_step = LLMRequestEvent(session_id=SESSION, message_count=1)
+    events = [file("a"), retry, file("b"), next_step, file("c")]
+    deltas = [delta for event in events for delta in builder.event_deltas(event)]
+    deltas += builder.finish_answer(TurnEnd("completed", ""))
+    assert [delta.url.rpartition("/")[2] for delta in deltas if isinstance(delta, PartEnd)] == ["b", "c"]
+    starts = [delta for delta in deltas if isinstance(delta, PartStart)]
+    assert [(start.index, start.kind) for start in starts] == [(0, "file"), (1, "file")]
 
 
 class ShownDelta(PartDeltaEvent, frozen=True, tag="ShownDelta"):

@@ -25,7 +25,7 @@ from outrider.context.lower import (
 from outrider.context.prompts import render_prompt
 from outrider.context.request_ledger import record_single
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
-from outrider.providers.provider import AnswerAssembler, AnswerPart, ModelClient
+from outrider.providers.provider import AnswerAssembler, ModelClient
 from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
 from outrider.types.codec import AnyPart
@@ -34,6 +34,7 @@ from outrider.types.messages import WORKSPACE_STATE, Message, text_message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import (
     AgentPart,
+    AnswerPart,
     CompactionPart,
     FilePart,
     ModelRef,

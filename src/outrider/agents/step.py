@@ -16,7 +16,7 @@ from outrider.agents.run_context import AgentContext, fallback_agent
 from outrider.agents.turn_state import has_pending_calls
 from outrider.context.lower import PAUSED, PromptProjection
 from outrider.errors import CallbackError, ConfigurationError, LimitReachedError, ProviderError
-from outrider.providers.provider import AnswerAssembler, AnswerPart
+from outrider.providers.provider import AnswerAssembler
 from outrider.sessions.failpoints import failpoint
 from outrider.types.agents import Agent
 from outrider.types.events import (
@@ -33,6 +33,7 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
 from outrider.types.parts import (
     WITHDRAWN,
+    AnswerPart,
     CacheMiss,
     FilePart,
     ModelRef,

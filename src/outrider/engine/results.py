@@ -46,7 +46,17 @@ from outrider.types.events import (
     ToolApprovalResultEvent,
     is_standard_event,
 )
-from outrider.types.parts import Tokens, ToolPart, Usage
+from outrider.types.parts import (
+    FilePart,
+    Part,
+    ReasoningPart,
+    RecordPart,
+    TextPart,
+    Tokens,
+    ToolPart,
+    Usage,
+    is_standard_part,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -380,6 +390,9 @@ _UnstreamedEvent = (  # a listener of the bus receives them; the result has the 
     | ToolApprovalResultEvent
 )
 
+# Text and reasoning are streamed as deltas. A file has no type of event: the session of the result has it.
+_UnstreamedPart = TextPart | ReasoningPart | FilePart | RecordPart
+
 
 class StreamTranslator:
     """Translates bus events into stream events. Part events have no agent name, so the agent of each session is
@@ -408,8 +421,8 @@ class StreamTranslator:
             case PartDeltaEvent():
                 yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
                 yield from self._translate_partial(event, agent)
-            case PartUpdatedEvent(part=ToolPart() as part) if part.tool not in _DELEGATION_TOOLS:
-                yield from self._translate_call(part, agent)
+            case PartUpdatedEvent(part=part) if is_standard_part(part):
+                yield from self._translate_part(part, agent)
             case AgentCalledEvent():
                 data = {"call_id": event.call_id, "agent_name": event.callee, "message": event.message}
                 yield StreamEvent("agent_call", agent, data)
@@ -439,6 +452,14 @@ class StreamTranslator:
         if error is not None and event.termination_reason == "error":
             return StreamEvent("error", agent, {"type": error.error_type, "message": error.message})
         return StreamEvent("finish", agent, {"output": event.output})
+
+    def _translate_part(self, part: Part, agent: str) -> Iterator[StreamEvent]:
+        match part:
+            case ToolPart():
+                if part.tool not in _DELEGATION_TOOLS:
+                    yield from self._translate_call(part, agent)
+            case _:
+                _ignored: _UnstreamedPart = part
 
     def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
         from outrider.presentation.turn_updates import CallEnded, CallStarted

@@ -14,7 +14,7 @@ from outrider.errors import ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, PartTime, ReasoningPart, TextPart, Tokens, ToolPart
+from outrider.types.parts import AnswerPart, FilePart, PartTime, ReasoningPart, TextPart, Tokens, ToolPart
 from outrider.types.request import (
     Answer,
     AnswerStart,
@@ -165,9 +165,6 @@ class AdaptiveWireFormat(Protocol):
     def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
         """Learns from a rejected request. Returns whether it is sent again."""
         ...
-
-
-AnswerPart = TextPart | ReasoningPart | ToolPart | FilePart
 
 
 class _PartDraft:

@@ -49,7 +49,16 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.modes import Mode
-from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn
+from outrider.types.parts import (
+    FilePart,
+    Part,
+    ReasoningPart,
+    RecordPart,
+    TextPart,
+    ToolPart,
+    is_standard_part,
+    is_withdrawn,
+)
 from outrider.types.request import (
     AnswerStart,
     Delta,
@@ -102,7 +111,7 @@ class _StreamedPart:
 
 class AnswerDeltaBuilder:
     """Converts events of a turn into deltas of one answer. The text of the last step is the answer; text of earlier
-    steps is sent again as reasoning."""
+    steps is sent again as reasoning; files of all steps are part of the answer."""
 
     def __init__(self, session_id: str, agent: str) -> None:
         self._session_id = session_id
@@ -110,6 +119,7 @@ class AnswerDeltaBuilder:
         self._session_ids = {session_id}
         self._user_messages: set[str] = set()  # ids of user messages
         self._parts: dict[str, _StreamedPart] = {}  # parts of the current step, by part id
+        self._files: list[FilePart] = []  # files of the model in the current step
         self._count = 0
 
     def accepts_event(self, event: Event) -> bool:
@@ -140,19 +150,20 @@ class AnswerDeltaBuilder:
                 self._user_messages.add(event.message_id)
             case PartDeltaEvent() if own:
                 yield from self._append_text(event.part_id, event.field, event.delta)
-            case PartUpdatedEvent(part=TextPart() | ReasoningPart() as part) if own:
-                yield from self._complete_text(part)
+            case PartUpdatedEvent(part=part) if own and is_standard_part(part):
+                yield from self._part_deltas(event, part)
             case LLMRequestEvent() | RetryScheduledEvent() if own:
-                yield from self._close_as_reasoning()
+                yield from self._end_step(withdraws=isinstance(event, RetryScheduledEvent))
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
                 yield RemoteEvent(_without_session(event))
             case SessionUpdatedEvent(changes={"question": _} | {"settled": _}):
                 yield RemoteEvent(_without_session(event))
             case PartDeltaEvent() | LoopCompletedEvent() if not own:
                 yield RemoteEvent(event)
+            case PartUpdatedEvent(part=ToolPart()):
+                yield RemoteEvent(event)
             case (
-                PartUpdatedEvent(part=ToolPart())
-                | ToolExecutionStartedEvent()
+                ToolExecutionStartedEvent()
                 | ToolExecutionCompletedEvent()
                 | ToolOutputEvent()
                 | AgentCalledEvent()
@@ -172,7 +183,34 @@ class AnswerDeltaBuilder:
             yield from self._close_as_reasoning()
             yield from self._append_text("answer", "text", end.output)
         yield from map(self._end_part, self._parts.values())
+        yield from self._send_files()
         yield Finish(_FINISH_REASONS[end.reason], end.reason)
+
+    def _part_deltas(self, event: PartUpdatedEvent, part: Part) -> Iterator[Delta]:
+        match part:
+            case TextPart() | ReasoningPart():
+                yield from self._complete_text(part)
+            case ToolPart():
+                yield RemoteEvent(_without_session(event))
+            case FilePart():
+                if part.message_id not in self._user_messages and not is_withdrawn(part):
+                    self._files.append(part)
+            case _:
+                _ignored: RecordPart = part  # the events above report what the caller needs
+
+    def _end_step(self, *, withdraws: bool) -> Iterator[Delta]:
+        yield from self._close_as_reasoning()
+        if withdraws:
+            self._files.clear()
+        yield from self._send_files()
+
+    def _send_files(self) -> Iterator[Delta]:
+        """Sends the files of a step that has ended, because no delta can withdraw one."""
+        files, self._files = self._files, []
+        for file in files:
+            yield PartStart(self._count, "file")
+            yield PartEnd(self._count, mime=file.mime, url=file.url)
+            self._count += 1
 
     def _append_text(self, part_id: str, kind: str, text: str) -> Iterator[Delta]:
         if part_id not in self._parts:

@@ -41,7 +41,17 @@ from outrider.types.events import (
     is_standard_event,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart, is_withdrawn
+from outrider.types.parts import (
+    FilePart,
+    Part,
+    ReasoningPart,
+    RecordPart,
+    TextPart,
+    Tokens,
+    ToolPart,
+    is_standard_part,
+    is_withdrawn,
+)
 
 KEEPALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.05  # calls of one answer ask at the same time; a client gets their approvals together
@@ -68,6 +78,8 @@ _UnsentEvent = (  # these protocols have no item for them; the end of the turn h
     | ToolApprovalRequestedEvent  # `_turn_items` reads the open approvals
     | ToolApprovalResultEvent
 )
+
+_UnsentPart = FilePart | RecordPart  # answers of these protocols are text and calls; the stored session has the files
 
 
 class TextChunk(msgspec.Struct, frozen=True):
@@ -192,8 +204,9 @@ class ProtocolTurns:
                     yield item
                 if pauses and not waiting and isinstance(event, ToolApprovalRequestedEvent):
                     await asyncio.sleep(GATHER_SECONDS)
-                    if waiting := await self.open_approvals(session_id):
-                        events.close()
+                    waiting = await self.open_approvals(session_id)
+                if waiting:
+                    events.close()
                 if end is None and follower.completed is not None:
                     break
         result = end.result() if end is not None and not waiting else None
@@ -239,14 +252,21 @@ class TurnFollower:
                 self._step_texts = []
             case PartDeltaEvent(field="text" | "reasoning"):
                 yield from self._add_text(event.part_id, event.delta, is_reasoning=event.field == "reasoning")
-            case PartUpdatedEvent(part=TextPart() | ReasoningPart() as part):
-                yield from self._complete_text(part)
-            case PartUpdatedEvent(part=ToolPart() as part):
-                yield from self._calls.call_updates(part)
+            case PartUpdatedEvent(part=part) if is_standard_part(part):
+                yield from self._part_items(part)
             case LoopCompletedEvent() if event.session_id == self._session_id:
                 self.completed = TurnEnd(cast("Any", event.termination_reason), event.output)
             case _:
                 _ignored: _UnsentEvent = event
+
+    def _part_items(self, part: Part) -> Iterator[TurnItem]:
+        match part:
+            case TextPart() | ReasoningPart():
+                yield from self._complete_text(part)
+            case ToolPart():
+                yield from self._calls.call_updates(part)
+            case _:
+                _ignored: _UnsentPart = part
 
     def finish(self, end: TurnOutcome | None) -> Iterator[TurnItem]:
         """Yields the output if it was not sent as text, and the end."""

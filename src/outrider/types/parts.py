@@ -504,6 +504,12 @@ Part = (
     | RetryPart
     | CompactionPart
 )
+AnswerPart = TextPart | ReasoningPart | ToolPart | FilePart
+"""What an answer of a model consists of."""
+RecordPart = (
+    StepStartPart | StepFinishPart | SnapshotPart | PatchPart | AgentPart | SubtaskPart | RetryPart | CompactionPart
+)
+"""What the program stores about a turn. Streams of answers leave these parts out; events report them."""
 ModelPart = TextPart | ReasoningPart | FilePart | ToolUsePart | ToolResultPart
 STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
 

@@ -8,8 +8,9 @@ from outrider.cli.commands.run_claude import ClaudeStreamPrinter, permission_sug
 from outrider.cli.commands.run_input import ApprovalInput
 from outrider.cli.commands.run_output import StdoutPipe
 from outrider.cli.output import Console
-from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.events import LLMResponseEvent, PartUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
+from outrider.types.parts import FilePart
 from tests.fixtures.cases import for_each
 
 
@@ -68,3 +69,13 @@ def test_a_request_says_what_a_command_has_changed():
         "Keep what this command changed?\nit changed a file\n\n- created: a.txt\n\n"
         "    a.txt (new file)\n    @@ -0 +1 @@\n    +x"
     )
+
+
+def test_a_file_of_the_model_is_a_text_of_its_message():
+    out = io.StringIO()
+    printer = ClaudeStreamPrinter(StdoutPipe(Console(out, io.StringIO(), {})), deltas=False)
+    file = FilePart("image/png", "data:image/png;base64,AAAA", "plot.png", session_id="s", message_id="m")
+    printer.on_event(PartUpdatedEvent(session_id="s", part=file))
+    printer.on_event(LLMResponseEvent(session_id="s", stop_reason="stop"))
+    (line,) = map(json.loads, out.getvalue().splitlines())
+    assert line["message"]["content"] == [{"type": "text", "text": "plot.png · image/png · 3 B"}]

@@ -28,7 +28,7 @@ from outrider.types.events import (
     SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
 )
-from outrider.types.parts import ReasoningPart, ToolPart
+from outrider.types.parts import WITHDRAWN, FilePart, ReasoningPart, ToolPart
 from outrider.types.tool_state import ToolPending, ToolRunning
 
 
@@ -143,6 +143,14 @@ def test_a_tool_of_the_vendor_is_a_line_for_people_and_for_programs():
     (line,) = StreamEventEncoder().encode_event(PartUpdatedEvent(session_id="s", part=part))
     assert (line["type"], line["title"], line["part_id"]) == ("vendor_tool", "web_search: why cats purr", part.id)
     assert printed(PartUpdatedEvent(part=ReasoningPart("", provider_state={"family": "anthropic"}))) == []
+
+
+def test_a_file_of_the_model_is_named_with_and_without_a_terminal():
+    sent = PartUpdatedEvent(part=FilePart("image/png", "data:image/png;base64,AAAA", "plot.png"))
+    withdrawn = PartUpdatedEvent(part=replace(sent.part, metadata={WITHDRAWN: True}))
+    assert printed(sent, withdrawn) == ["▸ file: plot.png · image/png · 3 B"]
+    notices = [printed_notice(event, verbose=False) for event in (sent, withdrawn)]
+    assert [notice and notice.text for notice in notices] == ["file: plot.png · image/png · 3 B", None]
 
 
 class TerminalText(io.StringIO):

@@ -9,6 +9,7 @@ import msgspec
 from jsonschema import Draft202012Validator
 
 from outrider.cli.commands.run_stream import StreamEventEncoder
+from outrider.types.codec import UnknownPart
 from outrider.types.events import (
     EVENT_TYPES,
     Event,
@@ -18,7 +19,7 @@ from outrider.types.events import (
     SessionUpdatedEvent,
 )
 from outrider.types.ids import new_id
-from outrider.types.parts import PartTime, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import WITHDRAWN, FilePart, PartTime, ReasoningPart, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 from tests.fixtures.cases import for_each
 
@@ -47,6 +48,8 @@ SAMPLES: list[Event] = [
     PartUpdatedEvent(part=call(metadata={"diff": "--- a", "exit_code": 1, "child_session_id": "s2"})),
     PartUpdatedEvent(part=call(failed=True)),
     PartUpdatedEvent(part=ReasoningPart("", provider_state={"block": VENDOR_CALL}, **PLACE)),
+    PartUpdatedEvent(part=FilePart("image/png", "data:image/png;base64,AAAA", "plot.png", **PLACE)),
+    PartUpdatedEvent(part=UnknownPart({"type": "hologram", "id": new_id(), "depth": 3, **PLACE})),
     PartDeltaEvent(message_id="m", part_id="p", delta="hm", field="reasoning"),
     LLMResponseEvent(stop_reason="NetworkError", cost="0.5"),
     SessionUpdatedEvent(changes={"question": {"id": "q", "text": "Which?", "options": ["a"], "multiple": True}}),
@@ -105,3 +108,22 @@ def test_document_schema_and_events_have_the_same_types_of_lines():
 def test_document_and_schema_have_the_same_fields(kind: str):
     in_schema = schema_lines()[kind]["properties"].keys()
     assert in_schema - COMMON == documented_fields()[kind] - COMMON
+
+
+def test_a_file_of_the_model_is_a_line_once_and_a_part_of_the_message():
+    encoder = StreamEventEncoder()
+    file = FilePart("image/png", "data:image/png;base64,AAAA", **PLACE)
+    withdrawn = FilePart("image/png", "https://files.example/b.png", metadata={WITHDRAWN: True}, **PLACE)
+    events = [PartUpdatedEvent(session_id=PLACE["session_id"], part=part) for part in (file, file, withdrawn)]
+    end = LLMResponseEvent(session_id=PLACE["session_id"])
+    sent, message, _ = [line for event in [*events, end] for line in encoder.encode_event(event)]
+    described = {"name": None, "mime": "image/png", "size": 3, "url": None}
+    assert described.items() <= sent.items()
+    assert (sent["type"], sent["part_id"]) == ("file", file.id)
+    assert message["parts"] == [{"type": "file", "part_id": file.id, **described}]
+
+
+def test_a_part_of_another_kind_is_a_line_with_its_name_and_fields():
+    part = UnknownPart({"type": "hologram", "id": "1", "depth": 3, **PLACE})
+    (line,) = StreamEventEncoder().encode_event(PartUpdatedEvent(session_id=PLACE["session_id"], part=part))
+    assert (line["type"], line["name"], line["data"]) == ("part", "hologram", {"depth": 3})

@@ -90,7 +90,7 @@ ROUTINE_EVENTS = (
     ProcessOutputEvent,
     ProcessExitedEvent,
 )
-"""Events of every run, which have no notice: their modules are not loaded for them."""
+"""Events of every run, which have no notice unless a model sends a file: their modules are not loaded for them."""
 
 
 def prompt_parts(arguments: Sequence[str], files: Sequence[str], *, resumes: bool = False) -> list[TextPart | FilePart]:
@@ -434,7 +434,8 @@ class RunCommand:
 
     def _print_event(self, event: Event) -> None:
         """Prints the notice of an event, so that a log shows why nothing happens and what went wrong."""
-        if isinstance(event, ROUTINE_EVENTS) or (
+        has_file = isinstance(event, PartUpdatedEvent) and isinstance(event.part, FilePart)
+        if (isinstance(event, ROUTINE_EVENTS) and not has_file) or (
             isinstance(event, SessionUpdatedEvent) and "mcp_servers" not in event.changes
         ):
             return

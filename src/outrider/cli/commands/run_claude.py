@@ -22,12 +22,12 @@ from outrider.cli.commands.run_output import HeadlessResult, RunInfo, StdoutPipe
 from outrider.cli.commands.run_stream import (
     MAX_REPEATED_INPUT,
     AnswerCollector,
-    AnswerPart,
     SessionTree,
     stable_stop_reason,
 )
 from outrider.errors import LimitReachedError, OutputMismatch
 from outrider.presentation.approvals import question_text, requested_approval_view
+from outrider.presentation.items import file_summary
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.events import (
@@ -56,6 +56,7 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.parts import (
+    AnswerPart,
     FilePart,
     PartBase,
     ReasoningPart,
@@ -442,6 +443,8 @@ def _content_block(part: AnswerPart) -> Line | None:
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         case ToolPart():
             return {"type": "tool_use", "id": part.call_id, "name": tool_name(part.tool), "input": part.state.input}
+        case FilePart():
+            return {"type": "text", "text": file_summary(part)}  # a model sends no files in this format
 
 
 def _encode_usage(tokens: Tokens) -> Line:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never, cast
 
 from outrider.cli.output import NOTICE_STYLES, STATUS_STYLES, Console, truncate_text
 from outrider.presentation.formats import clean_line, format_elapsed, format_tokens
-from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
+from outrider.presentation.items import Notice, event_notice, file_summary, vendor_tool_notice
 from outrider.presentation.tool_calls import call_line, call_title, status_tone
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.codec import AnyPart
@@ -52,8 +52,15 @@ def printed_notice(event: Event, *, verbose: bool) -> Notice | None:
         return None
     if isinstance(event, ToolApprovalRequestedEvent) and not event.server:
         return None  # this process answers it
+    if isinstance(event, PartUpdatedEvent) and isinstance(event.part, FilePart):
+        return file_notice(event.part)
     notice = event_notice(event)
     return None if notice is None or (notice.level == "detail" and not verbose) else notice
+
+
+def file_notice(part: FilePart) -> Notice | None:
+    """Returns the notice about a file that a model has sent; None if its answer is withdrawn."""
+    return None if is_withdrawn(part) else Notice("info", "files", f"file: {file_summary(part)}")
 
 
 class ProgressPrinter:
@@ -113,19 +120,25 @@ class ProgressPrinter:
             case ToolPart():
                 self._print_call(part)
             case ReasoningPart():
-                if (notice := vendor_tool_notice(part)) is not None and not is_withdrawn(part):
-                    self._print_notice(notice)
-                elif self._verbose and part.time and part.time.end:
-                    self._print_line(f"(thought: {part.text})")
+                self._print_reasoning(part)
             case TextPart():
                 if part.session_id == self._session and not part.synthetic:
                     self._text = "" if part.ignored else part.text
             case RetryPart() | CompactionPart() | SubtaskPart():
                 return  # an event reports it too
-            case FilePart() | PatchPart() | AgentPart() | StepStartPart() | StepFinishPart() | SnapshotPart():
+            case FilePart():
+                if (notice := file_notice(part)) is not None:
+                    self._print_notice(notice)
+            case PatchPart() | AgentPart() | StepStartPart() | StepFinishPart() | SnapshotPart():
                 return  # a call reports what it changes; the rest is bookkeeping
             case _:
                 assert_never(part)
+
+    def _print_reasoning(self, part: ReasoningPart) -> None:
+        if (notice := vendor_tool_notice(part)) is not None and not is_withdrawn(part):
+            self._print_notice(notice)
+        elif self._verbose and part.time and part.time.end:
+            self._print_line(f"(thought: {part.text})")
 
     def _print_call(self, call: ToolPart) -> None:
         for update in self._calls.call_updates(call):

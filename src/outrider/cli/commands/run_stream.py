@@ -16,6 +16,7 @@ from outrider.cli.commands.run_output import (
     encode_usage,
 )
 from outrider.presentation.approvals import approval_fields, requested_approval_view
+from outrider.presentation.items import file_size
 from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.presentation.turn_updates import CallEnded, CallReporter, CallStarted
 from outrider.types.codec import AnyPart
@@ -57,15 +58,33 @@ from outrider.types.events import (
     is_standard_event,
 )
 from outrider.types.ids import now_ms
-from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn
+from outrider.types.parts import (
+    AgentPart,
+    AnswerPart,
+    CompactionPart,
+    FilePart,
+    PartBase,
+    PatchPart,
+    ReasoningPart,
+    RecordPart,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    ToolPart,
+    is_standard_part,
+    is_withdrawn,
+)
 from outrider.types.tool_state import ToolError, working_time
 
 _COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
+_COMMON_PART_FIELDS = frozenset({"type", *PartBase.__struct_fields__})
 _FINISHES = frozenset({"stop", "tool_use", "length", "refusal", "other", "aborted"})
 MAX_REPEATED_INPUT = 200  # characters of a refused input line that are repeated in the error
 
 OutputLine = dict[str, Any]
-AnswerPart = TextPart | ReasoningPart | ToolPart
 
 
 class CollectedAnswer(msgspec.Struct, frozen=True):
@@ -90,8 +109,12 @@ class AnswerCollector:
                 self._closed.add(event.message_id)
             case PartDeltaEvent() | ToolInputDeltaEvent():
                 self._add_part(event.session_id, event.message_id, event.part_id, None)
-            case PartUpdatedEvent(part=TextPart() | ReasoningPart() | ToolPart() as part):
-                self._add_part(event.session_id, part.message_id or "", part.id, part)
+            case PartUpdatedEvent(part=part) if is_standard_part(part):
+                match part:
+                    case TextPart() | ReasoningPart() | ToolPart() | FilePart():
+                        self._add_part(event.session_id, part.message_id or "", part.id, part)
+                    case _:
+                        _ignored: RecordPart = part
             case RetryScheduledEvent():
                 for part_id in event.withdrawn:
                     self._open.get(event.session_id, {}).pop(part_id, None)
@@ -152,7 +175,7 @@ class StreamEventEncoder:
         self._sessions = SessionTree()
         self._answers = AnswerCollector()
         self._calls = CallReporter()
-        self._streamed_parts: set[str] = set()
+        self._reported_parts: set[str] = set()  # texts of which a chunk was reported, and files
         self._time = 0
 
     def encode_event(self, event: Event) -> Iterator[OutputLine]:
@@ -184,7 +207,7 @@ class StreamEventEncoder:
         """Returns the objects of an event; docs/stream-json.md lists them."""
         match event:
             case PartDeltaEvent():
-                self._streamed_parts.add(event.part_id)
+                self._reported_parts.add(event.part_id)
                 return self._delta_lines(event)
             case PartUpdatedEvent():
                 return self._part_lines(event.part)
@@ -260,15 +283,36 @@ class StreamEventEncoder:
         yield "step", {**step, "message_id": answer.message_id or None}
 
     def _part_lines(self, part: AnyPart) -> Iterable[tuple[str, OutputLine]]:
-        if isinstance(part, ToolPart):
-            return self._call_lines(part)
-        if isinstance(part, TextPart) and self._deltas and self._is_unstreamed_text(part):
-            self._streamed_parts.add(part.id)
-            return [("text", {"text": part.text, "part_id": part.id, "message_id": part.message_id})]
-        if isinstance(part, ReasoningPart) and (used := vendor_tool_use(part.provider_state)) is not None:
-            fields = {"title": used.title, "body": used.body, "part_id": part.id, "message_id": part.message_id}
-            return [("vendor_tool", fields)]
-        return ()  # a `text`, `reasoning`, `retry`, `compaction` or `agent_call` line reports it, or it is bookkeeping
+        if not is_standard_part(part):
+            fields = {name: value for name, value in part.to_dict().items() if name not in _COMMON_PART_FIELDS}
+            return [("part", {"name": part.type, "data": fields, "part_id": part.id, "message_id": part.message_id})]
+        match part:
+            case ToolPart():
+                return self._call_lines(part)
+            case TextPart():
+                return self._text_lines(part)
+            case ReasoningPart():
+                return _vendor_tool_lines(part)
+            case FilePart():
+                return self._file_lines(part)
+            case RetryPart() | CompactionPart() | SubtaskPart():
+                return ()  # a `retry`, `compaction` or `agent_call` line reports it
+            case PatchPart() | StepStartPart() | StepFinishPart() | SnapshotPart() | AgentPart():
+                return ()  # the lines of the calls and of the step have it, or it is part of the prompt
+            case _:
+                assert_never(part)
+
+    def _text_lines(self, part: TextPart) -> Iterable[tuple[str, OutputLine]]:
+        if not self._deltas or not self._is_unstreamed_text(part):
+            return ()
+        self._reported_parts.add(part.id)
+        return [("text", {"text": part.text, "part_id": part.id, "message_id": part.message_id})]
+
+    def _file_lines(self, part: FilePart) -> Iterable[tuple[str, OutputLine]]:
+        if part.id in self._reported_parts or is_withdrawn(part):
+            return ()
+        self._reported_parts.add(part.id)
+        return [("file", {**_file_fields(part), "part_id": part.id, "message_id": part.message_id})]
 
     def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
         """Yields the `tool_call` and `tool_result` objects of a call, each once."""
@@ -295,7 +339,7 @@ class StreamEventEncoder:
     def _is_unstreamed_text(self, part: TextPart) -> bool:
         """Whether the part is a complete text that was not streamed as deltas."""
         is_complete = part.time is not None and part.time.end is not None
-        return part.id not in self._streamed_parts and not part.synthetic and not part.ignored and is_complete
+        return part.id not in self._reported_parts and not part.synthetic and not part.ignored and is_complete
 
 
 def stable_stop_reason(reason: str | None) -> str:
@@ -335,6 +379,25 @@ def _server_state(server: Mapping[str, Any]) -> OutputLine:
     return {"name": server["name"], "status": server["state"], "error": server["error"], **news}
 
 
+def _vendor_tool_lines(part: ReasoningPart) -> Iterable[tuple[str, OutputLine]]:
+    used = vendor_tool_use(part.provider_state)
+    if used is None:
+        return ()
+    fields = {"title": used.title, "body": used.body, "part_id": part.id, "message_id": part.message_id}
+    return [("vendor_tool", fields)]
+
+
+def _file_fields(part: FilePart) -> OutputLine:
+    """Describes a file without its content, which the stored session has."""
+    is_content = part.url.startswith("data:")
+    return {
+        "name": part.filename or None,
+        "mime": part.mime,
+        "size": file_size(part),
+        "url": None if is_content else part.url,
+    }
+
+
 def _answer_part(part: AnswerPart) -> OutputLine:
     match part:
         case TextPart():
@@ -347,6 +410,8 @@ def _answer_part(part: AnswerPart) -> OutputLine:
         case ToolPart():
             call = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}
             return {"type": "tool_call", "part_id": part.id, **call}
+        case FilePart():
+            return {"type": "file", "part_id": part.id, **_file_fields(part)}
 
 
 def _retry_fields(event: RetryScheduledEvent) -> OutputLine:

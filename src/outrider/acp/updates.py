@@ -39,6 +39,7 @@ from outrider.presentation.items import (
     damage_notices,
     event_notice,
     other_display,
+    strike_out,
 )
 from outrider.presentation.tool_calls import FINISH_TOOL, call_todos, final_answer
 from outrider.presentation.transcript import TranscriptView
@@ -172,8 +173,7 @@ class UpdateBuilder:
         withdrawn. In a session that is loaded it is sent struck out."""
         thought = isinstance(item, ReasoningItem)
         if item.id not in self._sent_texts and not thought:
-            lines = (f"~~{line}~~" if line.strip() else "" for line in item.text.strip().splitlines())
-            yield _text_chunk("\n".join(lines) + "\n\n", item.message_id)
+            yield _text_chunk(strike_out(item.text.strip()) + "\n\n", item.message_id)
         self._sent_texts[item.id] = item.text
 
     def _call_updates(self, item: ToolCallItem) -> Iterator[Update]:

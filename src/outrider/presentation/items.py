@@ -592,6 +592,12 @@ def file_summary(part: FilePart) -> str:
     return " · ".join([file_name(part), clean_line(part.mime, 80), *([format_bytes(size)] if size is not None else [])])
 
 
+def strike_out(text: str) -> str:
+    """Marks the text of a withdrawn item as struck out, as Markdown does, for front ends that show plain text or
+    Markdown."""
+    return "\n".join(f"~~{line}~~" if line.strip() else "" for line in text.splitlines())
+
+
 def message_items(message: Message) -> Iterator[TranscriptItem]:
     """The items of a stored message."""
     if message.role == "user":

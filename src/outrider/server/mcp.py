@@ -58,6 +58,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    damage_notices,
     event_notice,
     message_items,
     other_display,
@@ -87,15 +88,16 @@ def render_transcript(transcript: SessionTranscript) -> str:
     session = transcript.session
     head = f"# {session.title or 'untitled'}\nsession {session.id}, in {session.workspace_directory or 'no folder'}"
     earlier = [] if transcript.first else ["(earlier messages are left out)"]
-    return replace_surrogates(
-        "\n\n".join([head, *earlier, *(_render_message(message) for message in transcript.messages)])
-    )
+    messages = (_render_message(message) for message in transcript.messages)
+    damage = (f"[{notice.text}]" for notice in damage_notices(transcript))
+    return replace_surrogates("\n\n".join([head, *earlier, *messages, *damage]))
 
 
 def _render_message(message: Message) -> str:
     author = "user" if message.role == "user" else message.agent or "assistant"
     items = cast("Iterable[TranscriptItem]", message_items(message))
-    return "\n".join([f"## {author}", *(text for item in items for text in _render_item(item))])
+    shown = (item for item in items if not item.withdrawn)  # a model would read what was withdrawn as an answer
+    return "\n".join([f"## {author}", *(text for item in shown for text in _render_item(item))])
 
 
 def _render_item(item: TranscriptItem) -> Iterator[str]:

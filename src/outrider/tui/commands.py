@@ -1,7 +1,7 @@
 """The slash commands of the terminal application and their table, in the order in which /help lists them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from time import time
 from typing import Literal, assert_never, get_args
@@ -31,11 +31,13 @@ from outrider.presentation.items import (
     NoticeItem,
     TextItem,
     ToolCallItem,
+    TranscriptItem,
     UserItem,
     compaction_result,
     compaction_undo_result,
     file_summary,
     message_items,
+    strike_out,
 )
 from outrider.presentation.tool_calls import call_input, call_status, call_title, status_text
 from outrider.project.extensions import CustomCommand
@@ -391,38 +393,42 @@ async def show_subagents(ui: ScreenApi, _: str) -> None:
     if chosen is None:
         return
     page = await ui.controller.archive.load(chosen, _MAX_AGENT_MESSAGES)
-    text = "\n\n".join(filter(None, (_message_text(message) for message in page.messages)))
+    text = "\n\n".join(filter(None, (message_markdown(message) for message in page.messages)))
     agent = agents[chosen]
     ui.show_page(f"{agent.name} · {agent.task or agent.state}", text or "It has not answered yet.")
 
 
-def _message_text(message: Message) -> str:
-    """Returns a message as Markdown: its text, and one line for each call, file and notice."""
-    rows: list[str] = []
-    for item in message_items(message):
-        match item:
-            case UserItem():
-                rows.append("\n".join(f"> {line}" for line in item.text.split("\n")))
-                rows.extend(f"> [file {file_summary(file)}]" for file in item.files)
-            case ToolCallItem():
-                status = status_text(call_status(item.part))
-                rows.append(f"- **{status}** `{call_title(item.part.tool, call_input(item.part))}`")
-            case TextItem():
-                rows.append(item.text)
-            case FileItem():
-                rows.append(f"[file {file_summary(item.part)}]")
-            case NoticeItem():
-                rows.append(f"*{item.text}*")
-            case CommandItem():
-                rows.append(f"`$ {item.command}`")
-            case _:
-                assert_never(item)
-    return "\n\n".join(rows)
+def message_markdown(message: Message) -> str:
+    """Returns a message as Markdown: its text, and one line for each call, file and notice. What belongs to a failed
+    attempt is struck out."""
+    return "\n\n".join(
+        strike_out(row) if item.withdrawn else row for item in message_items(message) for row in _item_rows(item)
+    )
+
+
+def _item_rows(item: TranscriptItem) -> Iterator[str]:
+    match item:
+        case UserItem():
+            yield "\n".join(f"> {line}" for line in item.text.split("\n"))
+            yield from (f"> [file {file_summary(file)}]" for file in item.files)
+        case ToolCallItem():
+            row = f"**{status_text(call_status(item.part))}** `{call_title(item.part.tool, call_input(item.part))}`"
+            yield row if item.withdrawn else f"- {row}"
+        case TextItem():
+            yield item.text
+        case FileItem():
+            yield f"[file {file_summary(item.part)}]"
+        case NoticeItem():
+            yield f"*{item.text}*"
+        case CommandItem():
+            yield f"`$ {item.command}`"
+        case _:
+            assert_never(item)
 
 
 async def copy_answer(ui: ScreenApi, argument: str) -> None:
     """Copies the last answer as Markdown; with `code` its code blocks, with `all` the whole conversation."""
-    items = ui.controller.conversation.items
+    items = [item for item in ui.controller.conversation.items if not item.withdrawn]
     answers = [item.text for item in items if type(item) is TextItem and item.text.strip()]
     if argument not in ("", "code", "all"):
         ui.show_notice(f"unknown part {argument}; use /copy, /copy code or /copy all", "warning")

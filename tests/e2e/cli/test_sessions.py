@@ -64,6 +64,22 @@ async def test_a_session_travels_as_json_and_as_a_page(program: Program, tmp_pat
     assert "<script" not in html
 
 
+async def test_the_text_and_the_calls_of_a_failed_attempt_are_struck_out(program: Program):
+    session = await lived(program)
+    exported = json.loads((await program.run("sessions", "export", session)).out)
+    for message in exported["sessions"][0]["messages"]:
+        for part in message["parts"]:
+            if part["type"] == "tool" or part.get("text") == "I will look.":
+                part["metadata"] = {"withdrawn": True}
+    other_home = Program(program.home.parent / "home2", program.workspace)
+    other_home.home.mkdir()
+    await other_home.run("sessions", "import", "-", stdin=json.dumps(exported))
+    lines = (await other_home.run("sessions", "show", session)).out.splitlines()
+    assert "~~I will look.~~" in lines
+    assert any(line.startswith("~~▸ read") for line in lines)
+    assert any("Milk and tea" in line and "~~" not in line for line in lines)
+
+
 async def test_a_session_is_imported_from_a_url(program: Program, tmp_path: Path):
     session = await lived(program)
     exported = tmp_path / "session.json"

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.tui.commands import message_markdown
 from outrider.tui.rendering.markdown import MarkdownStream, markdown_lines
 from outrider.tui.theme import DARK
+from outrider.types.messages import Message
+from outrider.types.parts import WITHDRAWN, TextPart, ToolPart
+from outrider.types.tool_state import ToolPending
 
 DOCUMENT = """# Title
 
@@ -209,3 +213,14 @@ def test_a_text_with_thousands_of_brackets_has_no_links_and_does_not_block_the_s
     link = "[name](https://a.example)"
     assert "".join(plain(link, 80)) == "name (https://a.example)"
     assert "".join(plain("[" * 6_000 + link, 80)) == "[" * 6_000 + link
+
+
+def test_the_text_and_the_calls_of_a_failed_attempt_are_struck_out():
+    mark = {WITHDRAWN: True}
+    canceled = ToolPending({"command": "make"}, phase="ready").fail("withdrawn", 2, reason="canceled")
+    parts = [TextPart("Half an ans", metadata=mark), ToolPart("c", "shell", canceled, mark), TextPart("An answer")]
+    lines = markdown_lines(message_markdown(Message("assistant", parts)), 80, DARK)
+    struck = {
+        line.plain: any(getattr(span.style, "strike", False) for span in line.spans) for line in lines if line.plain
+    }
+    assert struck == {"Half an ans": True, "canceled make": True, "An answer": False}

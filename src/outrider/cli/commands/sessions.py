@@ -258,6 +258,16 @@ def _message_heading(message: Message) -> str:
 
 
 def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
+    """Yields the lines of one item; those of a failed attempt are struck out."""
+    from outrider.presentation.items import strike_out
+
+    if item.withdrawn:
+        yield from ((strike_out(text), "dim") for text, _ in _content_lines(item, width - len("~~~~"), full=full))
+    else:
+        yield from _content_lines(item, width, full=full)
+
+
+def _content_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yields the lines of one item; without `full`, reasoning, calls and outputs are shortened."""
     from outrider.presentation import items
 

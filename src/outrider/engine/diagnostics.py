@@ -168,7 +168,7 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
         yield DiagnosticFinding("store", "note", "it was repaired")
     if compact:
         yield DiagnosticFinding(
-            "store", "ok", f"{max(0, store_doctor.compact_file(path)):,} bytes were returned to the disk"
+            "store", "ok", f"{format_bytes(max(0, store_doctor.compact_file(path)))} were returned to the disk"
         )
     for problem in health.problems:
         yield DiagnosticFinding("store", "problem", problem, "outrider doctor --repair")
@@ -178,7 +178,7 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
         )
     if health.is_healthy:
         rows = ", ".join(f"{count:,} {what}" for what, count in health.rows.items())
-        yield DiagnosticFinding("store", "ok", f"{path}: {rows}, {health.bytes:,} bytes")
+        yield DiagnosticFinding("store", "ok", f"{path}: {rows}, {format_bytes(health.bytes)}")
 
 
 def check_runs(path: Path, *, repair: bool = False) -> Iterator[DiagnosticFinding]:
@@ -191,7 +191,7 @@ def check_runs(path: Path, *, repair: bool = False) -> Iterator[DiagnosticFindin
         return
     problem = _find_damage(path)
     if not problem:
-        yield DiagnosticFinding("runs", "ok", f"{path}: {path.stat().st_size:,} bytes")
+        yield DiagnosticFinding("runs", "ok", f"{path}: {format_bytes(path.stat().st_size)}")
     elif repair:
         moved = store_doctor.move_aside(path)
         text = f"the runs database was damaged ({problem}); it is now {moved}, and the queue starts empty"

@@ -147,6 +147,42 @@ def format_cost(cost: Decimal | None) -> str:
     return f"${cost:.4f}" if cost < 1 else f"${cost:,.2f}"
 
 
+def format_dollars(amount: Decimal) -> str:
+    """As `format_cost`, for a sentence that names the currency: `0.0040 dollars`."""
+    return format_cost(amount).replace("$", "")
+
+
+def format_limit(limit: str, maximum: str) -> str:
+    """`the cost limit of $0.5000`, `the time limit of 1h 00m`, `the limit of 1.2M tokens` or `the limit of 3 turns`,
+    from the name of a limit and its value as they are stored."""
+    amount = _limit_amount(limit, maximum)
+    kind = {"cost": "cost limit", "seconds": "time limit"}.get(limit, "limit") if amount else "limit"
+    return f"the {kind} of {amount or f'{maximum} {limit}'}"
+
+
+def format_reached_limit(limit: str, maximum: str, reached: str) -> str:
+    """Says that a limit is reached, and by what amount, or for what other reason the run ended."""
+    is_count = reached.isdecimal() and not _limit_amount(limit, reached)
+    amount = "" if is_count else _limit_amount(limit, reached) or reached
+    return f"{format_limit(limit, maximum)} is reached{f' ({amount})' if amount else ''}"
+
+
+def _limit_amount(limit: str, value: str) -> str:
+    """Returns an amount with its unit; "" for a limit without a unit and for a text in place of a number."""
+    try:
+        match limit:
+            case "cost":
+                return format_cost(Decimal(value))
+            case "seconds":
+                return format_duration(float(value))
+            case "tokens":
+                return f"{format_tokens(int(value))} tokens"
+            case _:
+                return ""
+    except (ValueError, ArithmeticError):
+        return ""
+
+
 def format_total_cost(cost: Decimal | None, unpriced: int) -> str:
     """A sum that lacks the cost of `unpriced` answers: `≥$0.12`, or `unknown` if nothing else is known."""
     if not unpriced:

@@ -20,6 +20,7 @@ from outrider.presentation.formats import (
     format_duration,
     format_elapsed,
     format_milliseconds,
+    format_reached_limit,
     format_tokens,
 )
 from outrider.presentation.tool_calls import vendor_tool_use
@@ -152,8 +153,8 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
         case ModelSilentEvent():
             return Notice("warning", "retry", silence_text(event))
         case BudgetExceededEvent():
-            text = f"stopped: the limit of {event.maximum} {event.limit} is reached; {REMEDIES['LimitReachedError']}"
-            return Notice("warning", "limit", clean_line(text))
+            reached = format_reached_limit(event.limit, event.maximum, event.reached)
+            return Notice("warning", "limit", clean_line(f"stopped: {reached}; {REMEDIES['LimitReachedError']}"))
         case ContextCompactionEvent():
             return Notice("info", "compaction", compaction_text(event.tokens_before, event.tokens_after))
         case ErrorEvent():

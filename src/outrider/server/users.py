@@ -24,6 +24,7 @@ from outrider.engine.archive import SessionFilter
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, lock_file, write_private_file
 from outrider.errors import ConfigurationError, LimitReachedError
+from outrider.presentation.formats import format_cost, format_dollars
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
@@ -556,10 +557,10 @@ class UserLimits:
         if spent >= budget and not is_complete:  # sessions may have been deleted meanwhile
             spent = await self._sum_costs(owners, since, is_complete=True)
         if spent >= budget:
-            raise LimitReachedError(what, f"{budget:.2f}", f"{spent:.2f}")
+            raise LimitReachedError(what, format_dollars(budget), format_cost(spent))
         if held and budget - spent - held < MIN_RUN_COST:
-            used = f"{spent:.2f}, and runs that are not over may cost {held:.2f}: wait for them, or cancel one"
-            raise LimitReachedError(what, f"{budget:.2f}", used)
+            run_costs = f"runs that are not over may cost {format_cost(held)}: wait for them, or cancel one"
+            raise LimitReachedError(what, format_dollars(budget), f"{format_cost(spent)}, and {run_costs}")
         return budget - spent - held
 
     async def spent_since(self, owner: str, since: int) -> Decimal:

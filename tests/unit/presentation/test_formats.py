@@ -18,7 +18,9 @@ from outrider.presentation.formats import (
     format_duration,
     format_elapsed,
     format_iso_time,
+    format_limit,
     format_milliseconds,
+    format_reached_limit,
     format_time,
     format_tokens,
     format_utc_time,
@@ -115,3 +117,25 @@ def test_files_of_git_are_one_entry_for_each_repository():
     paths = ["a.py", ".git/index", "web/.git/HEAD", ".git/objects/11/22", ".github/ci.yml", "x.git/y", ".gitignore"]
     shown = ["a.py", ".git (2 files)", "web/.git (1 file)", ".github/ci.yml", "x.git/y", ".gitignore"]
     assert group_git_files(paths) == shown
+
+
+@for_each(
+    ("limit", "maximum", "shown"),
+    [
+        ("cost", "0.5", "the cost limit of $0.5000"),
+        ("cost", "12", "the cost limit of $12.00"),
+        ("seconds", "3600", "the time limit of 1h 00m"),
+        ("seconds", "90.0", "the time limit of 1m 30s"),
+        ("tokens", "1200000", "the limit of 1.2M tokens"),
+        ("turns", "3", "the limit of 3 turns"),
+        ("cost", "None", "the limit of None cost"),
+    ],
+)
+def test_a_limit_has_the_unit_of_its_kind(limit: str, maximum: str, shown: str):
+    assert format_limit(limit, maximum) == shown
+
+
+def test_a_reached_limit_names_the_amount_or_the_reason():
+    assert format_reached_limit("cost", "0.5", "0.512") == "the cost limit of $0.5000 is reached ($0.5120)"
+    assert format_reached_limit("cost", "5", "not known") == "the cost limit of $5.00 is reached (not known)"
+    assert format_reached_limit("turns", "3", "3") == "the limit of 3 turns is reached"

@@ -66,3 +66,15 @@ async def test_only_sessions_that_were_active_since_the_last_check_are_listed_ag
         await store.spend(added, "1.10")
         with pytest.raises(LimitReachedError):
             await limits.check_budget(ana)
+
+
+async def test_a_budget_of_less_than_a_cent_is_not_shown_as_zero():
+    store, users = CountingStore(), UserDirectory()
+    poor = ServerUser(name="ana", budget=Decimal("0.004"))
+    users.put(poor)
+    agent = Agent("writer", "You write.", "model-1", "scripted")
+    async with Engine([agent], [Provider("scripted", "scripted")], store=store) as engine:
+        await store.spend_in_new_sessions("0.0041")
+        limits = UserLimits(users, engine, clock=lambda: store.now)
+        with pytest.raises(LimitReachedError, match=r"limit of 0\.0040 dollars per month for ana .*\(\$0\.0041\)"):
+            await limits.check_budget(Requester.from_user(poor))

@@ -36,8 +36,8 @@ from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings, remember_shown_files
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
-from outrider.errors import ConfigurationError, OutputUnavailableError, OutriderError
-from outrider.presentation.formats import format_cost, format_token_usage, short_id
+from outrider.errors import ConfigurationError, LimitReachedError, OutputUnavailableError, OutriderError
+from outrider.presentation.formats import format_bytes, format_cost, format_reached_limit, format_token_usage, short_id
 from outrider.types.events import (
     Event,
     LLMRequestEvent,
@@ -152,7 +152,7 @@ def _names_source(argument: str) -> bool:
 def _read_stdin() -> str:
     content = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
     if len(content) > MAX_INPUT_BYTES:
-        raise ConfigurationError(f"stdin has more than {MAX_INPUT_BYTES:,} bytes, the maximum for a prompt")
+        raise ConfigurationError(f"stdin has more than {format_bytes(MAX_INPUT_BYTES)}, the maximum for a prompt")
     return content.decode("utf-8", "replace")
 
 
@@ -173,7 +173,7 @@ def _read_file(path: Path) -> bytes:
     """Returns the content of a file. Raises ConfigurationError if it is too large or cannot be read."""
     try:
         if path.stat().st_size > MAX_INPUT_BYTES:
-            raise ConfigurationError(f"{path} is larger than {MAX_INPUT_BYTES:,} bytes")
+            raise ConfigurationError(f"{path} is larger than {format_bytes(MAX_INPUT_BYTES)}")
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
@@ -503,7 +503,7 @@ class RunCommand:
         """Prints errors, denied calls and usage to stderr."""
         console, quiet = self._console, self._arguments.quiet
         if result.end.error is not None:
-            console.print_stderr(f"outrider: {result.end.error}", "red")
+            console.print_stderr(f"outrider: {_error_text(result.end.error)}", "red")
         elif result.end.reason != "completed":
             console.print_stderr(f"outrider: the turn stopped early: {result.end.reason.replace('_', ' ')}", "yellow")
         if result.end.reason != "completed" and not quiet:
@@ -535,6 +535,12 @@ class RunCommand:
             self._console.print_stderr(f"outrider: {result.next_step}")
         command = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)}"
         self._console.print_stderr(f"outrider: continue this turn with: {command}")
+
+
+def _error_text(error: OutriderError) -> str:
+    if not isinstance(error, LimitReachedError) or "maximum" not in error.details:
+        return str(error)
+    return format_reached_limit(*(str(error.details.get(name, "")) for name in ("limit", "maximum", "reached")))
 
 
 async def _with_setup(engine: Engine, info: RunInfo) -> RunInfo:

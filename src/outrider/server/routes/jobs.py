@@ -11,6 +11,7 @@ from outrider.background.records import Run, RunFilter
 from outrider.engine.archive import Approval
 from outrider.engine.session_tools import OWNER_LIMITS
 from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, SessionNotFoundError
+from outrider.presentation.formats import format_cost, format_dollars
 from outrider.presentation.item_views import DiffRow, RunView, run_view, unified_diff_rows
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.payloads import ApprovalWithView, add_approval_view
@@ -192,7 +193,8 @@ async def _check_retry(request: RouteRequest[NoPayload, NoPayload], jobs: "JobCl
     cost = await jobs.remaining_cost(run_id, await jobs.get_job(run_id))
     if left is not None and cost is not None and cost > left:
         maximum = f"dollars that are left for {user.name}"
-        raise LimitReachedError(maximum, f"{left:.2f}", f"this run may cost {cost:.2f}: submit it again")
+        wanted = f"this run may cost {format_cost(cost)}: submit it again"
+        raise LimitReachedError(maximum, format_dollars(left), wanted)
 
 
 def _add_run_view(run: Run) -> RunWithView:

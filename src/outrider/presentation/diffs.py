@@ -17,7 +17,8 @@ _HUNK = lazy_pattern(
 )
 _NO_FILE = "/dev/null"
 _PATCH_BEGIN = "*** Begin Patch"
-_GIT_HEADERS = ("diff --git ", "index ", "new file mode ", "deleted file mode ", "old mode ", "new mode ", "\\")
+_GIT_HEADERS = ("diff --git ", "index ", "new file mode ", "deleted file mode ", "old mode ", "new mode ")
+_NO_NEWLINE = "\\"  # "\ No newline at end of file"
 _PATCH_FILE = lazy_pattern(r"^\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)", re.MULTILINE)
 _PATCH_MOVE = lazy_pattern(r"\*\*\* Move to: (?P<path>.+)")
 _KINDS: dict[str, LineKind] = {"+": "added", "-": "removed"}
@@ -124,6 +125,34 @@ def parse_unified_diff(text: str) -> list[FileDiff]:
     return list(_read_files(text.split("\n"), []))
 
 
+def text_rows(text: str) -> Iterator[DiffRow]:
+    """Yields every line of a text that contains a diff. Lines outside of its hunks are context or name a file; in an
+    excerpt without hunks the signs decide."""
+    rows = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    kinds: dict[str, LineKind] = {} if any(_HUNK.match(row) for row in rows) else _KINDS
+    position = 0
+    while position < len(rows):
+        row = rows[position]
+        position += 1
+        if (header := _HUNK.match(row)) is not None:
+            yield DiffRow("place", row)
+            _, end = _read_hunk(rows, position, header)
+            while position < end and not _ends_hunk(rows[position]):
+                yield DiffRow(_KINDS.get(rows[position][:1], "context"), rows[position])
+                position += 1
+        elif row.startswith("--- ") and position < len(rows) and rows[position].startswith("+++ "):
+            yield DiffRow("file", row)
+            yield DiffRow("file", rows[position])
+            position += 1
+        else:
+            yield DiffRow("file" if row.startswith(_GIT_HEADERS) else kinds.get(row[:1], "context"), row)
+
+
+def _ends_hunk(row: str) -> bool:
+    """Whether the row belongs to no hunk, although the counts of one go on: the text between was left out."""
+    return row.startswith("diff --git ") or _HUNK.match(row) is not None
+
+
 def replacement_diff(path: str, old: str, new: str, *, creates: bool = False) -> FileDiff:
     """Returns the diff of replacing one text by another at a position that is not known yet."""
     lines = [DiffLine("removed", line) for line in _split_lines(old)]
@@ -168,7 +197,7 @@ def is_complete_patch(text: str) -> bool:
     if _is_unified(text):
         ignored: list[str] = []
         list(_read_files(rows, ignored))
-        return all(not row.strip() or row.startswith(_GIT_HEADERS) for row in ignored)
+        return all(not row.strip() or row.startswith((*_GIT_HEADERS, _NO_NEWLINE)) for row in ignored)
     changed = sum(file.added + file.removed for file in preview_patch(text))
     return changed == sum(row[:1] in _KINDS for row in rows)
 
@@ -251,7 +280,7 @@ def _read_hunk(rows: Sequence[str], position: int, header: re.Match[str]) -> tup
     while position < len(rows) and (old_left > 0 or new_left > 0):
         row = rows[position]
         position += 1
-        if row.startswith("\\"):  # "\ No newline at end of file"
+        if row.startswith(_NO_NEWLINE):
             continue
         kind = _KINDS.get(row[:1], "context")
         lines.append(DiffLine(kind, row[1:], old_number if kind == "removed" else new_number))

@@ -1,7 +1,7 @@
 """Renders a session as one self-contained HTML page without scripts and external resources."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from outrider.presentation.diffs import FileDiff, diff_rows
+from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, text_rows
 from outrider.presentation.formats import (
     format_cost,
     format_count,
@@ -87,26 +87,18 @@ def render_code(text: str, language: str = "") -> str:
     """Renders code or tool output; a diff gets one class per line type."""
     text = cut_text(text)
     if language in ("diff", "patch") or _DIFF.search(text):
-        return f'<pre class="diff">{"".join(map(_render_diff_line, text.splitlines()))}</pre>'
+        return _render_rows(text_rows(text))
     return f"<pre>{escape_text(text)}</pre>"
 
 
 def render_diffs(files: Sequence[FileDiff]) -> str:
     """Renders the changes of files, as far as SHOWN_CHARACTERS go."""
-    rows = (_render_row(row.kind, row.text) for row in diff_rows(files, SHOWN_CHARACTERS))
-    return f'<pre class="diff">{"".join(rows)}</pre>'
+    return _render_rows(diff_rows(files, SHOWN_CHARACTERS))
 
 
-def _render_diff_line(line: str) -> str:
-    if line.startswith(("+++", "---", "diff ", "index ")):
-        kind = "file"
-    else:
-        kind = {"+": "added", "-": "removed", "@": "place"}.get(line[:1], "context")
-    return _render_row(kind, line)
-
-
-def _render_row(kind: str, text: str) -> str:
-    return f'<span class="{kind}">{escape_text(text) or " "}</span>\n'
+def _render_rows(rows: Iterable[DiffRow]) -> str:
+    lines = (f'<span class="{row.kind}">{escape_text(row.text) or " "}</span>\n' for row in rows)
+    return f'<pre class="diff">{"".join(lines)}</pre>'
 
 
 @cache

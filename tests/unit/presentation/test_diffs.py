@@ -12,6 +12,7 @@ from outrider.presentation.diffs import (
     patch_rows,
     preview_patch,
     replacement_diff,
+    text_rows,
 )
 
 TWO_FILES = """--- a.txt
@@ -165,3 +166,39 @@ def test_a_patch_that_is_reported_as_complete_has_lost_no_line(rows: list[str]):
         changed = sum(file.added + file.removed for file in preview_patch(text))
         headers = sum(row.startswith(("--- ", "+++ ")) for row in rows)
         assert changed >= sum(row[:1] in "+-" for row in rows if row) - headers
+
+
+def test_every_line_of_a_text_with_a_diff_is_a_row_of_its_kind():
+    text = """Two files:
+- the first
++ the second
+diff --git a/q.sql b/q.sql
+--- a/q.sql
++++ b/q.sql
+@@ -1,3 +1,3 @@
+--- a comment of SQL
++++ no header
+ + context
+\\ No newline at end of file
+-last
++end
+- done"""
+    rows = [(row.kind, row.text) for row in text_rows(text)]
+    assert "\n".join(shown for _, shown in rows) == text
+    kinds = "context context context file file file place removed added context context removed added context"
+    assert [kind for kind, _ in rows] == kinds.split()
+
+
+def test_the_signs_decide_in_an_excerpt_without_hunks():
+    assert [row.kind for row in text_rows("-a\n+b\n c\n")] == ["removed", "added", "context"]
+
+
+def test_a_text_whose_middle_was_left_out_has_its_next_file():
+    text = "@@ -1,9 +1,9 @@\n-a\n… left out …\ndiff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-b"
+    kinds = [row.kind for row in text_rows(text)]
+    assert kinds == ["place", "removed", "context", "file", "file", "file", "place", "removed"]
+
+
+@given(st.text("+- @\\-\nab", max_size=60))
+def test_no_line_is_lost(text: str):
+    assert "\n".join(row.text for row in text_rows(text)) == text.removesuffix("\n")

@@ -117,3 +117,9 @@ def test_very_long_texts_are_cut():
     assert "1,000 characters are left out" in render_code(long)
     assert "left out" in render_diffs([replacement_diff("y", "", "line\n" * SHOWN_CHARACTERS)])
     assert len(render_markdown("[" * 50_000)) < 200_000
+
+
+def test_a_removed_comment_of_a_diff_is_no_header_and_a_list_no_change():
+    shown = render_code("--- a.sql\n+++ a.sql\n@@ -1,2 +1 @@\n--- a comment\n one\n- a list\n")
+    assert '<span class="removed">--- a comment</span>' in shown
+    assert '<span class="context">- a list</span>' in shown

@@ -4,7 +4,7 @@ import { get, post, remove } from "./api";
 import { appearance, changeAppearance, type Appearance } from "./appearance";
 import { areNotificationsOn, switchNotifications } from "./notifications";
 import { SureButton } from "./review";
-import type { Approval, FolderChoice, FolderTrust, McpServerState, Schedule, SettingsOverview } from "./types";
+import type { FolderChoice, FolderTrust, LastingAnswer, McpServerState, Schedule, SettingsOverview } from "./types";
 
 type Report = (error: unknown) => void;
 
@@ -34,18 +34,19 @@ export function Settings({ workspace, onError }: { workspace: string | undefined
 }
 
 function LastingAnswers({ onError }: { onError: Report }) {
-  const [answers, setAnswers] = useState<(Approval & { rules?: string[]; scope?: string })[]>([]);
-  const load = (): void => void get<Approval[]>("/answers").then(setAnswers, onError);
+  const [answers, setAnswers] = useState<LastingAnswer[]>([]);
+  const load = (): void => void get<LastingAnswer[]>("/answers").then(setAnswers, onError);
   useEffect(load, []);
   return (
     <section aria-label="Lasting answers">
       <h2>Lasting answers</h2>
       {answers.length ? null : <p class="note">No answer lasts longer than one call.</p>}
       <ul class="grants">
-        {answers.map((answer) => (
-          <li>
-            <code>{answer.rules?.join(", ") || answer.tool}</code> <span class="about">{answer.answer === "allowed" ? "allowed" : answer.answer}{answer.scope ? `, ${answer.scope}` : ""}</span>
-            <button class="quiet" aria-label={`Revoke ${answer.tool}`} onClick={() => remove(`/answers/${encodeURIComponent(answer.id)}`).then(load, onError)}>Revoke</button>
+        {answers.map(({ id, tool, view }) => (
+          <li class="lasting">
+            <strong>{view.title}</strong> <span class="about">{view.scope}</span>
+            <button class="quiet" aria-label={`Revoke ${tool}`} onClick={() => remove(`/answers/${encodeURIComponent(id)}`).then(load, onError)}>Revoke</button>
+            <p>covers <code>{view.text}</code></p>
           </li>
         ))}
       </ul>

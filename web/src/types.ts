@@ -146,6 +146,12 @@ export interface Approval {
   view?: ApprovalView;
 }
 
+export interface LastingAnswer {
+  id: string;
+  tool: string;
+  view: { title: string; text: string; scope: string };
+}
+
 export interface Question {
   id: string;
   session_id: string;

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.engine.approvals import grant_text
 from outrider.engine.archive import (
     Approval,
     ApprovalChange,
@@ -18,12 +19,16 @@ from outrider.engine.archive import (
 from outrider.engine.plans import ProposedPlan
 from outrider.models.context_ledger import ContextReport
 from outrider.presentation.approvals import (
+    ALLOW_ALWAYS,
+    ALLOW_PROJECT,
+    ALLOW_SESSION,
     PLAN_DETAILS,
     ApprovalDetails,
     PlanDetails,
     approval_view,
     requested_approval_view,
 )
+from outrider.presentation.formats import escape_control_characters
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
 from outrider.presentation.items import (
     RETRY_NOW,
@@ -36,6 +41,7 @@ from outrider.presentation.items import (
     retry_countdown,
     state_label,
 )
+from outrider.presentation.tool_calls import call_title
 from outrider.presentation.treemap import TreemapBox, treemap_boxes
 from outrider.types.events import (
     ErrorEvent,
@@ -52,6 +58,20 @@ class ApprovalWithView(Approval, frozen=True, kw_only=True):
     """An approval; `view` has its title, reason, rules, choices, input and diff."""
 
     view: ApprovalDetails
+
+
+class LastingAnswerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored lasting answer as texts: the call that asked, all that the answer covers, and for how long."""
+
+    title: str
+    text: str
+    scope: str
+
+
+class LastingAnswer(Approval, frozen=True, kw_only=True):
+    """An approval that lasts longer than one call; `view` has its texts."""
+
+    view: LastingAnswerView
 
 
 class PlanWithView(ProposedPlan, frozen=True, kw_only=True):
@@ -91,6 +111,18 @@ def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithVie
     """`agent` is named if the call is not one of the session that the client follows."""
     view = approval_view(approval, agent=agent).details
     return ApprovalWithView(**msgspec.structs.asdict(approval), view=view)
+
+
+_SCOPES = {choice.scope: choice.label for choice in (ALLOW_SESSION, ALLOW_PROJECT, ALLOW_ALWAYS)}
+
+
+def add_lasting_view(approval: Approval) -> LastingAnswer:
+    view = LastingAnswerView(
+        title=call_title(approval.tool, approval.input),
+        text=escape_control_characters(grant_text(approval)),
+        scope=_SCOPES[approval.scope],
+    )
+    return LastingAnswer(**msgspec.structs.asdict(approval), view=view)
 
 
 def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:

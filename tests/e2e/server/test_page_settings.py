@@ -15,7 +15,7 @@ from aiohttp import web
 from outrider import Tool
 from outrider.config.settings import CommandFlags, read_settings
 from outrider.providers.scripted import call as scripted_call
-from outrider.sessions.records import StoredSession
+from outrider.sessions.records import Approval, StoredSession
 from tests.e2e.attach.socket_server import Serving, call, until
 from tests.e2e.server.http_server import served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
@@ -211,12 +211,29 @@ async def test_an_mcp_server_shows_its_error_and_works_after_a_login_in_the_brow
 async def test_a_lasting_answer_is_listed_and_revoked(tmp_path):
     script = [scripted_call("launch", where="moon"), "Up.", scripted_call("launch", where="moon"), "Again."]
     async with served(tmp_path, script, [launch]) as client, browsing(client) as page:
-        await open_session(page, client)
+        session_id = await open_session(page, client)
+        asked = Approval(
+            session_id=session_id,
+            call_id="c",
+            tool="shell",
+            input={"command": "make docs"},
+            offers=("shell(make *)",),
+            contents=("0" * 64,),
+        )
+        await client.engine.store.ask(asked)
+        await client.engine.store.answer(asked.id, "allowed", scope="project", by="user")
         await say(page, "go")
         await page.locator(".question").get_by_role("button", name="Always").click()
         await page.get_by_text("Up.").wait_for()
         await page.click("#show-settings")
         answers = page.get_by_role("region", name="Lasting answers")
+        await answers.locator("li", has_text="launch where=moon").get_by_text("covers launch").wait_for()
+        make = answers.locator("li", has_text="make docs")
+        covered = "shell(make *), the present content of the configuration files that its programs read"
+        assert await make.locator("code").inner_text() == covered
+        await make.get_by_text("this folder").wait_for()
+        await make.get_by_role("button", name="Revoke shell").click()
+        await make.wait_for(state="detached")
         await answers.get_by_role("button", name="Revoke launch").click()
         await answers.get_by_text("No answer lasts longer than one call.").wait_for()
         await say(page, "go")

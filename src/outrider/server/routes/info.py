@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from outrider.engine.archive import Approval, SessionFilter, UsageRow
+from outrider.engine.archive import SessionFilter, UsageRow
 from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, list_models
@@ -18,6 +18,7 @@ from outrider.presentation.item_views import UsageView, usage_view
 from outrider.remote.agent_server import FailedTurn
 from outrider.server.auth import CODE_PARAMETER
 from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
+from outrider.server.payloads import LastingAnswer, add_lasting_view
 from outrider.server.users import SERVER_USER, AccessDeniedError, Role
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
@@ -211,9 +212,9 @@ INFO_ROUTES = (
 )  # fmt: skip
 
 
-async def list_answers(request: RouteRequest[NoPayload, NoPayload]) -> list[Approval]:
+async def list_answers(request: RouteRequest[NoPayload, NoPayload]) -> list[LastingAnswer]:
     found = await archive_of(request.engine).lasting_approvals()
-    return [approval for approval in found if await request.access_to(approval.session_id)]
+    return [add_lasting_view(approval) for approval in found if await request.access_to(approval.session_id)]
 
 
 async def revoke_answer(request: RouteRequest[NoPayload, NoPayload]) -> None:
@@ -223,7 +224,7 @@ async def revoke_answer(request: RouteRequest[NoPayload, NoPayload]) -> None:
 STORED_ANSWER_ROUTES = (
     ApiEndpoint(method="GET", path="/api/answers", name="list_answers",
                 summary="List stored approvals that last longer than one call", handler=list_answers,
-                response_type=list[Approval]),
+                response_type=list[LastingAnswer]),
     ApiEndpoint(method="DELETE", path="/api/answers/{approval_id}", name="revoke_answer",
                 summary="Revoke a stored approval", handler=revoke_answer, status=204),
 )  # fmt: skip

@@ -55,16 +55,19 @@ function chooseByKey<T extends { key: string }>(event: KeyboardEvent, choices: T
 
 // One answer for all questions of a kind: an edit of many files is one decision.
 function GroupAnswer({ kind, approvals, model }: { kind: string; approvals: Approval[]; model: SessionModel }) {
-  const name = approvals[0]?.view?.kind_label ?? kind;
-  const answerAll = async (allow: boolean): Promise<void> => {
-    for (const { id } of approvals) await model.answerApproval(id, { allow }).catch(model.report);
+  const view = approvals[0]!.view!;
+  const title = `${approvals.length} ${view.kind_label} wait for an answer`;
+  const choose = async (choice: Choice): Promise<void> => {
+    for (const { id } of approvals) await model.answerApproval(id, { allow: choice.kind === "allow" }).catch(model.report);
   };
   return (
-    <section class="question" data-group={kind} aria-label={`${approvals.length} ${name} wait for an answer`} tabIndex={-1} onKeyDown={chooseByNumber}>
-      <h2>{approvals.length} {name} wait for an answer</h2>
+    <section class="question" data-group={kind} aria-label={title} tabIndex={-1} onKeyDown={(event) => chooseByKey(event, view.group_choices, choose)}>
+      <h2>{title}</h2>
       <div class="buttons">
-        <button class="primary" data-choice="yes-to-all" onClick={() => answerAll(true)}>Yes to all {approvals.length}</button>
-        <button class="danger" data-choice="no-to-all" onClick={() => answerAll(false)}>No to all {approvals.length}</button>
+        {view.group_choices.map((choice) => (
+          <button class={choice.kind === "deny" ? "danger" : "primary"} data-choice={choice.id} title={`Key ${choice.key}`}
+            onClick={() => choose(choice)}>{capitalize(choice.label.replace("{count}", String(approvals.length)))}</button>
+        ))}
       </div>
     </section>
   );
@@ -105,7 +108,7 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
       <div class="body" tabIndex={0}>
         {view.effects?.length ? <ul class="effects">{view.effects.map(({ text, risky }) => <li class={risky ? "risky" : undefined}>{text}</li>)}</ul> : null}
         {view.input ? <pre tabIndex={0}>{view.input}</pre> : null}
-        {view.facts?.length ? <ul class="facts-list">{view.facts.map((fact) => <li>{fact}</li>)}</ul> : null}
+        {view.marked_facts.length ? <ul class="facts-list">{view.marked_facts.map(({ text, risky }) => <li class={risky ? "risky" : undefined}>{text}</li>)}</ul> : null}
         {view.diff.length ? <Diff rows={view.diff} /> : null}
         {isPicking ? (
           <fieldset class="files">
@@ -125,17 +128,17 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
       </div>
       {widths.length ? (
         <p class="why">
-          <label>A lasting answer covers{" "}
-            <select aria-label="What a lasting answer covers" value={width} onChange={(event) => setWidth(event.currentTarget.value)}>
+          <label>{capitalize(view.rule_label)}{" "}
+            <select aria-label={`What ${view.rule_label}`} value={width} onChange={(event) => setWidth(event.currentTarget.value)}>
               {widths.map(({ id, label }) => <option value={id}>{label}</option>)}
             </select>
           </label>{" "}
           <span>{[chosenWidth?.rule_text, chosenWidth?.history].filter(Boolean).join(" · ")}</span>
         </p>
-      ) : view.rule_text ? <p class="why">What a lasting answer stores: {view.rule_text}</p> : null}
+      ) : view.rule_text ? <p class="why">{view.rule_label ? `${capitalize(view.rule_label)}: ${view.rule_text}` : capitalize(view.rule_text)}</p> : null}
       {denial ? (
         <form onSubmit={(event) => { event.preventDefault(); void answer(denial, words); }}>
-          <AutofocusArea label="A word to the model" placeholder="Why not? (the model reads this; Enter sends it)" value={words} onInput={setWords}
+          <AutofocusArea label="A word to the model" placeholder={`${capitalize(denial.prompt)} (Enter sends it)`} value={words} onInput={setWords}
             onSend={() => void answer(denial, words)} onCancel={() => setDenial(null)} />
         </form>
       ) : null}

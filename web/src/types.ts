@@ -117,22 +117,24 @@ export interface Choice {
   needs_reason: boolean;
   picks_files: boolean;
   choice: string;
+  prompt: string; // for the reason or the files
 }
 
 export interface ApprovalView {
   title: string;
   heading?: string;
   reason: string;
-  rules: string[];
   rule_text: string;
+  rule_label: string; // empty if no answer can last
   choices: Choice[];
+  group_choices: Choice[]; // for all questions of this kind; {count} in a label is their number
   agent?: string;
   input: string;
   diff: DiffRow[];
-  facts?: string[];
+  marked_facts: { text: string; risky?: boolean }[];
   files?: string[];
   widths?: { id: string; label: string; rule_text: string; history?: string }[];
-  effects?: { text: string; risky: boolean }[];
+  effects?: { text: string; risky?: boolean }[];
   kind?: string;
   kind_label?: string;
   position?: number;

@@ -27,7 +27,13 @@ from outrider.acp.tool_calls import ToolCallView, fence_text, replace_surrogates
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import UserQuestion
 from outrider.errors import OutriderError
-from outrider.presentation.approvals import ApprovalChoice, ApprovalView, lasting_lines, question_sections
+from outrider.presentation.approvals import (
+    LASTING_COVERS,
+    ApprovalChoice,
+    ApprovalView,
+    lasting_lines,
+    question_sections,
+)
 from outrider.types.ids import new_id
 
 _log = logging.getLogger("outrider.acp")
@@ -209,7 +215,7 @@ def question_markdown(view: PermissionView) -> str:
         for section in sections
     ]
     if lasting := lasting_lines(view.question):  # the names of options are cut
-        texts.append("An answer that lasts covers:\n" + fence_text("\n".join(lasting)))
+        texts.append(f"{LASTING_COVERS.capitalize()}:\n" + fence_text("\n".join(lasting)))
     return "\n\n".join(texts)
 
 

@@ -12,7 +12,7 @@ from outrider.presentation.formats import clean_line, escape_control_characters,
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.events import ToolApprovalRequestedEvent
-from outrider.types.origins import DataFlow
+from outrider.types.origins import ApprovalFact, DataFlow
 from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeChoice, RuleWidth
 from outrider.types.tool_declaration import declaration_of
 
@@ -38,7 +38,8 @@ UNATTENDED_BLOCK = reasons.UNATTENDED_BLOCK
 
 class ApprovalChoice(msgspec.Struct, frozen=True):
     """One possible answer. `needs_reason`: the answer comes with a text that the model reads. `picks_files`: it comes
-    with the names of the files to keep. `choice` is what a yes means for the outcome of a command."""
+    with the names of the files to keep. `prompt` asks for either. `choice` is what a yes means for the outcome of a
+    command."""
 
     id: str
     kind: AnswerKind
@@ -48,19 +49,25 @@ class ApprovalChoice(msgspec.Struct, frozen=True):
     needs_reason: bool = False
     picks_files: bool = False
     choice: OutcomeChoice = "keep"
+    prompt: str = ""
 
+
+_WHY_NOT = "why not? The model reads this"
+_WHICH_FILES = "files to keep, by name or pattern: src/*.py README.md"
 
 ALLOW_ONCE = ApprovalChoice("once", "allow", "once", "y", "yes, once")
 ALLOW_SESSION = ApprovalChoice("session", "allow", "session", "s", "this session")
 ALLOW_PROJECT = ApprovalChoice("project", "allow", "project", "p", "this folder")
 ALLOW_ALWAYS = ApprovalChoice("always", "allow", "always", "a", "always")
 DENY = ApprovalChoice("no", "deny", "once", "n", "no")
-DENY_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "no, because…", needs_reason=True)
+DENY_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "no, because…", needs_reason=True, prompt=_WHY_NOT)
 
 KEEP = ApprovalChoice("keep", "allow", "once", "y", "keep the changes")
-KEEP_SOME = ApprovalChoice("keep-some", "allow", "once", "f", "keep some files…", picks_files=True)
+KEEP_SOME = ApprovalChoice("keep-some", "allow", "once", "f", "keep some files…", picks_files=True, prompt=_WHICH_FILES)
 DROP = ApprovalChoice("no", "deny", "once", "n", "drop them")
-DROP_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "drop them, because…", needs_reason=True)
+DROP_WITH_REASON = ApprovalChoice(
+    "no-because", "deny", "once", "r", "drop them, because…", needs_reason=True, prompt=_WHY_NOT
+)
 RUN_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it again outside the sandbox", choice="outside")
 START_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it outside the sandbox", choice="outside")
 KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
@@ -68,6 +75,9 @@ KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
 KEEP_SESSION = ApprovalChoice("session", "allow", "session", "s", "keep such changes this session")
 KEEP_PROJECT = ApprovalChoice("project", "allow", "project", "p", "in this folder")
 KEEP_ALWAYS = ApprovalChoice("always", "allow", "always", "a", "always")
+
+COUNT = "{count}"
+LASTING_COVERS = "an answer that lasts covers"
 
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
 _BY_DESTINATION = "none; an answer for the session lets it send data to {destination}"
@@ -88,20 +98,25 @@ _KIND_LABELS = {"edit": "edits", "command": "commands", "outcome": "outcomes"}
 
 class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What an approval question shows, computed, for front ends that receive it as JSON. `diff` has the rows of
-    `changes`, and `input` the arguments that they do not show; together these are complete. Control characters in
-    them, and in the effects and facts, are escapes."""
+    `changes`, and `input` the arguments that they do not show; together these are complete. `facts` are the texts of
+    `marked_facts`. Control characters in all of them, and in the effects, are escapes. `group_choices` answer all
+    waiting questions of the `kind`; `COUNT` in their labels is the number of these. `rule_label` comes before a rule
+    text that says what a lasting answer covers."""
 
     title: str
     reason: str
     rules: tuple[str, ...]
     rule_text: str
+    rule_label: str = ""
     choices: tuple[ApprovalChoice, ...]
+    group_choices: tuple[ApprovalChoice, ...] = ()
     changes: tuple[FileDiff, ...] = ()
     agent: str = ""
     input: str = ""
     diff: tuple[DiffRow, ...] = ()
     heading: str = ""
     facts: tuple[str, ...] = ()
+    marked_facts: tuple[ApprovalFact, ...] = ()
     files: tuple[str, ...] = ()
     widths: tuple[WidthView, ...] = ()
     effects: tuple[CallEffect, ...] = ()
@@ -173,6 +188,11 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> tuple[str, ...]:
+        """The texts of `marked_facts`."""
+        return tuple(fact.text for fact in self.marked_facts)
+
+    @property
+    def marked_facts(self) -> tuple[ApprovalFact, ...]:
         """What the call would send and what the session has read before, and what an outcome consists of, risky files
         first: one line each."""
         flow = self.flow or (self.outcome.flow if self.outcome else None)
@@ -197,6 +217,16 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         return (ALLOW_ONCE, *lasting, DENY, DENY_WITH_REASON)
 
     @property
+    def group_choices(self) -> tuple[ApprovalChoice, ...]:
+        """The answers to all questions of this kind at once."""
+        if not self.kind:
+            return ()
+        return (
+            ApprovalChoice("yes-to-all", "allow", "once", "Y", f"yes to all {COUNT} {self.kind_label}"),
+            ApprovalChoice("no-to-all", "deny", "once", "N", f"no to all {COUNT}"),
+        )
+
+    @property
     def rule_text(self) -> str:
         """What a lasting answer would store, or why there is none."""
         if self.outcome is not None and not self.offered:
@@ -207,18 +237,22 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def details(self) -> ApprovalDetails:
+        facts = tuple(ApprovalFact(escape_control_characters(one.text), one.risky) for one in self.marked_facts)
         return ApprovalDetails(
             title=self.title,
             reason=self.reason,
             rules=self.rules,
             rule_text=self.rule_text,
+            rule_label=LASTING_COVERS if self.widths or self.can_last else "",
             choices=self.choices,
+            group_choices=self.group_choices,
             changes=tuple(self.changes),
             agent=self.agent,
             input=reveal_text(input_text(self.tool, self.arguments)),
             diff=tuple(_shown_rows(self.changes)),
             heading=self.heading,
-            facts=tuple(map(escape_control_characters, self.facts)),
+            facts=tuple(fact.text for fact in facts),
+            marked_facts=facts,
             files=tuple(file.path for file in self.outcome.files) if self.outcome else (),
             widths=self.widths,
             effects=tuple(CallEffect(escape_control_characters(one.text), one.risky) for one in self.effects),
@@ -249,31 +283,30 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(path for path in paths if any(path == name or fnmatchcase(path, name) for name in patterns))
 
 
-def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
+def _outcome_facts(outcome: CommandOutcome) -> Iterator[ApprovalFact]:
     for access in outcome.blocked:
-        yield f"{'needs' if outcome.predicted else 'blocked'}: {access.description}"
+        yield ApprovalFact(f"{'needs' if outcome.predicted else 'blocked'}: {access.description}", risky=True)
     if outcome.exit_code not in (0, None):
-        yield f"exit code {outcome.exit_code}"
+        yield ApprovalFact(f"exit code {outcome.exit_code}")
     for line in outcome.left_running:
-        yield f"left running, and ended: {line}"
+        yield ApprovalFact(f"left running, and ended: {line}")
     for file in outcome.files:
-        marks = [
+        risks = [
             mark
             for mark, applies in (
                 ("PROTECTED", file.protected),
                 ("changed by another program meanwhile", file.conflict),
                 ("cannot be undone", not file.can_undo),
-                ("ignored by git", file.ignored),
-                (file.note, bool(file.note)),
             )
             if applies
         ]
+        marks = [*risks, *(["ignored by git"] if file.ignored else []), *([file.note] if file.note else [])]
         name = f"{file.path}/" if file.file == "folder" else file.path
-        yield f"{file.kind}: {name}" + (f" ({', '.join(marks)})" if marks else "")
+        yield ApprovalFact(f"{file.kind}: {name}" + (f" ({', '.join(marks)})" if marks else ""), risky=bool(risks))
         for operation in file.operations:
-            yield f"    {operation.description}"
+            yield ApprovalFact(f"    {operation.description}", risky=bool(operation.lost))
     if outcome.more_files:
-        yield f"and {outcome.more_files:,} more files"
+        yield ApprovalFact(f"and {outcome.more_files:,} more files")
 
 
 def _describe_history(width: RuleWidth) -> str:

@@ -41,6 +41,7 @@ from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.approvals import (
+    LASTING_COVERS,
     ApprovalChoice,
     ApprovalView,
     WidthView,
@@ -172,7 +173,7 @@ AskClient = Callable[[str, type[ApprovalForm]], Awaitable[ApprovalForm | None]]
 def form_text(view: ApprovalView) -> str:
     """Returns the complete question with what a lasting answer covers."""
     lasting = "".join(f"\n- {line}" for line in lasting_lines(view))
-    return question_text(view) + (f"\n\nan answer that lasts covers:{lasting}" if lasting else "")
+    return question_text(view) + (f"\n\n{LASTING_COVERS}:{lasting}" if lasting else "")
 
 
 def _too_long_text(view: ApprovalView, text: str) -> str:
@@ -195,7 +196,7 @@ def create_approval_form(view: ApprovalView, *, allows: bool = True) -> type[App
     if any(choice.picks_files for choice in choices.values()):
         fields["files"] = (str, Field(default="", description="names or patterns of files to keep", max_length=2_000))
     if len(widths) > 1:
-        about = "what an answer that lasts covers; the question names the rules"
+        about = f"what {LASTING_COVERS}; the question names the rules"
         fields["width"] = (Literal[tuple(widths)], Field(default=next(iter(widths)), description=about))
     return create_model("ApprovalForm", __base__=ApprovalForm, **fields)
 

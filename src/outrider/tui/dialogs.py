@@ -25,7 +25,7 @@ from outrider.tui.widgets.status import widget_palette
 
 if TYPE_CHECKING:  # the engine is loaded after the first screen is shown
     from outrider.engine.questions import AskedQuestion
-    from outrider.presentation.approvals import ApprovalChoice, ApprovalView
+    from outrider.presentation.approvals import ApprovalView
 
 COLLECT_SECONDS = 0.1
 SMALL_ROWS = 20  # terminals with fewer rows show a dialog over almost the whole height
@@ -253,13 +253,6 @@ def _key_name(key: str) -> str:
 
 _LABEL_WIDTH = 6
 _MAX_PINNED = 3  # lines
-_REASON_PLACEHOLDER = "why not? The model reads this"
-
-
-def _placeholder(choice: "ApprovalChoice") -> str:
-    if choice.picks_files:
-        return "files to keep, by name or pattern: src/*.py README.md"
-    return _REASON_PLACEHOLDER if choice.needs_reason else ""
 
 
 YES_TO_ALL = "yes-to-all"
@@ -301,7 +294,7 @@ class ApprovalPanel(DialogPanel):
     @property
     def keys(self) -> Sequence[AnswerKey]:
         return [
-            AnswerKey(choice.key, choice.id, clean_line(choice.label, 120), _placeholder(choice))
+            AnswerKey(choice.key, choice.id, clean_line(choice.label, 120), choice.prompt)
             for choice in self.request.choices
         ] + [*self._group_keys, *self._width_keys]
 
@@ -309,10 +302,15 @@ class ApprovalPanel(DialogPanel):
     def _group_keys(self) -> list[AnswerKey]:
         if not self.joint:
             return []
-        count, kind = len(self.joint), self.joint[0].kind_label
+        from outrider.presentation.approvals import COUNT  # lazy: the first screen shows no question
+
         return [
-            AnswerKey("Y", YES_TO_ALL, f"yes to all {count} {kind}"),
-            AnswerKey("N", NO_TO_ALL, f"no to all {count}"),
+            AnswerKey(
+                choice.key,
+                YES_TO_ALL if choice.kind == "allow" else NO_TO_ALL,
+                choice.label.replace(COUNT, str(len(self.joint)), 1),
+            )
+            for choice in self.request.group_choices
         ]
 
     @property
@@ -441,13 +439,13 @@ def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list
 def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Returns what the call would send and what the session has read, and what a command changed: one line per file,
     then the diffs."""
-    if not request.facts and request.outcome is None:
+    marked = request.marked_facts
+    if not marked and request.outcome is None:
         return []
-    risky = ("PROTECTED", "blocked:", "sends:", "cannot be undone", "changed by another program")
     facts: list[Text] = []
-    for fact in request.facts:
-        colour = "warn" if any(word in fact for word in risky) else "text"
-        facts += wrap_text(text_line(escape_line(fact, MAX_SHOWN_CHARS), palette.style(colour)), width)
+    for fact in marked:
+        colour = "warn" if fact.risky else "text"
+        facts += wrap_text(text_line(escape_line(fact.text, MAX_SHOWN_CHARS), palette.style(colour)), width)
     if request.outcome is None:
         return [*facts, text_line()]
     return [*facts, text_line(), *diff_lines(request.changes, width, palette), text_line()]

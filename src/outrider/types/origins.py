@@ -91,6 +91,13 @@ NETWORK = "the network"
 PROCESS = "a running process"
 
 
+class ApprovalFact(Struct, frozen=True, omit_defaults=True):
+    """One line about what a call would send, needs or has changed. Front ends mark a `risky` one."""
+
+    text: str
+    risky: bool = False
+
+
 class DataFlow(Struct, frozen=True, omit_defaults=True):
     """Data that a call would send after the session has read text that others wrote. `untrusted` and `private` are
     what it has read, `destination` is a host, `mcp:SERVER`, `tool:NAME` or `the network`."""
@@ -119,14 +126,14 @@ class DataFlow(Struct, frozen=True, omit_defaults=True):
         return f"this session has read {read}; the call {size} to {self.destination}"
 
     @property
-    def facts(self) -> tuple[str, ...]:
+    def facts(self) -> tuple[ApprovalFact, ...]:
         """The same, line by line."""
         size = f"{self.characters:,} characters" if self.characters else "data"
-        lines = [f"sends: {size} to {self.destination}"]
+        facts = [ApprovalFact(f"sends: {size} to {self.destination}", risky=True)]
         for origin in dict.fromkeys((*self.untrusted, *self.private)):
             words = ["untrusted"] * (origin in self.untrusted) + ["private"] * (origin in self.private)
-            lines.append(f"read, {' and '.join(words)}: {origin.description}")
-        return tuple(lines)
+            facts.append(ApprovalFact(f"read, {' and '.join(words)}: {origin.description}"))
+        return tuple(facts)
 
 
 def _name_some(origins: Origins, word: str) -> str:

@@ -13,10 +13,11 @@ from outrider.providers.scripted import call
 from outrider.server.auth import BrowserLogins, ListenAddress
 from outrider.server.server import bind_socket
 from outrider.server.state import IdleSessionCloser
-from outrider.sessions.records import StoredSession
+from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.testing import Simulator
 from outrider.types.messages import Message, MessageTime
+from outrider.types.outcomes import CommandOutcome, OutcomeFile
 from outrider.types.parts import Tokens
 from tests.e2e.server.http_server import Client, served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, running, say
@@ -72,6 +73,24 @@ async def test_the_list_shows_which_sessions_wait_and_the_title_has_their_number
         await page.get_by_text("It is up.").wait_for()
         await row.locator(".state").wait_for(state="detached")
         await page.wait_for_function("!document.title.startsWith('(')")
+
+
+async def test_a_risky_fact_of_a_question_is_emphasized(tmp_path):
+    files = (OutcomeFile(path=".env", kind="modified", protected=True), OutcomeFile(path="a.txt", kind="created"))
+    async with served(tmp_path, []) as client, browsing(client) as page:
+        session_id = await client.create()
+        outcome = CommandOutcome(files=files)
+        asked = Approval(session_id=session_id, call_id="c", tool="shell", input={"command": "make"}, outcome=outcome)
+        await client.engine.store.ask(asked)
+        await page.goto(f"{client.address.url}/#/{session_id}")
+        facts = page.locator(".question .facts-list li")
+        await facts.nth(1).wait_for()
+        assert await facts.all_text_contents() == ["modified: .env (PROTECTED)", "created: a.txt"]
+        assert await page.locator(".question .facts-list .risky").all_text_contents() == ["modified: .env (PROTECTED)"]
+        colours = await facts.evaluate_all("items => items.map((item) => getComputedStyle(item).color)")
+        assert colours[0] != colours[1]
+        await page.get_by_role("button", name="Drop them, because").click()
+        await page.get_by_placeholder("Why not? The model reads this (Enter sends it)").wait_for()
 
 
 async def test_the_conversation_follows_its_end_through_approvals_until_the_user_scrolls_up(tmp_path):

@@ -170,7 +170,7 @@ async def test_a_rule_is_widened_on_the_page(tmp_path: Path):
     async with page_of(serving) as page:
         await say(page, "make them")
         question = page.locator(".question")
-        await question.get_by_label("What a lasting answer covers").select_option("under src")
+        await question.get_by_label("What an answer that lasts covers").select_option("under src")
         await question.get_by_text("may write /src/**").wait_for()
         await question.get_by_role("button", name="This session").click()
         await page.get_by_text("Both made.").wait_for()
@@ -184,7 +184,8 @@ async def test_many_edits_of_one_step_are_answered_together(tmp_path: Path):
     async with page_of(serving) as page:
         await say(page, "make them")
         await page.get_by_text("5 edits wait for an answer").wait_for()
-        await page.get_by_role("button", name="Yes to all 5").click()
+        await page.get_by_role("button", name="No to all 5").wait_for()
+        await page.get_by_role("button", name="Yes to all 5 edits").click()
         await page.get_by_text("All made.").wait_for()
         assert await page.locator(".question").count() == 0
     assert sorted(path.name for path in serving.workspace.glob("*.txt")) == [f"{name}.txt" for name in "abcde"]

@@ -6,6 +6,8 @@ import pytest
 
 from outrider.permissions import reasons
 from outrider.presentation.approvals import (
+    COUNT,
+    LASTING_COVERS,
     PLAN_DETAILS,
     ApprovalView,
     approval_fields,
@@ -21,7 +23,7 @@ from outrider.presentation.approvals import (
 from outrider.sessions.records import Approval
 from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.origins import DataFlow, Origin, make_origin
-from outrider.types.outcomes import BlockedAccess, CallEffect, CommandOutcome, OutcomeFile, RuleWidth
+from outrider.types.outcomes import BlockedAccess, CallEffect, CommandOutcome, GitOperation, OutcomeFile, RuleWidth
 from tests.fixtures.cases import for_each
 
 
@@ -182,6 +184,55 @@ def test_a_command_that_has_not_started_shows_once_why_it_asks():
     assert (view.reason, view.facts) == (reason, ("needs: git.example.org",))
 
 
+def test_risky_facts_are_marked():
+    git = (GitOperation(kind="branch", name="main", old="a" * 40, new="b" * 40, lost=2),)
+    files = (
+        OutcomeFile(path="PROTECTED", kind="created"),
+        OutcomeFile(path=".env", kind="modified", protected=True),
+        OutcomeFile(path="a.txt", kind="modified", conflict=True),
+        OutcomeFile(path="big.bin", kind="deleted", can_undo=False, ignored=True),
+        OutcomeFile(path=".git", kind="modified", file="folder", operations=git),
+    )
+    flow = DataFlow("evil.example", 5, (make_origin("web", "https://a.example/"),))
+    outcome = CommandOutcome(files=files, blocked=(BlockedAccess("path", "/etc/hosts"),), exit_code=3, flow=flow)
+    view = approval_view(Approval(session_id="s", call_id="c", tool="shell", outcome=outcome))
+    assert [fact.text for fact in view.marked_facts if fact.risky] == [
+        "sends: 5 characters to evil.example",
+        "blocked: /etc/hosts",
+        "modified: .env (PROTECTED)",
+        "modified: a.txt (changed by another program meanwhile)",
+        "deleted: big.bin (cannot be undone, ignored by git)",
+        f"    {git[0].description}",
+    ]
+    assert [fact.text for fact in view.marked_facts if not fact.risky] == [
+        "read, untrusted: https://a.example/ (web)", "exit code 3", "created: PROTECTED", "modified: .git/",
+    ]  # fmt: skip
+    assert view.details.marked_facts == view.marked_facts
+    needed = CommandOutcome(predicted="it connects", blocked=(BlockedAccess("network", "a.example"),))
+    (fact,) = approval_view(Approval(session_id="s", call_id="c", tool="shell", outcome=needed)).marked_facts
+    assert (fact.text, fact.risky) == ("needs: a.example", True)
+
+
+def test_every_answer_that_needs_a_text_asks_for_it():
+    files = tuple(OutcomeFile(path=name, kind="created") for name in "ab")
+    outcome = CommandOutcome(files=files)
+    for shown in (view(), approval_view(Approval(session_id="s", call_id="c", tool="shell", outcome=outcome))):
+        for choice in shown.choices:
+            assert bool(choice.prompt) == (choice.needs_reason or choice.picks_files)
+
+
+def test_questions_of_one_kind_have_answers_for_all_of_them():
+    labels = [choice.label.replace(COUNT, "3") for choice in view().details.group_choices]
+    assert labels == ["yes to all 3 commands", "no to all 3"]
+    alone = approval_view(Approval(session_id="s", call_id="c", tool="web_fetch", flow=DataFlow("a.example")))
+    assert alone.details.group_choices == ()
+
+
+def test_a_rule_is_labelled_where_an_answer_can_last():
+    assert view(can_last=True, offers=("shell(ls)",)).details.rule_label == LASTING_COVERS
+    assert view().details.rule_label == ""
+
+
 def test_data_that_would_leave_is_shown_and_can_be_allowed_for_the_session():
     flow = DataFlow("evil.example", 312, (make_origin("web", "https://a.example/"),), (make_origin("secret", ".env"),))
     approval = Approval(session_id="s", call_id="c", tool="web_fetch", offers=("web_fetch(evil.example)",), flow=flow)
@@ -199,10 +250,10 @@ def test_data_that_would_leave_is_shown_and_can_be_allowed_for_the_session():
 def test_what_is_untrusted_and_private_is_named_once():
     both = Origin("workspace", "src/a.py", untrusted=True, private=True)
     flow = DataFlow("evil.example", 5, (both,), (both,))
-    assert flow.facts == (
+    assert [fact.text for fact in flow.facts] == [
         "sends: 5 characters to evil.example",
         "read, untrusted and private: src/a.py (workspace file)",
-    )
+    ]
     assert flow.description == (
         "this session has read src/a.py (workspace file, untrusted and private); "
         "the call sends 5 characters to evil.example"

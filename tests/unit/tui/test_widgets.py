@@ -37,7 +37,7 @@ from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen, TextField
 from outrider.tui.widgets.status import QueuedInputLines, StatusInfo, side_lines, status_text
 from outrider.tui.widgets.transcript import TranscriptWidget
-from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
+from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
 from outrider.types.tool_state import (
     EndedTime,
@@ -456,6 +456,14 @@ def test_an_approval_shows_the_arguments_beside_a_preview_and_whole_facts():
     assert "curlevil.example" in "".join(
         line.plain.replace(" ", "").strip() for line in panels.request_lines(long, 60, DARK)
     )
+
+
+def test_a_risky_fact_of_an_approval_is_emphasized():
+    files = (OutcomeFile(path="PROTECTED", kind="created"),)
+    outcome = CommandOutcome(files=files, blocked=(BlockedAccess("network", "a.example"),), predicted="it connects")
+    lines = {line.plain.strip(): line for line in panels.request_lines(approval("a", "ls", outcome=outcome), 60, DARK)}
+    assert lines["needs: a.example"].style == DARK.style("warn")
+    assert lines["created: PROTECTED"].style == DARK.style("text")
 
 
 async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above():

@@ -183,7 +183,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
 
 function CommandRow({ command }: { command: UserCommand }) {
   const isRunning = !command.status;
-  const state = isRunning ? "calling" : command.status === "exit code 0" ? "done" : "errored";
+  const state = isRunning ? "calling" : command.succeeded ? "done" : "errored";
   return (
     <details class="call by-hand" open>
       <summary>

@@ -265,10 +265,10 @@ export function MessageItem({ message, transcript, asker = "you", actions, previ
   const view = transcript.messageViews.get(message.id);
   const notices = view?.notices ?? [];
   const isLast = transcript.messages.at(-1) === message;
-  const isCanceled = message.parts.some((part) => ["canceled", "interrupted"].includes(part.state?.reason ?? ""));
+  const hasEndedCall = message.parts.some((part) => transcript.views.get(part.id)?.unfinished);
   // The last message may still be written; the state of the session says whether it is.
   const isOver = isLast ? feed.sessions.value.get(transcript.session.value?.id ?? "")?.state === "interrupted" : !message.isDraft;
-  const isCut = message.role === "assistant" && (isCanceled || view?.unfinished || (isOver && !message.time?.completed));
+  const isCut = message.role === "assistant" && (hasEndedCall || view?.unfinished || (isOver && !message.time?.completed));
   return (
     <article class={`message ${message.role}${isFurtherStep(message, previous) ? " further" : ""}${messageText(message) ? "" : " silent"}`} data-message={message.id} data-version={version} aria-label={who}>
       <div class="who">

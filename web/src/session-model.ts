@@ -18,6 +18,7 @@ export interface UserCommand {
   command: string;
   output: string;
   status: string; // empty while it runs
+  succeeded: boolean;
   controller: AbortController;
 }
 
@@ -139,19 +140,18 @@ export class SessionModel {
 
   async runCommand(text: string): Promise<void> {
     const command: UserCommand = {
-      id: ++this.commandCount, command: text, output: "", status: "", controller: new AbortController(),
+      id: ++this.commandCount, command: text, output: "", status: "", succeeded: false, controller: new AbortController(),
     };
     this.commands.value = [...this.commands.value, command];
     const update = (changes: Partial<UserCommand>): void => {
       Object.assign(command, changes);
       this.commands.value = this.commands.value.map((one) => (one.id === command.id ? command : one));
     };
-    let status = "the connection ended";
+    let end = { words: "the connection ended", succeeded: false };
     try {
       await readEvents("POST", `${this.path}/commands`, { command: text }, command.controller.signal, ({ name, data }) => {
-        const event = JSON.parse(data) as { words?: string; text?: string };
-        if (name === "ended") status = event.words ?? "";
-        else update({ output: (command.output + (event.text ?? "")).slice(-SHOWN_OUTPUT) });
+        if (name === "ended") end = JSON.parse(data) as typeof end;
+        else update({ output: (command.output + (JSON.parse(data) as { text: string }).text).slice(-SHOWN_OUTPUT) });
       });
     } catch (error) {
       if (!command.controller.signal.aborted) {
@@ -159,9 +159,9 @@ export class SessionModel {
         this.report(error);
         return;
       }
-      status = "interrupted";
+      end = { words: "interrupted", succeeded: false };
     }
-    update({ status });
+    update({ status: end.words, succeeded: end.succeeded });
   }
 
   async withdraw(input: QueuedInput): Promise<void> {
@@ -265,6 +265,12 @@ export class SessionModel {
         break;
       case "ModelSilentEvent":
         this.wait.value = { text: event.notice?.text ?? "no data" };
+        break;
+      case "ModelProgressEvent":
+        this.wait.value = { text: event.label ?? "" };
+        break;
+      case "ToolInputDeltaEvent":
+        this.wait.value = null; // the answer begins with a call
         break;
       case "StateChangedEvent":
         this.wait.value = null;

@@ -76,6 +76,7 @@ export interface ItemView {
   output?: string;
   body?: string | null;
   withdrawn?: boolean;
+  unfinished?: boolean; // the answer that has it is not complete
   merges?: boolean; // it replaces a notice with the same title directly before it
   child_session_id?: string;
 }

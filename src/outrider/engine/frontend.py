@@ -68,6 +68,7 @@ __all__ = [
     "QuestionQueue",
     "ToolContext",
     "ToolSpec",
+    "UserCommandEnd",
     "UserQuestion",
     "add_history",
     "archive_of",
@@ -294,10 +295,18 @@ MAX_COMMAND_OUTPUT = 20_000
 """Characters of the output of a user's command that are sent to the model."""
 
 
-async def run_user_command(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-    """Runs a shell command of the user without approval and returns a description of how it ended. In agent mode it
-    runs outside the sandbox, as in the user's own terminal, unless the owner of the session is limited. Cancelling
-    kills it."""
+class UserCommandEnd(msgspec.Struct, frozen=True):
+    """How a command of the user ended, in words. One that runs on in the background has not failed."""
+
+    words: str
+    succeeded: bool = False
+
+
+async def run_user_command(
+    engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]
+) -> UserCommandEnd:
+    """Runs a shell command of the user without approval. In agent mode it runs outside the sandbox, as in the user's
+    own terminal, unless the owner of the session is limited. Cancelling kills it."""
     live = engine.live[session_id]
     if live.session_tools is None:
         raise ProcessError("this engine has no built-in tools and runs no commands")
@@ -312,7 +321,9 @@ async def run_user_command(engine: Engine, session_id: str, command: str, on_out
         session_id=session_id,
         wrap=keep_launch_unchanged if is_free and MODE_TABLE[live.session.mode].outcomes == "ask" else None,
     )
-    return "runs on in the background" if outcome.ending is None else outcome.ending.description
+    if outcome.ending is None:
+        return UserCommandEnd("runs on in the background", succeeded=True)
+    return UserCommandEnd(outcome.ending.description, outcome.ending.succeeded)
 
 
 def user_command_part(command: str, output: str, status: str, *, part_id: str = "") -> TextPart:

@@ -304,7 +304,7 @@ class LocalSessionClient:
         return send_to_background(self.engine, session_id, process_id)
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-        return await run_user_command(self.engine, session_id, command, on_output)
+        return (await run_user_command(self.engine, session_id, command, on_output)).words
 
     async def run_embedded_command(
         self, session_id: str, command: str, allowed: Sequence[str] | None, on_child: Callable[[str], object]

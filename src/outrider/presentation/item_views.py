@@ -60,7 +60,8 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
     error of a `call` are those of its state, and `status_facts` are the facts of `status_text` with a tone each. A
-    `withdrawn` item belongs to a failed attempt and is shown struck out. A notice that `merges` replaces a notice with
+    `withdrawn` item belongs to a failed attempt and is shown struck out. The answer with an `unfinished` call is not
+    complete. A notice that `merges` replaces a notice with
     the same title that is shown directly before it in its message.
     """
 
@@ -78,6 +79,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: str = ""
     body: str | None = None
     withdrawn: bool = False
+    unfinished: bool = False
     merges: bool = False
     child_session_id: str = ""
 
@@ -160,7 +162,8 @@ def _call_view(item: ToolCallItem) -> ItemView:
     )
     if part.display_status == "generating":
         return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])
-    arguments, todos, took = call_input(part), call_todos(part), call_outcome(part).milliseconds
+    arguments, todos, outcome = call_input(part), call_todos(part), call_outcome(part)
+    took = outcome.milliseconds
     return msgspec.structs.replace(
         view,
         subject=subject_line(part.tool, arguments),
@@ -168,6 +171,7 @@ def _call_view(item: ToolCallItem) -> ItemView:
         input="" if todos is not None else input_text(part.tool, arguments)[:MAX_INPUT],
         diff=tuple(diff_rows(call_changes(part), MAX_DIFF)),
         todos=todos or (),
+        unfinished=not item.withdrawn and outcome.error_reason in ("canceled", "interrupted"),
     )
 
 

@@ -38,6 +38,7 @@ from outrider.presentation.items import (
     event_notice,
     has_other_display,
     is_unfinished,
+    progress_text,
     retry_countdown,
     state_label,
 )
@@ -47,6 +48,7 @@ from outrider.types.events import (
     ErrorEvent,
     Event,
     LoopCompletedEvent,
+    ModelProgressEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     StateChangedEvent,
@@ -159,7 +161,7 @@ def change_payload(change: Any, *, views: bool) -> Any:
 
 def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any]:
     """Returns the event with what a front end shows for it: a notice, the view of a requested approval, the name of a
-    state or of an ending before the work is done, the countdown to a retry (`{left}` is the rest of the wait) and, with
+    state or of an ending before the work is done, what a model does before its answer, the countdown to a retry (`{left}` is the rest of the wait) and, with
     `views`, the view of a part.
     `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
     added: dict[str, Any] = {}
@@ -177,6 +179,8 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
             added["label"] = event.termination_reason.replace("_", " ")
         case StateChangedEvent():
             added["label"] = state_label(event.new_state)
+        case ModelProgressEvent():
+            added["label"] = progress_text(event)
         case PartUpdatedEvent() if views:
             added["view"] = part_view(event.part)
         case _:

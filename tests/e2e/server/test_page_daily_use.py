@@ -16,6 +16,7 @@ from outrider.server.state import IdleSessionCloser
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.testing import Simulator
+from outrider.types.events import ModelProgressEvent
 from outrider.types.messages import Message, MessageTime
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
 from outrider.types.parts import Tokens
@@ -73,6 +74,23 @@ async def test_the_list_shows_which_sessions_wait_and_the_title_has_their_number
         await page.get_by_text("It is up.").wait_for()
         await row.locator(".state").wait_for(state="detached")
         await page.wait_for_function("!document.title.startsWith('(')")
+
+
+async def test_what_a_model_does_before_its_answer_is_shown_until_the_answer_begins(tmp_path):
+    begin = asyncio.Event()
+    async with served(tmp_path, [[begin, "Read."]]) as client, browsing(client) as page:
+        session_id = await open_session(page, client)
+        await say(page, "go")
+        await page.locator("#abort").wait_for()
+        state = page.locator("#state")
+        async with asyncio.timeout(30):
+            while "reading the prompt 34 %" not in await state.inner_text():
+                progress = ModelProgressEvent(session_id=session_id, stage="reading", done=34, total=100)
+                client.engine.bus.publish(progress)
+                await asyncio.sleep(0.1)
+        begin.set()
+        await page.locator(".message.assistant").get_by_text("Read.").wait_for()
+        assert await state.inner_text() == ""
 
 
 async def test_a_risky_fact_of_a_question_is_emphasized(tmp_path):

@@ -80,6 +80,8 @@ async def test_a_command_runs_on_the_server_and_is_sent_with_the_next_input(tmp_
         assert await calls.count() == 2
         assert await calls.first.locator("pre").text_content() == "begun\nover\n"
         assert await shown.count() == 0
+        await say(page, "!exit 3")
+        await shown.locator(".status.errored").get_by_text("exit code 3").wait_for()
 
 
 async def test_what_a_called_agent_asks_is_asked_in_the_session_that_people_look_at(tmp_path: Path):

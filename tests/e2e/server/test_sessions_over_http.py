@@ -8,6 +8,9 @@ import pytest
 
 from outrider import Agent, Engine, Tool
 from outrider.engine.frontend import user_command_part
+from outrider.engine.session_tools import ToolEnvironment
+from outrider.event_bus import EventBus
+from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.scripted import call
 from outrider.server.app import OPENAPI_PATH
 from outrider.server.server import program_froze_objects
@@ -288,6 +291,16 @@ async def test_commands_of_the_user_are_stored_as_the_terminal_stores_them(tmp_p
             assert (stored["text"], stored["metadata"], stored["synthetic"]) == (part.text, part.metadata, True)
         assert (new[1]["text"], old[0]["text"]) == ("look", "again")
         assert (await client.ask("POST", f"{path}/prompt", {"commands": [command]}))[0] == 400
+
+
+async def test_the_end_of_a_command_of_the_user_says_whether_it_succeeded(tmp_path):
+    environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=tmp_path / "data", home=tmp_path, bus=EventBus())
+    async with served(tmp_path, [], surroundings=environment) as client:
+        path = f"/api/sessions/{await client.create(workspace=str(tmp_path))}/commands"
+        for command, succeeded in (("true", True), ("exit 3", False), ("kill -9 $$", False)):
+            _, frames = await client.ask("POST", path, {"command": command})
+            end = msgspec.json.decode(frames.rpartition(b"data: ")[2])
+            assert end["succeeded"] is succeeded, end
 
 
 async def test_a_compaction_takes_instructions_and_needs_none(tmp_path):

@@ -12,6 +12,7 @@ from outrider.presentation.items import is_unfinished, part_item
 from outrider.types.codec import UnknownPart
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import (
+    WITHDRAWN,
     CacheTokens,
     FilePart,
     ReasoningPart,
@@ -114,3 +115,12 @@ def test_a_sum_without_some_prices_is_marked():
     assert (shown.tokens, shown.tokens_in, shown.tokens_out, shown.cost) == ("1.5k", "1.2k", "300", "≥$0.5000")
     assert usage_view(tokens, Decimal(0), unpriced=1).cost == "unknown"
     assert usage_view(tokens, Decimal(0)).cost == "$0.00"
+
+
+def test_the_answer_with_a_call_that_was_ended_is_not_complete():
+    for reason, unfinished in (("canceled", True), ("interrupted", True), ("failed", False), ("denied", False)):
+        state = ToolError({}, "ended", EndedTime(1, 2), reason)
+        part = ToolPart("list", "c", state)
+        assert view(part).unfinished is unfinished, reason
+        withdrawn = ToolPart("list", "c", state, metadata={WITHDRAWN: True})
+        assert not view(withdrawn).unfinished

@@ -14,6 +14,7 @@ from outrider.types.events import (
     Event,
     LoopCompletedEvent,
     LoopStartedEvent,
+    ModelProgressEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     StateChangedEvent,
@@ -132,6 +133,12 @@ def test_a_retry_is_sent_with_a_countdown_that_the_page_fills_in():
     assert payload["countdown"] == "retrying in {left}: attempt 1 of 3 failed: no {left}"
     assert payload["notice"].text == "retrying in 2.5s: attempt 1 of 3 failed: no {left}"
     assert payload["label"] == "sending the request again"
+
+
+def test_the_progress_of_a_model_is_sent_as_text():
+    payload = event_payload(ModelProgressEvent(stage="reading", done=34, total=100))
+    assert isinstance(payload, dict)
+    assert (payload["label"], "notice" in payload) == ("reading the prompt 34 %", False)
 
 
 def test_only_an_end_before_the_work_is_done_has_a_label():

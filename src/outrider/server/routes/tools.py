@@ -13,6 +13,7 @@ from outrider.engine.frontend import (
     OutputSlice,
     ProcessStatus,
     ToolSpec,
+    UserCommandEnd,
     denying_rule,
     end_process,
     list_processes,
@@ -65,17 +66,15 @@ async def _stream_command(engine: Engine, session_id: str, command: str) -> Asyn
         yield HEARTBEAT
         while (text := await output.next_text()) is not None:
             yield b"event: output\ndata: %b\n\n" % _encode({"text": text}) if text else HEARTBEAT
-        yield b"event: ended\ndata: %b\n\n" % _encode({"words": _end_text(command_task)})
+        yield b"event: ended\ndata: %b\n\n" % _encode(_command_end(command_task))
     finally:
         command_task.cancel()
         await asyncio.wait([command_task])
 
 
-def _end_text(command_task: asyncio.Task[str]) -> str:
+def _command_end(command_task: asyncio.Task[UserCommandEnd]) -> UserCommandEnd:
     error = command_task.exception()
-    if isinstance(error, OutriderError):
-        return error.message
-    return command_task.result()
+    return UserCommandEnd(error.message) if isinstance(error, OutriderError) else command_task.result()
 
 
 class _OutputBuffer:

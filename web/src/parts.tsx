@@ -68,7 +68,7 @@ function ImageOf({ source, name }: { source: string; name?: string | null | unde
 }
 
 function attachmentSource(file: Attachment): string {
-  return file.url ?? `data:${file.mime_type ?? file.mime};base64,${file.data}`;
+  return file.url ?? `data:${file.mime_type};base64,${file.data}`;
 }
 
 // A row that opens: a tool call, a command, or a kind that is newer than the page.

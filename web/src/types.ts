@@ -28,12 +28,10 @@ export interface DiffRow {
 }
 
 export interface Attachment {
-  url?: string;
-  mime?: string;
-  mime_type?: string;
-  data?: string;
-  name?: string;
-  filename?: string;
+  mime_type: string;
+  data: string | null; // base64
+  url: string | null;
+  name: string | null;
 }
 
 export interface Part {
@@ -89,7 +87,7 @@ export interface MessageView {
 
 export interface Message {
   id: string;
-  role: "user" | "assistant" | "system";
+  role: "user" | "assistant";
   agent?: string;
   model?: { provider: string; model: string } | null;
   time?: { created: number; completed?: number | null } | null;

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
 from time import monotonic
 from urllib.parse import urljoin, urlsplit
 
@@ -18,6 +19,7 @@ from outrider.http.connection import (
     IpAddress,
     close_connections,
     open_connection,
+    open_unix_connection,
     read_head,
 )
 from outrider.http.http1 import (
@@ -110,7 +112,8 @@ class HttpClient:
 
     It does not follow redirects, because an API key must not reach another host; `send_with_redirects` does. `proxy`
     selects the proxy per URL. `is_allowed` decides on each resolved IP address before a connection to it is opened; it
-    excludes a proxy, which would resolve the name again. `max_body_bytes` is for callers that cut long bodies.
+    excludes a proxy, which would resolve the name again. `max_body_bytes` is for callers that cut long bodies. With
+    `unix_socket` all connections go to this socket, whatever the URL says.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class HttpClient:
         proxy: ProxySelector | None = None,
         is_allowed: AddressFilter | None = None,
         max_body_bytes: int | None = None,
+        unix_socket: Path | None = None,
     ) -> None:
         if proxy is not None and is_allowed is not None:
             raise ConfigurationError("a client that checks IP addresses connects directly; configure no proxy for it")
@@ -127,6 +131,7 @@ class HttpClient:
         self._proxy = proxy or _no_proxy
         self._is_allowed = is_allowed
         self._max_body_bytes = max_body_bytes
+        self._unix_socket = unix_socket
         self._get_target = lru_cache(maxsize=_MAX_CACHED_TARGETS)(self._create_target)
         self._idle: dict[PoolKey, list[tuple[float, HttpConnection]]] = {}
         self._busy: set[HttpConnection] = set()
@@ -160,6 +165,8 @@ class HttpClient:
     async def _open_connection(self, target: RequestTarget) -> HttpConnection:
         try:
             async with asyncio.timeout(self.timeouts.connect):
+                if self._unix_socket is not None:
+                    return await open_unix_connection(self._unix_socket)
                 return await open_connection(target.address, target.proxy, is_allowed=self._is_allowed)
         except TimeoutError:
             limit = self.timeouts.connect

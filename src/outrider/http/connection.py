@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from typing import Any, cast
 
 from outrider.errors import NetworkError
@@ -248,6 +249,15 @@ async def open_connection(
     except BaseException:
         connection.abort()
         raise
+    return connection
+
+
+async def open_unix_connection(path: Path) -> HttpConnection:
+    """Opens a connection to a Unix socket. Raises NetworkError with the cause."""
+    try:
+        _, connection = await asyncio.get_running_loop().create_unix_connection(HttpConnection, str(path))
+    except OSError as error:
+        raise NetworkError(f"no connection to {path}: {_connect_error_text(error)}", type="connect") from None
     return connection
 
 

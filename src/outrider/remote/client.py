@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -15,15 +16,9 @@ from outrider.config.environment import SERVER_TOKEN_VARIABLE, read_option_defau
 from outrider.config.paths import find_app_folders
 from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
-from outrider.http.client import is_loopback, send_single_request
-from outrider.http.connection import (
-    HttpConnection,
-    close_connections,
-    open_connection,
-    read_head,
-)
-from outrider.http.http1 import BodyReader, HttpAddress, create_body_reader, encode_head
-from outrider.http.transport import HttpRequest
+from outrider.http.client import HttpClient, is_loopback, read_body, send_single_request
+from outrider.http.http1 import HttpAddress
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts
 
 SOCKET_SCHEMES = ("http+unix", "unix")
 _ADDRESS_EXAMPLES = "http://127.0.0.1:8765, https://build.example:8443, or http+unix:///run/user/1000/outrider.sock"
@@ -157,16 +152,21 @@ def error_by_name(name: str, message: str, **details: Any) -> OutriderError:
         return OutriderError(message, **details)
 
 
-def connection_error(server: ServerAddress, error: OSError | NetworkError) -> OutriderError:
-    """Returns the error of a failed connection: a certificate problem, or a server that does not answer."""
-    if isinstance(error, NetworkError) and error.type == "certificate":
-        return ConfigurationError(
-            f"{error.message.partition('. ')[0]}. If the certificate is self-signed, set SSL_CERT_FILE to its path"
-        )
-    reason = error.message if isinstance(error, NetworkError) else error.strerror or str(error) or "no answer in time"
-    return ServerAwayError(
-        f"no server answers at {server.url} ({reason}). Start one with `outrider serve`; it prints its address"
-    )
+def connection_error(server: ServerAddress, error: NetworkError) -> OutriderError:
+    """Returns the error of a failed request: a certificate problem, a server that does not answer, or a connection that
+    broke."""
+    match error.type:
+        case "certificate":
+            return ConfigurationError(
+                f"{error.message.partition('. ')[0]}. If the certificate is self-signed, set SSL_CERT_FILE to its path"
+            )
+        case "connect":
+            return ServerAwayError(
+                f"no server answers at {server.url} ({error.message}). Start one with `outrider serve`; it prints its "
+                "address"
+            )
+        case _:
+            return ServerAwayError(f"{server.url}: {error.message}")
 
 
 def foreign_server_error(server: ServerAddress) -> OutriderError:
@@ -183,37 +183,13 @@ def version_mismatch_error(server: ServerAddress, there: str, here: str = "") ->
     )
 
 
-CONNECT_SECONDS = 15.0
 RESPONSE_SECONDS = 60.0
+# A streamed response may be silent for hours; its reader has a limit. Other responses have RESPONSE_SECONDS.
+_TIMEOUTS = HttpTimeouts(first_byte=inf, idle=inf, quiet=inf, total=inf)
+_MAX_ERROR_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
-
-
-class StreamedResponse:
-    """A response whose head has arrived. `read` returns the next chunk of the body, and b"" at its end."""
-
-    def __init__(self, status: int, body: BodyReader, connection: HttpConnection, first: bytes) -> None:
-        self.status = status
-        self._body = body
-        self._connection = connection
-        self._first = first
-
-    async def read(self) -> bytes:
-        while not self._body.ended:
-            data, self._first = self._first or await self._connection.receive(), b""
-            if not data:
-                self._body.close()
-                return b""
-            if chunk := self._body.feed(data):
-                return chunk
-        return b""
-
-    async def read_all(self) -> bytes:
-        chunks: list[bytes] = []
-        while chunk := await self.read():
-            chunks.append(chunk)
-        return b"".join(chunks)
 
 
 class ServerClient:
@@ -248,7 +224,7 @@ class ServerClient:
                 asyncio.timeout(None if unlimited else RESPONSE_SECONDS),
                 self.open_response(method, path, body, query=query) as response,
             ):
-                return await response.read_all()
+                return await _read_all(response)
         except TimeoutError:
             raise ServerAwayError(f"{self.server.url} did not answer in time") from None
 
@@ -261,50 +237,41 @@ class ServerClient:
         *,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[StreamedResponse, None]:
-        connection = await self._open_connection()
-        try:
-            await connection.send(self._encode_request(method, path, body, query or {}, headers or {}))
-            response = await _read_response_head(connection)
-            if response.status >= 400:
-                raise error_from_response(self.server, response.status, await response.read_all())
-            yield response
-        except NetworkError as error:
-            raise ServerAwayError(f"{self.server.url}: {error.message}") from error
-        finally:
-            await close_connections([connection])
-
-    async def _open_connection(self) -> HttpConnection:
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                if self.server.socket is None:
-                    return await open_connection(self.server.address)
-                loop = asyncio.get_running_loop()
-                _, connection = await loop.create_unix_connection(HttpConnection, str(self.server.socket))
-                return connection
-        except (OSError, NetworkError) as error:
-            raise connection_error(self.server, error) from None
+    ) -> AsyncGenerator[HttpResponse, None]:
+        """Sends a request on a separate connection, through the configured proxy if the server is on another machine.
+        The connection is closed at the end of the block."""
+        request = self._encode_request(method, path, body, query or {}, headers or {})
+        client = HttpClient(
+            _TIMEOUTS, proxy=None if self.server.is_local else proxy_for, unix_socket=self.server.socket
+        )
+        async with aclosing(client):
+            try:
+                response = await client.send(request)
+                if response.status >= 400:
+                    raw, _ = await read_body(response, _MAX_ERROR_BYTES)
+                    raise error_from_response(self.server, response.status, raw)
+                yield response
+            except NetworkError as error:
+                raise connection_error(self.server, error) from error
 
     def _encode_request(
         self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> bytes:
+    ) -> HttpRequest:
         parameters = {name: _encode_query_value(value) for name, value in query.items() if value is not None}
         target = quote(self.server.prefix + path, safe="/") + (f"?{urlencode(parameters)}" if parameters else "")
-        payload = b"" if body is None else _encode(body)
-        default_headers = {
-            "host": self.server.address.authority,
-            "authorization": f"Bearer {self.server.token}",
-            "connection": "close",
-            "user-agent": "outrider",
-        }
+        address = self.server.address
+        all_headers = {"authorization": f"Bearer {self.server.token}", "connection": "close", **headers}
         if body is not None:
-            default_headers |= {"content-type": "application/json", "content-length": str(len(payload))}
-        return encode_head(method, target, {**default_headers, **headers}) + payload
+            all_headers["content-type"] = "application/json"
+        payload = b"" if body is None else _encode(body)
+        return HttpRequest(f"{address.scheme}://{address.authority}{target}", all_headers, payload, method=method)
 
 
-async def _read_response_head(connection: HttpConnection) -> StreamedResponse:
-    head, first = await read_head(connection)
-    return StreamedResponse(head.status, create_body_reader(head), connection, first)
+async def _read_all(response: HttpResponse) -> bytes:
+    chunks: list[bytes] = []
+    while chunk := await response.read():
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def _decode_body(raw: bytes, response_type: Any) -> Any:

@@ -17,13 +17,12 @@ from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError, StoreError, ToolFailure
 from outrider.event_bus import EventBus, EventStream
-from outrider.http.transport import ServerEvent, ServerEventReader
+from outrider.http.transport import HttpResponse, ServerEvent, ServerEventReader
 from outrider.processes.output import OutputSlice
 from outrider.processes.supervisor import ProcessStatus
 from outrider.remote.client import (
     ServerAddress,
     ServerClient,
-    StreamedResponse,
     foreign_server_error,
     version_mismatch_error,
 )
@@ -91,7 +90,7 @@ async def run_remote_command(
     raise ServerAwayError(f"{client.server.url} closed the connection while the command ran")
 
 
-async def _read_events(response: StreamedResponse) -> AsyncGenerator[ServerEvent, None]:
+async def _read_events(response: HttpResponse) -> AsyncGenerator[ServerEvent, None]:
     reader = ServerEventReader()
     while chunk := await response.read():
         for event in reader.feed(chunk):

@@ -10,10 +10,10 @@ from typing import Any, assert_never
 import msgspec
 
 from outrider.errors import NetworkError, ServerAwayError
-from outrider.http.transport import ServerEventReader
+from outrider.http.transport import HttpResponse, ServerEventReader
 from outrider.presentation.items import damage_notice
 from outrider.presentation.turn_updates import missing_text
-from outrider.remote.client import ServerClient, StreamedResponse
+from outrider.remote.client import ServerClient
 from outrider.sessions.journal import session_from_stored
 from outrider.sessions.records import (
     Approval,
@@ -135,7 +135,7 @@ def _decode_change(raw: bytes) -> StoredChange:
     return StoredChange(change["seq"], decode_change(change))
 
 
-async def _receive_chunk(response: StreamedResponse) -> bytes:
+async def _receive_chunk(response: HttpResponse) -> bytes:
     try:
         async with asyncio.timeout(SILENCE_TIMEOUT):
             return await response.read()

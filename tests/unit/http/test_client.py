@@ -2,19 +2,16 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from outrider.errors import NetworkError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts
-from tests.fixtures.http_server import Reply, listening, serving
+from tests.fixtures.http_server import CERTIFICATE, Proxy, Reply, listening, proxying, server_tls, serving
 
-CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
 HELLO = Reply([b"hel", b"lo"])
 
 
@@ -37,12 +34,6 @@ async def opened(proxy: str | None = None, **timeouts: float) -> AsyncIterator[H
         yield client
     finally:
         await client.aclose()
-
-
-def served_with_tls() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
-    return context
 
 
 async def test_one_connection_serves_many_calls_and_several_at_once_get_their_own():
@@ -142,45 +133,9 @@ async def test_a_refusal_of_a_large_upload_is_read_although_the_rest_was_never_a
 
 async def test_an_encrypted_connection_is_made_to_a_host_that_is_trusted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
-    async with serving(HELLO, tls=served_with_tls()) as server, opened() as client:
+    async with serving(HELLO, tls=server_tls()) as server, opened() as client:
         assert [await posted(client, server.url) for _ in range(2)] == [b"hello", b"hello"]
         assert {seen.connection for seen in server.requests} == {1}
-
-
-class Proxy:
-    """Answers CONNECT with a status, and then carries bytes both ways."""
-
-    def __init__(self, status: bytes = b"200 Connected") -> None:
-        self._status = status
-        self.heads: list[str] = []
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        self.heads.append(head)
-        writer.write(b"HTTP/1.1 " + self._status + b"\r\n\r\n")
-        host, _, port = head.split()[1].rpartition(":")
-        if not self._status.startswith(b"200"):
-            writer.close()
-            return
-        there, back = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(carry(reader, back), carry(there, writer))
-
-
-async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    try:
-        while data := await source.read(65536):
-            target.write(data)
-            await target.drain()
-    except ConnectionError:
-        pass
-    target.close()
-
-
-@asynccontextmanager
-async def proxying(proxy: Proxy) -> AsyncIterator[str]:
-    async with listening(proxy.serve) as port:
-        yield f"http://me:secret@127.0.0.1:{port}"
 
 
 async def test_encrypted_calls_go_through_a_tunnel_of_the_proxy_and_it_does_not_see_them(
@@ -188,7 +143,7 @@ async def test_encrypted_calls_go_through_a_tunnel_of_the_proxy_and_it_does_not_
 ):
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     proxy = Proxy()
-    async with serving(HELLO, tls=served_with_tls()) as server, proxying(proxy) as address:
+    async with serving(HELLO, tls=server_tls()) as server, proxying(proxy) as address:
         async with opened(address) as client:
             assert [await posted(client, server.url, x_api_key="key") for _ in range(2)] == [b"hello", b"hello"]
         (head,) = proxy.heads

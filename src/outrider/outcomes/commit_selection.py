@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
-from outrider.outcomes.describe import expand_selection, list_changes, parents_of
+from outrider.outcomes.describe import expand_selection, ignored_paths, is_cache, list_changes
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
-from outrider.processes.sandbox.overlay import OverlayChange, show_path
+from outrider.processes.sandbox.overlay import OverlayChange, parents_of, show_path
 from outrider.types.outcomes import CommandOutcome
 
 
@@ -84,6 +84,18 @@ def _sort_recorded(pending: PendingOutcome, folder: OutcomeFolder) -> Repository
     return sort_recorded(view, pending.recorded, pending.repository)
 
 
+def split_caches(
+    workspace: Path, changes: Sequence[OverlayChange], upper: Path
+) -> tuple[list[OverlayChange], list[OverlayChange]]:
+    """Separates by-products of tools from other changes. Ignored files are by-products if nothing else changed."""
+    caches = [change for change in changes if is_cache(change.path)]
+    others = [change for change in changes if not is_cache(change.path)]
+    ignored = ignored_paths(workspace, others) - list_protected(workspace, upper, others)
+    if all(change.path in ignored for change in others):
+        return list(changes), []
+    return caches, others
+
+
 def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[list[str], list[str], bool]:
     """Returns the changed paths that need no question at the higher levels, and whether these are all."""
     protected = list_protected(Path(pending.workspace), folder.upper(pending.call_id), pending.changes)
@@ -108,12 +120,6 @@ def remove_all_staged(pending: PendingOutcome) -> None:
     remove_staged(Path(pending.workspace), pending.changes)
     if pending.repository is not None:
         remove_staged(Path(pending.repository.folder), pending.recorded)
-
-
-def list_all_changes(pending: PendingOutcome) -> str:
-    """Returns what a command changed in one line for the model."""
-    recorded = f"{pending.repository.folder}/ (modified)" if pending.repository and pending.recorded else ""
-    return ", ".join(filter(None, [list_changes(pending.changes), recorded]))
 
 
 def files_of(workspace: Path, change: OverlayChange) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """Describes what a command changed in its overlay (files with diffs, caches apart), and what the sandbox has denied it,
-for a question or a report.
+for a question or a report, and the result of a command whose outcome is settled.
 """
 
 import os
@@ -9,7 +9,10 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK
+from outrider.errors import ToolFailure
 from outrider.outcomes.commit import find_conflicts
 from outrider.outcomes.git_operations import RunInView, read_operations
 from outrider.outcomes.pending import PendingOutcome
@@ -20,12 +23,15 @@ from outrider.outcomes.repository import (
     sort_changes,
     sort_recorded,
 )
+from outrider.permissions import reasons
 from outrider.permissions.paths.containment import read_regular_file
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
 from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders
-from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
+from outrider.processes.output import append_note
+from outrider.processes.sandbox.overlay import OverlayChange, is_text, parents_of, show_path
+from outrider.tools.tool import ToolResult
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, GitOperation, OutcomeAnswer, OutcomeFile
 
 MAX_FILES = 200
@@ -90,12 +96,6 @@ def expand_selection(changes: Iterable[OverlayChange], keep: Iterable[str], data
         for change in changes
         if (show_path(data[change.path]) if change.path in data else change.shown_path) in wanted
     ]
-
-
-def parents_of(path: str) -> list[str]:
-    """Returns the folders above a path, the topmost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def describe_outcome(
@@ -435,3 +435,48 @@ def reason_clause(answer: OutcomeAnswer) -> str:
     """Returns the end of a sentence: the user's reason if there is one, and a full stop."""
     words = answer.words.strip()
     return f": {words}{'' if words.endswith(('.', '!', '?')) else '.'}" if words else "."
+
+
+def list_all_changes(pending: PendingOutcome) -> str:
+    """Returns what a command changed in one line for the model."""
+    recorded = f"{pending.repository.folder}/ (modified)" if pending.repository and pending.recorded else ""
+    return ", ".join(filter(None, [list_changes(pending.changes), recorded]))
+
+
+def settled_result(pending: PendingOutcome, note: str = "") -> ToolResult:
+    """Returns the result of a settled command. Raises ToolFailure if the command reached its time limit."""
+    if pending.failure is not None:
+        raise ToolFailure(append_note(pending.content, note), reason=pending.failure)
+    return with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
+
+
+def with_block(pending: PendingOutcome, note: str, **metadata: str) -> PendingOutcome:
+    """Returns the outcome with a note about what stays blocked."""
+    content, metadata = append_note(pending.content, note), {**pending.metadata, **metadata}
+    return msgspec.structs.replace(pending, content=content, metadata=metadata, block_answered=True)
+
+
+def with_note(result: ToolResult, note: str) -> ToolResult:
+    """Returns the result with a note for the model."""
+    return ToolResult(append_note(result.content, note), title=result.title, metadata=result.metadata)
+
+
+def unchanged_failure(output: str, answer: OutcomeAnswer) -> ToolFailure:
+    """Returns the end of a call that tried to change files without permission."""
+    why = f"The user did not allow this command to change files{reason_clause(answer)}"
+    if not answer.attended:
+        why = reasons.UNATTENDED_WRITE
+    return ToolFailure(
+        f"{why} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
+        reason="rejected" if answer.attended else "denied",
+    )
+
+
+def dropped_failure(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
+    """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
+    would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
+    why = f"The user discarded the changes of this command{reason_clause(answer)}"
+    if not answer.attended:
+        why = reasons.UNATTENDED_OUTCOME
+    output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
+    return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")

@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,15 @@ import msgspec
 from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, FailureReason
 from outrider.outcomes.repository import OutsideRepository
-from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
+from outrider.processes.sandbox.overlay import (
+    OverlayChange,
+    OverlayFolders,
+    is_confusing_link,
+    merge_into_layer,
+    parents_of,
+    remove_from_layer,
+    remove_tree,
+)
 from outrider.processes.sandbox.sandbox import OverlayMount
 from outrider.types.outcomes import BlockedAccess
 
@@ -181,6 +189,18 @@ class OutcomeFolder:
         """Removes committed paths from the layer, so that it does not hide them."""
         for path in paths:
             remove_from_layer(self.layer, path, is_folder=(self._workspace / path).is_dir())
+
+    def keep_in_layer(self, call_id: str, caches: Sequence[OverlayChange]) -> None:
+        """Moves by-products of a command into the session's layer, where later commands see them."""
+        upper = self.upper(call_id)
+        for change in caches:
+            if change.file == "link" and is_confusing_link(upper / change.path):
+                (upper / change.path).unlink()
+        moved: set[str] = set()
+        for path in sorted(change.path for change in caches):
+            if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
+                merge_into_layer(upper, self.layer, path)
+                moved.add(path)
 
     def _call_folder(self, call_id: str) -> Path:
         return self.root / "calls" / _safe_name(call_id)

@@ -26,31 +26,33 @@ from outrider.outcomes.commit_selection import (
     commit_recorded,
     describe_commit,
     files_of,
-    list_all_changes,
     mark_unsaved,
     remove_all_staged,
+    split_caches,
     split_protected,
 )
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
     changes_question,
     describe_outcome,
+    dropped_failure,
     fails_for_owner,
     find_blocked,
-    ignored_paths,
-    is_cache,
     is_remote_host,
+    list_all_changes,
     list_changes,
     name_grants,
     needs_writable_view,
-    parents_of,
-    reason_clause,
+    settled_result,
+    unchanged_failure,
     was_denied_writing,
+    with_block,
+    with_note,
 )
 from outrider.outcomes.git_operations import RunInView
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
 from outrider.outcomes.predict import PredictedEffect
-from outrider.outcomes.repository import OutsideRepository, list_protected
+from outrider.outcomes.repository import OutsideRepository
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
 from outrider.permissions.rules import allows_hosts, allows_writing, match_path_rule
@@ -61,9 +63,7 @@ from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
     copy_foreign_files,
-    is_confusing_link,
     list_foreign_files,
-    merge_into_layer,
     read_changes,
     show_path,
 )
@@ -152,14 +152,6 @@ class CommandPlan(msgspec.Struct, frozen=True):
     def is_rerun(self) -> bool:
         """Whether the user has granted this command more than the default."""
         return self.hosts is not None or bool(self.writable)
-
-    def allow_effect(self, effect: PredictedEffect, *, outside: bool = False) -> "CommandPlan":
-        """Returns how the command runs after a yes to what it will probably do."""
-        if effect.outside or outside:
-            return CommandPlan("none", prints_remote=self.prints_remote)
-        keeps, hosts = self.keeps or effect.keeps, dict.fromkeys((*effect.hosts, *self.open_hosts))
-        known = tuple(hosts) if effect.hosts else ()
-        return msgspec.structs.replace(self, keeps=keeps, hosts=known, predicted=None, wanted=())
 
 
 FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
@@ -286,7 +278,7 @@ class SandboxedCommands:
             if not was_denied_writing(result.text):
                 return format_result(result)
             if outcomes == "drop":
-                return _with_note(format_result(result), "this mode does not let a command change files")
+                return with_note(format_result(result), "this mode does not let a command change files")
             if not may_write:
                 formatted = format_result(result)
                 if outcomes == "commit":
@@ -299,7 +291,7 @@ class SandboxedCommands:
                 answer = await self._ask(context, outcome, _WANTS_TO_WRITE if protects else _WANTS_TO_WRITE_OUTSIDE)
                 await context.resume_work()
                 if not answer.allowed:
-                    raise _not_rerun(formatted.content, answer)
+                    raise unchanged_failure(formatted.content, answer)
                 if answer.choice == "outside" or not protects:
                     self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
                     return await self._run_as_planned(context, execute, format_result)
@@ -399,7 +391,11 @@ class SandboxedCommands:
         if not answer.allowed:
             why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
             raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
-        return plan.allow_effect(effect, outside=answer.choice == "outside")
+        if effect.outside or answer.choice == "outside":
+            return CommandPlan("none", prints_remote=plan.prints_remote)
+        hosts = tuple(dict.fromkeys((*effect.hosts, *plan.open_hosts))) if effect.hosts else ()
+        keeps = plan.keeps or effect.keeps
+        return msgspec.structs.replace(plan, keeps=keeps, hosts=hosts, predicted=None, wanted=())
 
     def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
         """Returns what a command was denied. One that has lost its network may not say so in its output: `curl -s`."""
@@ -463,9 +459,9 @@ class SandboxedCommands:
             blocked = f"{blocked}; {flow.description}"
         match MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes:
             case "drop":
-                return _with_block(pending, blocked)
+                return with_block(pending, blocked)
             case "commit":
-                return _with_block(pending, blocked, not_approved=wanted)
+                return with_block(pending, blocked, not_approved=wanted)
             case "ask":
                 pass
         await asyncio.to_thread(folder.save, pending)
@@ -476,9 +472,9 @@ class SandboxedCommands:
         answer = await self._ask(context, outcome, blocked)
         if not answer.attended:
             why = f"; {flow.description}" if flow else ""
-            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted) + why, not_approved=wanted)
+            return with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted) + why, not_approved=wanted)
         if not answer.allowed:
-            return _with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
+            return with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         if answer.choice == "outside":
             return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
@@ -509,10 +505,11 @@ class SandboxedCommands:
         if pending.committing:  # a crash interrupted the commit
             await asyncio.to_thread(remove_all_staged, pending)
             return await self._commit(context, folder, pending, pending.keep, pending.keep_recorded)
-        caches, changes = await asyncio.to_thread(self._split_caches, pending.changes, folder.upper(context.call_id))
+        upper = folder.upper(context.call_id)
+        caches, changes = await asyncio.to_thread(split_caches, self._workspace, pending.changes, upper)
         if caches:
             async with self._hold_lock(context):  # no overlay of this workspace may start meanwhile
-                await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+                await asyncio.to_thread(folder.keep_in_layer, context.call_id, caches)
         denied, asked = (self._matching(changes, patterns) for patterns in self._restrictions(context))
         if denied:
             names = list_changes([change for change in changes if change.path in denied])
@@ -522,13 +519,13 @@ class SandboxedCommands:
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes and not pending.recorded:
             await asyncio.to_thread(folder.remove, context.call_id)
-            return _result(pending)
+            return settled_result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
         paths, recorded, complete = await asyncio.to_thread(split_protected, pending, folder)
         paths, complete = [path for path in paths if path not in asked], complete and not asked
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
-            return _result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
+            return settled_result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
         if rights.outcomes == "commit":
             if not complete:
                 selected = {*paths, *recorded}
@@ -556,15 +553,13 @@ class SandboxedCommands:
             for pattern in patterns
             if match_path_rule(pattern, f"{root}/{change.path}", root)
             or (
-                change.kind == "deleted"
-                and _is_only_folder(change)
-                and pattern.lstrip("/").startswith(change.path + "/")
+                change.kind == "deleted" and change.is_only_folder and pattern.lstrip("/").startswith(change.path + "/")
             )
         }
 
     def _may_write(self, context: ToolContext, changes: Sequence[OverlayChange]) -> bool:
         """Returns whether rules allow to write every changed file."""
-        paths = [os.path.join(self._workspace, change.path) for change in changes if not _is_only_folder(change)]  # noqa: PTH118
+        paths = [os.path.join(self._workspace, change.path) for change in changes if not change.is_only_folder]  # noqa: PTH118
         return bool(paths) and allows_writing(self._rules(context), paths, root=str(self._workspace))
 
     async def _ask_and_commit(self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome) -> ToolResult:
@@ -576,7 +571,7 @@ class SandboxedCommands:
             answer = await self._ask(context, outcome, changes_question(outcome))
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
-                raise _dropped(pending, answer)
+                raise dropped_failure(pending, answer)
             selected = await asyncio.to_thread(CommitSelection.choose, pending, folder, answer.keep)
             if selected.conflicts <= {file.path for file in outcome.files if file.conflict}:
                 # A conflict that the question showed is the user's choice: these files stay as they are.
@@ -604,7 +599,7 @@ class SandboxedCommands:
             ) from error
         await asyncio.to_thread(folder.forget_cached, done.committed)
         await asyncio.to_thread(folder.remove, context.call_id)
-        return _result(pending, describe_commit(done, pending))
+        return settled_result(pending, describe_commit(done, pending))
 
     async def _commit_with_undo(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
@@ -616,7 +611,7 @@ class SandboxedCommands:
         changes = [change for change in pending.changes if change.path in wanted]
         unsaved = await self._unsaved_files(context, folder, changes)
         changes = [change for change in changes if not affects_any(change, unsaved)]
-        paths = [change.path for change in changes if not _is_only_folder(change)]
+        paths = [change.path for change in changes if not change.is_only_folder]
 
         async def write() -> CommitResult:
             async with self._record_paths(context, self._workspace, paths):
@@ -639,30 +634,6 @@ class SandboxedCommands:
         except ToolFailure as failure:
             await asyncio.to_thread(folder.remove, context.call_id)
             raise ToolFailure(f"{failure.message}, so the changes of this command were discarded") from failure
-
-    def _split_caches(
-        self, changes: Sequence[OverlayChange], upper: Path
-    ) -> tuple[list[OverlayChange], list[OverlayChange]]:
-        """Separates by-products of tools from changes that count. Ignored files are by-products if nothing else
-        changed."""
-        caches = [change for change in changes if is_cache(change.path)]
-        others = [change for change in changes if not is_cache(change.path)]
-        ignored = ignored_paths(self._workspace, others) - list_protected(self._workspace, upper, others)
-        if all(change.path in ignored for change in others):
-            return list(changes), []
-        return caches, others
-
-    def _keep_caches(self, folder: OutcomeFolder, call_id: str, caches: Sequence[OverlayChange]) -> None:
-        """Moves by-products into the session's layer, where later commands see them."""
-        upper = folder.upper(call_id)
-        for change in caches:
-            if change.file == "link" and is_confusing_link(upper / change.path):
-                (upper / change.path).unlink()
-        moved: set[str] = set()
-        for path in sorted(change.path for change in caches):
-            if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
-                merge_into_layer(upper, folder.layer, path)
-                moved.add(path)
 
     def _open_folder(self, session_id: str) -> OutcomeFolder:
         return OutcomeFolder(overlay_storage(self._data, self._workspace), session_id, self._workspace)
@@ -720,7 +691,7 @@ def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChang
 def _format_with_leftovers(format_result: FormatResult, result: CommandResult) -> ToolResult:
     """Returns the result with a note about processes that the command left running: they were ended with it."""
     names = ", ".join(result.left_running)
-    return _with_note(format_result(result), f"it left processes running, which were ended: {names}" if names else "")
+    return with_note(format_result(result), f"it left processes running, which were ended: {names}" if names else "")
 
 
 def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tuple[ToolResult, FailureReason | None]:
@@ -753,47 +724,3 @@ def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlo
     if flow is None or not hosts:
         return None
     return msgspec.structs.replace(flow, destination=", ".join(filter(None, hosts)) or NETWORK)
-
-
-def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
-    """Returns the result of a settled command. Raises ToolFailure if the command reached its time limit."""
-    if pending.failure is not None:
-        raise ToolFailure(append_note(pending.content, note), reason=pending.failure)
-    return _with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
-
-
-def _with_block(pending: PendingOutcome, note: str, **metadata: str) -> PendingOutcome:
-    """Returns the outcome with a note about what stays blocked."""
-    content, metadata = append_note(pending.content, note), {**pending.metadata, **metadata}
-    return msgspec.structs.replace(pending, content=content, metadata=metadata, block_answered=True)
-
-
-def _with_note(result: ToolResult, note: str) -> ToolResult:
-    """Returns the result with a note for the model."""
-    return ToolResult(append_note(result.content, note), title=result.title, metadata=result.metadata)
-
-
-def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
-    """Returns the end of a call that tried to change files without permission."""
-    why = f"The user did not allow this command to change files{reason_clause(answer)}"
-    if not answer.attended:
-        why = reasons.UNATTENDED_WRITE
-    return ToolFailure(
-        f"{why} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
-        reason="rejected" if answer.attended else "denied",
-    )
-
-
-def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
-    """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
-    would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
-    why = f"The user discarded the changes of this command{reason_clause(answer)}"
-    if not answer.attended:
-        why = reasons.UNATTENDED_OUTCOME
-    output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
-    return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
-
-
-def _is_only_folder(change: OverlayChange) -> bool:
-    was_folder = change.base is None or change.base.is_folder
-    return was_folder and (change.file == "folder" or change.kind == "deleted")

@@ -91,10 +91,22 @@ class OverlayChange(msgspec.Struct, frozen=True):
         """Whether a folder replaces a file, or a file replaces a folder."""
         return self.kind == "modified" and self.base is not None and self.base.is_folder != (self.file == "folder")
 
+    @property
+    def is_only_folder(self) -> bool:
+        """Whether a folder is created, removed or gets another mode, and no file changes with it."""
+        was_folder = self.base is None or self.base.is_folder
+        return was_folder and (self.file == "folder" or self.kind == "deleted")
+
 
 def is_text(path: str) -> bool:
     """Returns whether a path is valid UTF-8, so that it can be stored."""
     return path.encode("utf-8", "replace").decode() == path
+
+
+def parents_of(path: str) -> list[str]:
+    """Returns the folders above a path, the topmost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def show_path(path: str) -> str:

@@ -23,7 +23,7 @@ from outrider.engine.session_tools import list_built_in_tools
 from outrider.presentation.items import REMEDIES
 from outrider.server.app import ENDPOINTS
 from outrider.server.openapi import ERROR_DESCRIPTIONS, build_openapi
-from outrider.tools.tool import ToolOptions
+from outrider.tools.definitions import ToolOptions
 from outrider.tui.commands import COMMANDS as SLASH_COMMANDS
 from outrider.tui.commands import help_text
 from outrider.types.events import EVENT_TYPES

@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from outrider.sessions.records import SessionFilter
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
-    from outrider.tools.tool import Policy, Progress, Tool, ToolContext, ToolResult
+    from outrider.tools.definitions import Policy
+    from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
     from outrider.tracing.console import EventLogger
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.otel import OpenTelemetry
@@ -379,7 +380,8 @@ __getattr__, __dir__ = lazy_names(
         "outrider.sessions.records": "SessionFilter",
         "outrider.sessions.session": "ForkPoint Session SessionTime",
         "outrider.sessions.store": "Store",
-        "outrider.tools.tool": "Policy Progress Tool ToolContext ToolResult",
+        "outrider.tools.definitions": "Policy",
+        "outrider.tools.tool": "Progress Tool ToolContext ToolResult",
         "outrider.tracing.event_log": "AgentEvent EventLog",
         "outrider.tracing.console": "EventLogger",
         "outrider.tracing.otel": "OpenTelemetry",

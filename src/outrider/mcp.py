@@ -14,11 +14,12 @@ from outrider._sync import describe_exception
 from outrider.config.providers import proxy_for
 from outrider.errors import CallbackError, ConfigurationError, OutriderError
 from outrider.processes.launch import child_environment
+from outrider.tools.definitions import Policy
 from outrider.tools.mcp.config import HttpServer, OAuthClient, ServerConfig, ServerLimits, StdioServer, parse_config
 from outrider.tools.mcp.connection import AskUser, Elicitation, ElicitationReply, McpHost, ServerFault, has_changed
 from outrider.tools.mcp.server import McpServer, ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool, make_mcp_tool, resource_tools, tool_names
-from outrider.tools.tool import Policy, Tool
+from outrider.tools.tool import Tool
 from outrider.types.validate import check_names
 
 __all__ = [

@@ -13,7 +13,7 @@ import pytest
 from outrider.config.file import ConfigFile
 from outrider.engine.runtime import EngineOptions
 from outrider.stores import Store
-from outrider.tools.tool import ToolOptions
+from outrider.tools.definitions import ToolOptions
 from tests.architecture.repository import ROOT
 
 MODULES = (

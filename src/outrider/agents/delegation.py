@@ -23,7 +23,8 @@ from outrider.errors import LimitReachedError, ToolFailure
 from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, ToolKeywords, replace_function, tools_by_name
+from outrider.tools.definitions import ToolKeywords
+from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, replace_function, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message

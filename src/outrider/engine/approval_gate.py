@@ -31,8 +31,9 @@ from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
+from outrider.tools.definitions import Policy
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.tool import Policy, Tool
+from outrider.tools.tool import Tool
 from outrider.types.agents import Mode, Provider
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.messages import Message

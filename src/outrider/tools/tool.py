@@ -1,4 +1,4 @@
-"""The `Tool` class, which makes a tool from a function, with its options, the context of a call and its result."""
+"""The `Tool` class, which makes a tool from a function, the context of a call and its result."""
 
 import inspect
 import re
@@ -12,15 +12,12 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    Literal,
     ParamSpec,
     Protocol,
     Self,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
-    get_args,
     overload,
 )
 
@@ -28,6 +25,14 @@ import msgspec
 
 from outrider._sync import CallbackRunner, ThreadPool, describe_value
 from outrider.errors import CallbackError, ConfigurationError, ToolFailure
+from outrider.tools.definitions import (
+    STRICTNESS,
+    NamedToolKeywords,
+    Policy,
+    ToolKeywords,
+    check_declared_parameters,
+    parse_options,
+)
 from outrider.tools.schema import (
     ToolSignature,
     UnresolvedHintError,
@@ -40,22 +45,11 @@ from outrider.tools.schema import (
 )
 from outrider.tools.type_notes import parse_docstring
 from outrider.types.agents import Deps
-from outrider.types.origins import Origin, OriginKind, Origins, make_origin
+from outrider.types.origins import Origins
 from outrider.types.request import ToolSpec
-from outrider.types.tool_declaration import (
-    UNKNOWN_TOOL,
-    CallKind,
-    PathOperation,
-    ToolDeclaration,
-    ToolKind,
-    declaration_of,
-)
+from outrider.types.tool_declaration import CallKind, ToolDeclaration, declaration_of
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import ArgumentsMeta, find_json_problem, is_object, is_positive_number
-
-Policy = Literal["allow", "ask", "deny"]
-EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
-PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
+from outrider.types.validate import ArgumentsMeta, find_json_problem, is_object
 
 if TYPE_CHECKING:
     from typing import Concatenate
@@ -71,10 +65,7 @@ else:
 DecoratedParameters = ParamSpec("DecoratedParameters")
 DecoratedReturned = TypeVar("DecoratedReturned")
 
-_STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
-_DISPLAY: dict[ToolKind, CallKind] = {"read": "read", "write": "edit", "network": "fetch", "delegate": "agent"}
-_OPERATIONS = get_args(PathOperation)
 _threads = ThreadPool()
 MAX_PREVIEW_CHARS = 100_000
 
@@ -159,117 +150,6 @@ AskUser = Callable[[UserQuestion, ToolContext], Awaitable[tuple[str, ...] | None
 """Callback that returns the user's answers, or None if no front end can ask."""
 
 
-class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a tool.
-
-    `timeout`: seconds until a call is cancelled. `policy`: "allow", "ask" (each call needs an approval) or "deny".
-    `read_only`: runs in plan mode. `parallel`: may run concurrently with other calls. `repeatable`: is safe to run
-    twice; such a call is run again when a turn resumes after a crash, other calls are reported as interrupted. `asks`:
-    only waits for a user's answer, and waits again after a restart. `delegates`: waits for other agents, and does not
-    use a slot of the concurrency limit. `strict`: requests that the provider enforces the schema. `plan`: is offered in
-    plan mode, where only some calls are allowed. `unsaid`: parameters that are accepted but omitted from the schema to
-    save tokens.
-
-    The permission policy reads what calls do from these: `path_parameters` name files or folders that the tool reads,
-    or changes unless it is `read_only`; each path is checked like that of a built-in file tool. `path_operation` says
-    what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
-    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls. `origins`: where
-    the text of results comes from, as `Origin` values or kinds such as "web"; by default it follows from the paths and
-    URLs. `destination`: who receives the arguments, such as a host name, if no URL says it. `declares` replaces all of
-    these, for tools that run commands or apply patches.
-
-    `previews`: the function respects `ToolContext.preview`. It is then called before a person is asked whether a call
-    may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
-
-    `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
-    check. Both may be async. If one fails, takes too long or returns an invalid value, the call is refused.
-
-    `repeats`: the number of equal calls with equal results in a row after which a turn ends; None for no limit, as for
-    a tool that polls. By default `Limits.repeats` applies.
-    """
-
-    read_only: bool = False
-    timeout: float | None = None
-    policy: Policy = "allow"
-    evaluate_policy: EvaluatePolicy | None = None
-    preprocess_args: PreprocessArguments | None = None
-    parallel: bool = True
-    repeatable: bool = False
-    asks: bool = False
-    delegates: bool = False
-    plan: bool = False
-    strict: bool = False
-    unsaid: tuple[str, ...] = ()
-    path_parameters: tuple[str, ...] = ()
-    path_operation: PathOperation | None = None
-    network: bool = False
-    url_parameters: tuple[str, ...] = ()
-    display: CallKind | None = None
-    origins: tuple[Origin | OriginKind, ...] | None = None
-    destination: str = ""
-    previews: bool = False
-    declares: ToolDeclaration | None = None
-    repeats: int | msgspec.UnsetType | None = msgspec.UNSET
-
-    def declare(self) -> ToolDeclaration:
-        """Returns what calls do. Nothing follows from the name of a tool: one that declares nothing has unknown
-        effects."""
-        network = self.network or bool(self.url_parameters)
-        if self.declares is not None:
-            declared = self.declares
-        elif self.path_parameters:
-            kind, operation = ("read", "search") if self.read_only else ("write", "change")
-            declared = ToolDeclaration(
-                kind, self.path_parameters, self.path_operation or operation, _DISPLAY[kind], network
-            )
-        elif network:
-            declared = ToolDeclaration("network", self.url_parameters, display=_DISPLAY["network"])
-        elif self.delegates:
-            declared = ToolDeclaration("delegate", display=_DISPLAY["delegate"])
-        else:
-            declared = ToolDeclaration("talk") if self.read_only else UNKNOWN_TOOL
-        more: dict[str, Any] = {"display": self.display} if self.display else {}
-        if self.origins is not None:
-            more["origins"] = tuple(one if isinstance(one, Origin) else make_origin(one) for one in self.origins)
-        if self.destination:
-            more["destination"] = self.destination
-        return msgspec.structs.replace(declared, **more) if more else declared
-
-
-class ToolKeywords(TypedDict, total=False):
-    """The keyword arguments of `Tool`, for type checkers and editors; see `ToolOptions` for their meaning."""
-
-    read_only: bool
-    timeout: float | None
-    policy: Policy
-    evaluate_policy: EvaluatePolicy | None
-    preprocess_args: PreprocessArguments | None
-    parallel: bool
-    repeatable: bool
-    asks: bool
-    delegates: bool
-    plan: bool
-    strict: bool
-    unsaid: tuple[str, ...]
-    path_parameters: tuple[str, ...]
-    path_operation: PathOperation | None
-    network: bool
-    url_parameters: tuple[str, ...]
-    display: CallKind | None
-    origins: tuple[Origin | OriginKind, ...] | None
-    destination: str
-    previews: bool
-    declares: ToolDeclaration | None
-    repeats: int | None
-
-
-class NamedToolKeywords(ToolKeywords, total=False):
-    """The keyword arguments of `Tool` with the name and the description, which are those of the function by default."""
-
-    name: str | None
-    description: str | None
-
-
 class Tool(Generic[Parameters, Returned_co]):
     """A function that a model can call: `@Tool`, `@Tool(timeout=5)`, `Tool(function)` or `Tool.from_schema(…)`. Calling
     the tool calls the function, with its parameters and its return type."""
@@ -310,9 +190,9 @@ class Tool(Generic[Parameters, Returned_co]):
         if not isinstance(description, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"tool {self.name}: description is a text, got {description!r}")
         self.description = parse_docstring(function_docs(function)).summary if description is None else description
-        self.options = _parse_options(self.name, dict(options))
+        self.options = parse_options(self.name, dict(options))
         _check_name(self.name)
-        _check_declared_parameters(self.name, function, self.options)
+        check_declared_parameters(self.name, function, self.options)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
         self._declaration: ToolDeclaration | None = None
@@ -443,7 +323,7 @@ class Tool(Generic[Parameters, Returned_co]):
                 f"evaluate_policy of tool {self.name}",
                 f'returned {describe_value(evaluated)}; it returns "allow", "ask" or "deny"',
             )
-        return max(self.options.policy, evaluated, key=_STRICTNESS.__getitem__)
+        return max(self.options.policy, evaluated, key=STRICTNESS.__getitem__)
 
     def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the preprocessed arguments, which are used for the permission check, display and execution."""
@@ -723,57 +603,6 @@ def _check_name(name: str) -> None:
             f"no model can call a tool {name!r}: a name is made of letters from a to z, digits, _ and -. "
             "Give it one: Tool(function, name=…)"
         )
-
-
-def _check_declared_parameters(name: str, function: Callable[..., Any], options: ToolOptions) -> None:
-    """Raises ConfigurationError for a misspelled parameter: the policy would not check it."""
-    if not (options.path_parameters or options.url_parameters):
-        return
-    declared = {*options.path_parameters, *options.url_parameters}
-    known = inspect.signature(function).parameters
-    takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-    if (missing := declared - known.keys()) and not takes_more:
-        raise ConfigurationError(f"tool {name}: its function has no parameter {min(missing)!r}, which it declares")
-
-
-def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
-    for option, value in options.items():
-        expected = _OPTION_CHECKS.get(option)
-        if expected is not None and not expected[0](value):
-            raise ConfigurationError(f"tool {name}: {option} is {expected[1]}, got {describe_value(value)}")
-    try:
-        return ToolOptions(**options)
-    except TypeError as error:
-        known = ", ".join(ToolOptions.__struct_fields__)
-        raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
-
-
-def _is_function(value: Any) -> bool:
-    return value is None or callable(value)
-
-
-_OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(
-        ("read_only", "parallel", "repeatable", "asks", "delegates", "plan", "strict", "network", "previews"),
-        (lambda value: isinstance(value, bool), "True or False"),
-    ),
-    "unsaid": (lambda value: not isinstance(value, str), "a tuple of names of parameters"),
-    "destination": (lambda value: isinstance(value, str), "a text, such as a host name"),
-    "declares": (lambda value: value is None or isinstance(value, ToolDeclaration), "a ToolDeclaration"),
-    "path_operation": (lambda value: value in (None, *_OPERATIONS), f"one of {', '.join(_OPERATIONS)}"),
-    "policy": (lambda value: value in _STRICTNESS, "allow, ask or deny"),
-    "timeout": (lambda value: value is None or is_positive_number(value), "a number of seconds, or None"),
-    "repeats": (
-        lambda value: value is None or value is msgspec.UNSET or (type(value) is int and value > 0),
-        "a whole number of at least 1, or None for no limit",
-    ),
-    "evaluate_policy": (_is_function, "a function of the policy and the arguments"),
-    "preprocess_args": (_is_function, "a function of the arguments"),
-    "path_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('path',)"),
-    "url_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('url',)"),
-    "origins": (lambda value: not isinstance(value, str), "a tuple, such as ('web',)"),
-    "display": (lambda value: value is None or value in get_args(CallKind), f"one of {', '.join(get_args(CallKind))}"),
-}
 
 
 def replace_function(tool: Tool, function: Callable[..., Any]) -> Tool:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 
 from outrider.errors import ConfigurationError
 from outrider.processes.process import ProcessSpawner
+from outrider.tools.definitions import Policy
 from outrider.tools.mcp.config import ServerConfig
 from outrider.tools.mcp.connection import (
     ConnectionRunner,
@@ -22,7 +23,7 @@ from outrider.tools.mcp.connection import (
     has_changed,
 )
 from outrider.tools.mcp.server import McpServer, ServerStatus, ServerUpdate
-from outrider.tools.tool import OnDemandTool, Policy, Tool, ToolContext, ToolResult
+from outrider.tools.tool import OnDemandTool, Tool, ToolContext, ToolResult
 from outrider.types.origins import make_origin
 from outrider.types.request import ToolSpec
 

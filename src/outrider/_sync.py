@@ -166,6 +166,14 @@ def describe_value(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
+def describe_argument(value: object) -> str:
+    """Returns what a value is, for an error message: its type, and its `repr` if that is short."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    shown = describe_value(value)
+    return f"a value of type {type(value).__name__}" + (f" ({shown})" if len(shown) <= 40 else "")
+
+
 def is_interruption(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
     """Returns whether an exception that came out of a function of the program, called in `task`, was not raised by it:
     Ctrl-C, a cancellation of the task, or the end of a coroutine that is closed."""

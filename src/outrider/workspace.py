@@ -11,7 +11,7 @@ from outrider.engine.approval_gate import ApprovalRequest, Rules
 from outrider.engine.engine import Engine, PromptKeywords
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.results import Out, RunResult
-from outrider.engine.runtime import EngineKeywords, check_level, check_parts
+from outrider.engine.runtime import EngineKeywords, check_parts
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import ConfigurationError
@@ -26,7 +26,7 @@ from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.outcomes import CommandOutcome
 from outrider.types.parts import PartBase
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import check_names
+from outrider.types.validate import check_level, check_names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, Never, Self, Unpack, cast, overl
 from outrider.agents.output_type import OutputType, as_output_type
 from outrider.engine.engine import Engine
 from outrider.engine.results import Out
-from outrider.engine.runtime import check_arguments, check_mode
+from outrider.engine.runtime import check_arguments
 from outrider.errors import ConfigurationError, OutputMismatch, OutputUnavailableError
-from outrider.types.validate import check_names
+from outrider.types.validate import check_mode, check_names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

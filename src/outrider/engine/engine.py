@@ -25,9 +25,6 @@ from outrider.engine.runtime import (
     OpenDependencies,
     RunSpec,
     check_arguments,
-    check_attachments,
-    check_level,
-    check_mode,
     check_parts,
 )
 from outrider.errors import ConfigurationError, SessionInUseError
@@ -56,8 +53,8 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart, attachment_part
-from outrider.types.tool_state import Attachment, TodoItem
-from outrider.types.validate import check_names
+from outrider.types.tool_state import Attachment, TodoItem, check_attachments
+from outrider.types.validate import check_level, check_mode, check_names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

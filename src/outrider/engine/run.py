@@ -32,9 +32,6 @@ from outrider.engine.runtime import (
     EngineRuntime,
     RunSpec,
     check_arguments,
-    check_attachments,
-    check_level,
-    check_mode,
     check_parts,
 )
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
@@ -54,8 +51,8 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ModelRef, TextPart, attachment_part
-from outrider.types.tool_state import Attachment
-from outrider.types.validate import check_names
+from outrider.types.tool_state import Attachment, check_attachments
+from outrider.types.validate import check_level, check_mode, check_names
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm

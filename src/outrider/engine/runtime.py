@@ -4,7 +4,7 @@ context of each turn.
 `run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import cache
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, TypeVar, cas
 
 import msgspec
 
-from outrider._lazy import lazy_pattern
-from outrider._sync import CALLBACK_SECONDS, CallbackRunner, call_user_function, describe_value
+from outrider._sync import CALLBACK_SECONDS, CallbackRunner, call_user_function, describe_argument
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
 from outrider.agents.run_context import (
@@ -60,11 +59,10 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.modes import ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import ModelRef, TextPart
-from outrider.types.tool_state import Attachment
-from outrider.types.validate import is_positive_number
+from outrider.types.validate import check_mode, is_positive_number
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import OwnerLimits, SessionTools, ToolEnvironment
@@ -109,7 +107,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             by_name.setdefault(entry.name, entry)
         elif not isinstance(entry, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"the entry agent is {_describe(entry)}; pass an Agent, or the name of one in agents"
+                f"the entry agent is {describe_argument(entry)}; pass an Agent, or the name of one in agents"
             )
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
@@ -136,19 +134,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
                     raise ConfigurationError(f"agent {agent.name!r} needs the tool {tool!r}, which was not given")
         for name in ({"call_agent", "finish"} & self.tools.keys()) | (self.agents.keys() & self.tools.keys()):
             raise ConfigurationError(f"the name {name!r} is taken; give that tool another one")
-
-
-def check_mode(mode: str | None, whose: str) -> None:
-    """Raises ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
-    if mode is not None and mode not in MODES:
-        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(MODES)}")
-
-
-def check_level(level: str | None, whose: str) -> None:
-    """Raises ConfigurationError if the approval level is unknown; `whose` names its owner in the message."""
-    if level is not None and level not in APPROVAL_LEVELS:
-        known = ", ".join(APPROVAL_LEVELS)
-        raise ConfigurationError(f"{whose} has the unknown approval level {level!r}; levels: {known}")
 
 
 def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:
@@ -450,7 +435,7 @@ class EngineRuntime:
         elif returned is not None and not isinstance(returned, str):
             raise CallbackError(
                 "the hook on_prompt",
-                f"returned {_describe(returned)}; it returns a text, a HookDecision that denies, or None",
+                f"returned {describe_argument(returned)}; it returns a text, a HookDecision that denies, or None",
             )
 
     def redact(self, value: Redacted) -> Redacted:
@@ -631,40 +616,6 @@ async def _enter_dependencies(value: Any, seconds: float | None) -> OpenDependen
     return OpenDependencies(entered, close)
 
 
-_BASE64 = lazy_pattern(r"[A-Za-z0-9+/\s]*[=\s]*")
-
-
-def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
-    """Returns the attachments. Raises ConfigurationError if one is of another type."""
-    given: Any = attachments
-    if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
-        raise ConfigurationError(f"attachments is a list, got {_describe(attachments)}; write attachments=[…]")
-    files = list(attachments or ())
-    for file in files:
-        if not isinstance(file, Attachment):
-            raise ConfigurationError(
-                f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
-                'Attachment.from_path("a.png") or Attachment("image/png", url="https://…")'
-            )
-        _check_contents(file)
-    return [file.load() for file in files]
-
-
-def _check_contents(file: Attachment) -> None:
-    if file.url is not None and not file.url.lower().startswith(("https:", "http:", "data:", "file:")):
-        raise ConfigurationError(
-            f"the url of an attachment is an https:, data: or file: URL, got {file.url[:80]!r}; "
-            "Attachment.from_path reads a file"
-        )
-    if "/" not in file.mime_type:
-        raise ConfigurationError(
-            f"the mime_type of an attachment is a type such as 'image/png', got {file.mime_type!r}; "
-            "Attachment.from_path finds it out"
-        )
-    if file.data is not None and not _BASE64.fullmatch(file.data):
-        raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
-
-
 def _create_undo_recorder(environment: "ToolEnvironment | None") -> "UndoRecorder | None":
     if environment is None:
         return None
@@ -751,7 +702,7 @@ def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         expected = _ARGUMENTS.get(name)
         if value is not None and expected is not None and not expected[0](value):
-            raise ConfigurationError(f"{where}: {name} is {_describe(value)}; pass {expected[1]}")
+            raise ConfigurationError(f"{where}: {name} is {describe_argument(value)}; pass {expected[1]}")
     store = arguments.get("store")
     if store is not None and (missing := [name for name in STORE_METHODS if not hasattr(store, name)]):
         raise ConfigurationError(
@@ -763,7 +714,7 @@ def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
 def check_engine(where: str, engine: object, session_id: object) -> None:
     """Raises ConfigurationError if a function of a program gets no engine, or no id of a session."""
     if not hasattr(engine, "runtime"):
-        raise ConfigurationError(f"{where} takes an Engine, got {_describe(engine)}; write Engine([…], […])")
+        raise ConfigurationError(f"{where} takes an Engine, got {describe_argument(engine)}; write Engine([…], […])")
     check_arguments(where, {"session_id": session_id})
 
 
@@ -771,7 +722,7 @@ def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
     """Raises ConfigurationError if agents, tools or providers are not lists of such values."""
     for name, values, kind in (("agents", agents, Agent), ("tools", tools, None), ("providers", providers, Provider)):
         if isinstance(values, str | dict) or not isinstance(values, Iterable):
-            shown = _describe(cast("object", values))
+            shown = describe_argument(cast("object", values))
             raise ConfigurationError(f"{where}: {name} is a list, got {shown}; write {name}=[…]")
         if kind is None or not isinstance(values, list | tuple):
             continue
@@ -780,7 +731,8 @@ def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
                 continue  # a provider of the program; `as_provider` names what it lacks
             if not isinstance(value, kind) and not hasattr(value, "name"):
                 raise ConfigurationError(
-                    f"{where}: {name} has {_describe(value)}; it has {kind.__name__} values, such as {_EXAMPLES[kind]}"
+                    f"{where}: {name} has {describe_argument(value)}; it has {kind.__name__} values, such as "
+                    f"{_EXAMPLES[kind]}"
                 )
 
 
@@ -788,10 +740,3 @@ _EXAMPLES: dict[type, str] = {
     Agent: 'Agent("helper", "You help.", model=…, provider=…)',
     Provider: 'Provider("openai", kind="openai")',
 }
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    shown = describe_value(value)
-    return f"a value of type {type(value).__name__}" + (f" ({shown})" if len(shown) <= 40 else "")

@@ -12,12 +12,15 @@ that is not in the table raises InvalidStateTransition.
 import os
 import pathlib
 from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast, get_args
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from outrider._lazy import lazy_pattern
+from outrider._sync import describe_argument
 from outrider.errors import ConfigurationError, InvalidStateTransition
 from outrider.types.validate import ArgumentsMeta, convert
 
@@ -140,6 +143,40 @@ class Attachment(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
             raise ConfigurationError(f"the attachment {self.url!r} is on another machine; write file:///PATH")
         loaded = Attachment.from_path(url2pathname(address.path), self.mime_type)
         return replace(loaded, name=self.name or loaded.name)
+
+
+_BASE64 = lazy_pattern(r"[A-Za-z0-9+/\s]*[=\s]*")
+
+
+def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
+    """Returns the attachments. Raises ConfigurationError if one is of another type."""
+    given: Any = attachments
+    if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
+        raise ConfigurationError(f"attachments is a list, got {describe_argument(attachments)}; write attachments=[…]")
+    files = list(attachments or ())
+    for file in files:
+        if not isinstance(file, Attachment):
+            raise ConfigurationError(
+                f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
+                'Attachment.from_path("a.png") or Attachment("image/png", url="https://…")'
+            )
+        _check_attachment(file)
+    return [file.load() for file in files]
+
+
+def _check_attachment(file: Attachment) -> None:
+    if file.url is not None and not file.url.lower().startswith(("https:", "http:", "data:", "file:")):
+        raise ConfigurationError(
+            f"the url of an attachment is an https:, data: or file: URL, got {file.url[:80]!r}; "
+            "Attachment.from_path reads a file"
+        )
+    if "/" not in file.mime_type:
+        raise ConfigurationError(
+            f"the mime_type of an attachment is a type such as 'image/png', got {file.mime_type!r}; "
+            "Attachment.from_path finds it out"
+        )
+    if file.data is not None and not _BASE64.fullmatch(file.data):
+        raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
 
 
 MAX_ATTACHMENT_BYTES = 100 << 20

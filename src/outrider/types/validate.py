@@ -8,6 +8,7 @@ import msgspec
 
 from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError, PartValidationError
+from outrider.types.modes import APPROVAL_LEVELS, MODES
 
 JsonObject = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -170,3 +171,16 @@ def _with_fields(cls: type[S], names: tuple[str, ...]) -> type[S]:
     namespace = {"__annotations__": dict.fromkeys(names, Any), "__module__": cls.__module__}
     options = {"tag_field": config.tag_field, "tag": config.tag, "frozen": config.frozen}
     return create_class(cls.__name__, (cls,), namespace, kw_only=True, forbid_unknown_fields=True, **options)
+
+
+def check_mode(mode: str | None, whose: str) -> None:
+    """Raises ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
+    if mode is not None and mode not in MODES:
+        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(MODES)}")
+
+
+def check_level(level: str | None, whose: str) -> None:
+    """Raises ConfigurationError if the approval level is unknown; `whose` names its owner in the message."""
+    if level is not None and level not in APPROVAL_LEVELS:
+        known = ", ".join(APPROVAL_LEVELS)
+        raise ConfigurationError(f"{whose} has the unknown approval level {level!r}; levels: {known}")

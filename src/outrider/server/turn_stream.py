@@ -196,9 +196,7 @@ class ProtocolTurns:
             end = self._turns.get(session_id)
             if end is not None:
                 end.add_done_callback(lambda _: events.close())
-            waiting = await self.open_approvals(session_id) if pauses else ()
-            if waiting:
-                events.close()  # what the turn published before it asked is still sent
+            waiting = await self._pause(session_id, events) if pauses else ()
             while (event := await _next_event(events)) is not None:
                 for item in follower.event_items(event):
                     yield item
@@ -212,6 +210,13 @@ class ProtocolTurns:
         result = end.result() if end is not None and not waiting else None
         for item in [ApprovalsNeeded(waiting)] if waiting else follower.finish(result):
             yield item
+
+    async def _pause(self, session_id: str, events: Any) -> tuple[Approval, ...]:
+        """Returns the open approvals. If there are some, no further event is queued; those before are still read."""
+        waiting = await self.open_approvals(session_id)
+        if waiting:
+            events.close()
+        return waiting
 
 
 async def _next_event(events: Any) -> Event | StillRunning | None:

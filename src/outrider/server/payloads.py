@@ -162,7 +162,8 @@ def change_payload(change: Any, *, views: bool) -> Any:
 def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any]:
     """Returns the event with what a front end shows for it: a notice, the view of a requested approval, the name of a
     state or of an ending before the work is done, what a model does before its answer, the countdown to a retry
-    (`{left}` is the rest of the wait) and, with `views`, the view of a part. `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
+    (`{left}` is the rest of the wait) and, with `views`, the view of a part.
+    `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
     added: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
         added["notice"] = notice

@@ -46,7 +46,7 @@ def engine_with(store: MemoryStore) -> Engine:
     return Engine([AGENT], [ScriptedClient(["done"])], store=store)
 
 
-async def acquire_elsewhere(store: MemoryStore, session_id: str) -> None:
+async def acquire_as_another_owner(store: MemoryStore, session_id: str) -> None:
     assert await store.acquire(session_id, replace(current_process(), pid=1))
 
 
@@ -54,14 +54,14 @@ async def test_a_session_whose_child_sessions_cannot_be_ended_is_released(store:
     async with engine_with(store) as engine:
         with pytest.raises(StoreUnavailableError):
             await engine.prompt(PARENT, "Go on.")
-        await acquire_elsewhere(store, PARENT)
+        await acquire_as_another_owner(store, PARENT)
 
 
 async def test_a_child_session_whose_own_child_sessions_cannot_be_ended_is_released(store: LockedChild):
     opener = ChildSessionOpener(store, EventBus(), LeaseOwner(store, current_process()), None)
     with pytest.raises(StoreUnavailableError):
         await opener.reopen_child(PARENT)
-    await acquire_elsewhere(store, PARENT)
+    await acquire_as_another_owner(store, PARENT)
 
 
 async def test_a_new_session_that_cannot_be_registered_is_released(monkeypatch: pytest.MonkeyPatch):
@@ -74,4 +74,4 @@ async def test_a_new_session_that_cannot_be_registered_is_released(monkeypatch: 
         with pytest.raises(RuntimeError, match="no session"):
             await engine.create()
         (session,) = (await store.list()).sessions
-        await acquire_elsewhere(store, session.id)
+        await acquire_as_another_owner(store, session.id)

@@ -39,7 +39,7 @@ def catalog_with(limit: int) -> ModelCatalog:
     return ModelCatalog.from_config({"claude-sonnet-4-5": {"output_limit": limit}})
 
 
-async def test_engines_of_one_loop_use_the_limits_of_their_own_catalogs():
+async def test_engines_in_one_loop_with_separate_catalogs_have_separate_limits():
     agent = Agent("writer", "You write.", "claude-sonnet-4-5", "simulator", reasoning=False)
     async with Simulator(["one", "two"]) as server:
         for limit in (1000, 2000):

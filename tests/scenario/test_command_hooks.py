@@ -362,6 +362,11 @@ async def test_hooks_get_no_keys(place: Path):
         ("[]", "must be an object"),
         ('{"hooks": {"PreToolUse": [{"hooks": [{"command": 5}]}]}}', "Expected `str`, got `int`"),
         ('{"hooks": {"PreToolUse": "x"}}', "Expected `array`"),
+        (
+            '{"hooks": {"PreToolUse": [{"matcher": "*Edit", "hooks": []}]}}',
+            r"hooks.PreToolUse: the matcher '\*Edit' is",
+        ),
+        ('{"hooks": {"Stop": [{"matcher": "a{9999999999}", "hooks": []}]}}', "not a valid regular expression"),
     ],
 )
 def test_an_invalid_file_of_the_user_is_an_error(tmp_path_factory, content, message):
@@ -369,6 +374,20 @@ def test_an_invalid_file_of_the_user_is_an_error(tmp_path_factory, content, mess
     file.write_text(content)
     with pytest.raises(ConfigurationError, match=message):
         read_hooks(file, None)
+
+
+def test_an_invalid_matcher_of_a_workspace_is_reported(place: Path):
+    workspace, user_file = place / "workspace", place / "home/hooks.json"
+    (workspace / ".outrider").mkdir()
+    (workspace / ".outrider/hooks.json").write_text(
+        '{"hooks": {"PreToolUse": [{"matcher": "*Edit", "hooks": [{"command": "true"}]}]}}'
+    )
+    trust = WorkspaceTrust(find_project(workspace, place / "home"), place / "home/trust.json")
+    trust.trust()
+    trust.approve(trust.unapproved_items())
+    (notice,) = read_hooks(user_file, trust).notices
+    assert notice.startswith(".outrider/hooks.json: hooks.PreToolUse: the matcher '*Edit' is not a valid")
+    assert notice.endswith("its hooks are ignored")
 
 
 def test_unknown_events_and_kinds_are_reported(tmp_path: Path):
@@ -390,7 +409,6 @@ def test_unknown_events_and_kinds_are_reported(tmp_path: Path):
         ("Edit|Write", ("shell", "Bash"), False),
         ("mcp__.*", ("mcp__git__log", "mcp__git__log"), True),
         ("Ba", ("shell", "Bash"), False),
-        ("(", ("shell", "Bash"), False),
     ],
 )
 def test_matchers_select_tools_by_both_names(matcher, names, matches):

@@ -71,6 +71,9 @@ _CLAUDE_NAMES = {
 }
 
 
+_MATCHES_ALL = ("", "*")  # as in Claude Code
+
+
 class HookCommand(msgspec.Struct, frozen=True):
     """One command of a hook; it is run by the shell. `timeout` is in seconds."""
 
@@ -88,12 +91,9 @@ class HookMatcher(msgspec.Struct, frozen=True):
     matcher: str = ""
 
     def matches(self, *names: str) -> bool:
-        if self.matcher in ("", "*"):
+        if self.matcher in _MATCHES_ALL:
             return True
-        try:
-            pattern = re.compile(self.matcher)
-        except re.error:
-            return self.matcher in names
+        pattern = re.compile(self.matcher)
         return any(pattern.fullmatch(name) for name in names)
 
 
@@ -153,9 +153,22 @@ def _add_hooks(
             matchers = msgspec.convert(entries, tuple[HookMatcher, ...])
         except msgspec.ValidationError as error:
             raise ConfigurationError(f"{source}: hooks.{event}: {error}") from error
+        for matcher in matchers:
+            _check_matcher(matcher.matcher, f"{source}: hooks.{event}")
         unknown = {command.type for matcher in matchers for command in matcher.hooks} - {"command"}
         notices += [f"{source}: {event}: hooks of type {kind!r} are ignored" for kind in sorted(unknown)]
         table[event] = (*table.get(event, ()), *(_bind_files(matcher, files) for matcher in matchers))
+
+
+def _check_matcher(pattern: str, where: str) -> None:
+    try:
+        if pattern not in _MATCHES_ALL:
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{where}: the matcher {pattern!r} is not a valid regular expression ({error}); "
+            'write one, such as "Edit|Write" or "mcp__.*", or "*" for all'
+        ) from error
 
 
 def _bind_files(matcher: HookMatcher, files: Mapping[str, str]) -> HookMatcher:

@@ -409,6 +409,7 @@ def test_unknown_events_and_kinds_are_reported(tmp_path: Path):
         ("Edit|Write", ("shell", "Bash"), False),
         ("mcp__.*", ("mcp__git__log", "mcp__git__log"), True),
         ("Ba", ("shell", "Bash"), False),
+        ("Bash", (), True),  # Claude Code ignores the matcher of such an event too
     ],
 )
 def test_matchers_select_tools_by_both_names(matcher, names, matches):

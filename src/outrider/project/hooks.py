@@ -91,7 +91,7 @@ class HookMatcher(msgspec.Struct, frozen=True):
     matcher: str = ""
 
     def matches(self, *names: str) -> bool:
-        if self.matcher in _MATCHES_ALL:
+        if self.matcher in _MATCHES_ALL or not names:  # UserPromptSubmit has no subject
             return True
         pattern = re.compile(self.matcher)
         return any(pattern.fullmatch(name) for name in names)

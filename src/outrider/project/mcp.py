@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.http.transport import ProxySelector
-from outrider.permissions.paths.containment import write_private_file
+from outrider.permissions.paths.containment import lock_file, write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.mcp_completion import (
     PROMPT_ARGUMENTS,
@@ -116,30 +116,40 @@ class FileToolLedger(MutableMapping[str, str]):
         return self._entries[self._storage_key(entry)]
 
     def __setitem__(self, entry: str, fingerprint: str) -> None:
-        self._entries[self._storage_key(entry)] = fingerprint
-        self._save_file()
+        with self._change() as entries:
+            entries[self._storage_key(entry)] = fingerprint
 
     def __delitem__(self, entry: str) -> None:
-        del self._entries[self._storage_key(entry)]
-        self._save_file()
+        with self._change() as entries:
+            del entries[self._storage_key(entry)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        """Yields the entries of the own servers; the file has those of other workspaces too."""
+        prefixes = [f"{origin}: " for origin in dict.fromkeys(("", *self._origins.values()))]
+        for key in self._entries:
+            for prefix in prefixes:
+                entry = key.removeprefix(prefix)
+                if key.startswith(prefix) and self._storage_key(entry) == key:
+                    yield entry
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(1 for _ in self)
 
     def _storage_key(self, entry: str) -> str:
         server = max((name for name in self._origins if entry.startswith(f"{name}/")), key=len, default="")
         return f"{self._origins.get(server, '')}: {entry}"
 
-    def _save_file(self) -> None:
-        """Merges with the file before writing, because other processes write it too; the own entries win. The rename is
-        atomic."""
-        self._entries = {**_load_file(self._file), **self._entries}
-        for oldest in list(self._entries)[:-MAX_LEDGER_ENTRIES]:
-            del self._entries[oldest]
-        write_private_file(self._file, msgspec.json.format(msgspec.json.encode(self._entries)))
+    @contextlib.contextmanager
+    def _change(self) -> Generator[dict[str, str]]:
+        """Yields the entries of the file for a change, and writes them. Other processes change the file too: their
+        entries replace those that this process has read before."""
+        with lock_file(self._file):
+            entries = {**self._entries, **_load_file(self._file)}
+            yield entries
+            for oldest in list(entries)[:-MAX_LEDGER_ENTRIES]:
+                del entries[oldest]
+            write_private_file(self._file, msgspec.json.format(msgspec.json.encode(entries)))
+            self._entries = entries
 
 
 def _load_file(file: Path) -> dict[str, str]:

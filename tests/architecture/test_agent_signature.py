@@ -31,4 +31,5 @@ def test_a_list_of_models_is_a_model_and_its_fallbacks():
     agent = Agent("a", "", ["one", "p/two"], "q", fallback_models=("three",))
     assert (agent.model, agent.fallback_models) == ("one", ("p/two", "three"))
     assert agent.provider_names == ("q", "p")
+    assert str(agent.model_ref) == "q/one"
     assert msgspec.json.decode(msgspec.json.encode(agent), type=Agent) == agent

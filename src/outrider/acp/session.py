@@ -99,7 +99,7 @@ class SessionOptions:
     def config_options(self) -> list[SessionConfigOptionSelect]:
         """Returns the mode again, for clients that support options only, and what has no field in the protocol."""
         live = self._engine.live[self._session_id]
-        model = f"{live.agent.provider}/{live.agent.model}"
+        model = str(live.agent.model_ref)
         return [
             _select_option(
                 "mode", "Mode", self.mode, {mode: mode.capitalize() for mode in MODE_DESCRIPTIONS}, category="mode"
@@ -169,8 +169,8 @@ class SessionOptions:
         self._engine.live[self._session_id].model = ModelRef(provider, model)
 
     def _model_names(self, current: str) -> list[str]:
-        used = [f"{agent.provider}/{agent.model}" for agent in self._settings.agents]
-        listed = [f"{found.provider}/{found.model}" for found in self._listed]
+        used = [str(agent.model_ref) for agent in self._settings.agents]
+        listed = [str(found) for found in self._listed]
         return list(dict.fromkeys((current, *used, *listed)))
 
     def _describe_models(self, models: Sequence[ModelRef]) -> dict[str, str]:

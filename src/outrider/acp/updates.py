@@ -51,7 +51,7 @@ from outrider.types.events import (
     SessionUpdatedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ModelRef, Tokens
+from outrider.types.parts import Tokens
 from outrider.types.tool_state import TodoItem, ToolCompleted
 
 Update = (
@@ -321,7 +321,7 @@ class UsageTracker:
 
     def _context_size(self) -> int | None:
         agent = self._engine.live[self._session_id].agent
-        return context_limit(self._engine.runtime.spec.providers.values(), ModelRef(agent.provider, agent.model))
+        return context_limit(self._engine.runtime.spec.providers.values(), agent.model_ref)
 
     def _total_cost(self) -> Cost | None:
         cost = self._engine.live[self._session_id].journal.session.usage.total_cost

@@ -37,7 +37,6 @@ from outrider.types.parts import (
     AnswerPart,
     CompactionPart,
     FilePart,
-    ModelRef,
     PatchPart,
     ReasoningPart,
     RetryPart,
@@ -359,7 +358,7 @@ class ContextCompactor:
         context = self._context
         # Some servers report too few tokens.
         size = max(self._prompt_tokens(), self._history_tokens(context.session.messages))
-        limits, model = context.overflow_sizes, _model_name(context.agent)
+        limits, model = context.overflow_sizes, str(context.agent.model_ref)
         if again or self._run.models.pricing.context_limit(context.agent) is not None:
             limits[model] = min(size, limits.get(model, size))
         if self._remove_last_outputs(size):
@@ -477,7 +476,7 @@ class ContextCompactor:
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
         """Returns the message that carries the summary. It has the user role, the summary request and its usage."""
         agent = self._context.agent
-        model = ModelRef(agent.provider, agent.model)
+        model = agent.model_ref
         parts = [StepStartPart(request=self._sent), part] if self._sent else [part]
         message = Message("user", parts, agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
         message.summary = _first_line(part.summary)
@@ -510,7 +509,7 @@ class ContextCompactor:
         """Returns the context window of the model, or the size of the smallest prompt that was too long for it: servers
         may have smaller windows than the catalog says."""
         agent = self._context.agent
-        limits = (self._run.models.pricing.context_limit(agent), self._context.overflow_sizes.get(_model_name(agent)))
+        limits = (self._run.models.pricing.context_limit(agent), self._context.overflow_sizes.get(str(agent.model_ref)))
         return min((limit for limit in limits if limit is not None), default=None)
 
     async def _request_summary(self, old: list[Message], *, overflow: bool) -> Message:
@@ -553,7 +552,7 @@ class ContextCompactor:
         context, client = self._context, self._run.client_for(agent)
         context.agent, context.projection = agent, PromptProjection(client.model_family(agent.model))
         self._context.emit_event(
-            RetryScheduledEvent, attempt=1, delay_ms=0, error=error, max_attempts=1, model=_model_name(agent)
+            RetryScheduledEvent, attempt=1, delay_ms=0, error=error, max_attempts=1, model=str(agent.model_ref)
         )
 
     async def _summarize(self, history: Sequence[Message]) -> Message:
@@ -606,10 +605,6 @@ class ContextCompactor:
                     fields = {name: getattr(delta, name) for name in ("attempt", "delay_ms", "error", "max_attempts")}
                     self._context.emit_event(RetryScheduledEvent, **fields)
         return failed
-
-
-def _model_name(agent: Agent) -> str:
-    return f"{agent.provider}/{agent.model}"
 
 
 def _first_line(summary: str) -> str:

@@ -29,7 +29,7 @@ from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
 from outrider.types.origins import merge_origins
-from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
+from outrider.types.parts import FilePart, SubtaskPart, TextPart
 from outrider.types.tool_declaration import ToolDeclaration
 from outrider.types.tool_state import LEFT_OPEN, Attachment
 
@@ -142,7 +142,7 @@ class AgentDelegation:
         """Store the id of the child session in the transcript and in the call, so that front ends can find it."""
         self._tool_context.report(Progress(metadata={"child_session_id": session.id}))
         message = next(m for m in reversed(self._context.session.messages) if m.find_call(self._call_id))
-        model = ModelRef(callee.provider, callee.model)
+        model = callee.model_ref
         await self._context.journal.put_part(SubtaskPart(callee.name, description, prompt, model, session.id), message)
 
     def _find_agent(self, name: str) -> Agent:

@@ -84,7 +84,7 @@ def _find_mentions(message: Message, agents: Collection[str]) -> list[AgentPart]
 
 def _note_settings(message: Message, session: Session, agent: Agent, run: Callable[[], RunContext]) -> bool:
     """Returns whether the settings were added."""
-    model = f"{agent.provider}/{agent.model}"
+    model = str(agent.model_ref)
     now = PromptSettings(agent=agent.name, mode=session.mode, approval=session.approval, model=model)
     found = [settings for _, settings in _find_settings(session)]
     of_agent = [settings for settings in found if settings.agent == agent.name]

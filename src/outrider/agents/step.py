@@ -95,7 +95,7 @@ class ModelStep:
         self._stored_parts: set[str] = set()
         self._withdrawn: Usage | None = None  # of failed attempts
         self._last_error = ""  # while the client waits to send the request again
-        model = f"{context.agent.provider}/{context.agent.model}"
+        model = str(context.agent.model_ref)
         self._silence = context.silence
         self._silence.start(context.run.models.silence_seconds, model, self._report_silence)
         self.message = self._new_message()
@@ -163,9 +163,9 @@ class ModelStep:
         context, message = self._context, self.message
         failed = self._assembler
         failed.start_again(self._run.client_for(agent).model_family(agent.model))
-        await self._record_retry(Retry(1, 0, error, 1), ModelRef(agent.provider, agent.model))
+        await self._record_retry(Retry(1, 0, error, 1), agent.model_ref)
         context.agent, context.projection = agent, PromptProjection(failed.family)
-        message.model = ModelRef(agent.provider, agent.model)
+        message.model = agent.model_ref
         history = context.session.messages[:-1]
         self._run.budget.release(self._reservation)  # `run` adds what the failed requests used
         self._request, self._reservation = build_request(context, history, on_sent=self._record_request)
@@ -331,7 +331,7 @@ class ModelStep:
     def _report_silence(self, seconds: float) -> None:
         agent = self._context.agent
         self._context.emit_event(
-            ModelSilentEvent, call_id=self._id, silent_ms=round(seconds * 1000), model=f"{agent.provider}/{agent.model}"
+            ModelSilentEvent, call_id=self._id, silent_ms=round(seconds * 1000), model=str(agent.model_ref)
         )
 
     def _publish_response(self, miss: CacheMiss | None, *, has_calls: bool) -> None:
@@ -378,7 +378,7 @@ class ModelStep:
             "assistant",
             [StepStartPart(self._context.journal.snapshot)],
             agent=agent.name,
-            model=ModelRef(agent.provider, agent.model),
+            model=agent.model_ref,
             mode=session.mode,
             parent_id=last,
             path=MessagePath(directory, directory) if directory else None,

@@ -318,7 +318,7 @@ def read_settings(
         folders=folders,
         workspace=workspace,
         environ=EnvironmentVariables(environ),
-        model=f"{agents[0].provider}/{agents[0].model}".rstrip("/"),
+        model=str(agents[0].model_ref),
         mode=agents[0].mode,
         approval=_resolve_approval(flags, environ, file),
         no_sandbox=flags.no_sandbox,

@@ -24,7 +24,7 @@ from outrider.sessions.records import InboxChange, InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.messages import Message
-from outrider.types.parts import ModelRef, TextPart
+from outrider.types.parts import TextPart
 from outrider.types.tool_state import ToolError
 
 MAX_TITLE = 60
@@ -204,7 +204,7 @@ class SessionInbox:
         if item.message.model is None:
             agent = self._owner.agent
             item.message.agent = item.message.agent or session.agent
-            item.message.model = ModelRef(agent.provider, agent.model)
+            item.message.model = agent.model_ref
         if not is_note(item.message):
             self._owner.describe_input(item.message)
         origin, resumed = self._origins.pop(item.id, None), self.current if self._taken else None

@@ -162,7 +162,7 @@ class LiveSession:
     async def store_choices(self) -> None:
         """Stores the chosen model and effort, so that they are used again when the session is opened again."""
         metadata = dict(self.session.metadata)
-        model = f"{self.model.provider}/{self.model.model}" if self.model else None
+        model = str(self.model) if self.model else None
         for name, value in ((CHOSEN_MODEL, model), (CHOSEN_EFFORT, self.effort)):
             if value is None:
                 metadata.pop(name, None)
@@ -491,7 +491,7 @@ class LiveSession:
 
     async def initial_state(self) -> TextPart | None:
         agent = self.agent
-        return await self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
+        return await self.session_tools.initial_state(str(agent.model_ref)) if self.session_tools else None
 
     def describe_input(self, message: Message) -> None:
         spec = self._runtime.spec

@@ -50,7 +50,7 @@ from outrider.types.events import Event
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import ModelRef, TextPart, attachment_part
+from outrider.types.parts import TextPart, attachment_part
 from outrider.types.tool_state import Attachment, check_attachments
 from outrider.types.validate import check_level, check_mode, check_names
 
@@ -123,7 +123,7 @@ class RunSession:
         parts = [TextPart(message), *map(attachment_part, attachments)]
         if instructions.strip():
             parts.append(additional_instructions(instructions))
-        model = ModelRef(entry.provider, entry.model)
+        model = entry.model_ref
         given = Message("user", parts, agent=entry.name, model=model, mode=session.mode)
         await self._runtime.call_prompt_hook(session, given)
         run = self.run_context

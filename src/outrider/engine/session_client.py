@@ -274,7 +274,7 @@ class LocalSessionClient:
         return [provider.name for provider in self.settings.providers]
 
     async def list_models(self) -> Sequence[str]:
-        return [f"{found.provider}/{found.model}" for found in await list_models(self.settings.providers)]
+        return [str(found) for found in await list_models(self.settings.providers)]
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None:
         return context_limit(self.settings.providers, model)

@@ -324,7 +324,7 @@ def _load_style() -> str:
 
 def _render_message(message: Message) -> str:
     author = "You" if message.role == "user" else message.agent or "Assistant"
-    model = f"{message.model.provider}/{message.model.model}" if message.model else ""
+    model = str(message.model) if message.model else ""
     facts = [_format_clock(message), model, _format_usage(message)]
     head = f"<b>{escape_text(author)}</b>" + "".join(f"<span>{escape_text(fact)}</span>" for fact in facts if fact)
     body = "".join(map(_render_shown_item, message_items(message)))

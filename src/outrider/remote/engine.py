@@ -425,7 +425,7 @@ class RemoteBridge:
 
     def __init__(self, engine: RemoteEngine, settings: Settings, folder: Path | None = None) -> None:
         first = engine.agents[0]
-        overrides = {"agents": tuple(engine.agents), "mode": first.mode, "model": f"{first.provider}/{first.model}"}
+        overrides = {"agents": tuple(engine.agents), "mode": first.mode, "model": str(first.model_ref)}
         self.engine = engine
         self.connection = engine.connection
         self.settings = msgspec.structs.replace(settings, **overrides, providers=())

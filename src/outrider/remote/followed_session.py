@@ -82,7 +82,7 @@ class RemoteSession:
         return msgspec.structs.replace(agent, provider=provider, model=model) if model else agent
 
     async def use_model(self, model: ModelRef | None) -> None:
-        name = f"{model.provider}/{model.model}" if model else ""
+        name = str(model) if model else ""
         self.status = await self._client.post(
             f"{session_path(self.session.id)}/model", {"model": name}, RemoteSessionStatus
         )

@@ -193,7 +193,7 @@ def next_approval(current: ApprovalLevel) -> ApprovalLevel:
 async def choose_model(ui: ScreenApi, name: str) -> None:
     """Sets the model by name, or lets the user pick one."""
     controller = ui.controller
-    current = f"{controller.model.provider}/{controller.model.model}"
+    current = str(controller.model)
     chosen = name or await ui.pick_item("Model", await _model_items(ui, current), current)
     if not chosen:
         return
@@ -233,8 +233,7 @@ async def choose_agent(ui: ScreenApi, name: str) -> None:
     """Sets the agent by name, or lets the user pick one."""
     controller = ui.controller
     items = [
-        PickerItem(agent.name, agent.name, agent.role or f"{agent.provider}/{agent.model}")
-        for agent in controller.settings.agents
+        PickerItem(agent.name, agent.name, agent.role or str(agent.model_ref)) for agent in controller.settings.agents
     ]
     chosen = name or await ui.pick_item("Agent", items, controller.agent)
     if chosen and chosen in controller.agent_names():
@@ -259,7 +258,7 @@ async def choose_theme(ui: ScreenApi, name: str) -> None:
 async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
     """Lists the models in use first, then all known models of the configured providers."""
     controller = ui.controller
-    used = [f"{agent.provider}/{agent.model}" for agent in controller.settings.agents]
+    used = [str(agent.model_ref) for agent in controller.settings.agents]
     names = dict.fromkeys((current, *used, *await controller.client.list_models()))
     notes = await asyncio.to_thread(lambda: [_model_note(controller.settings, name) for name in names])
     return [PickerItem(name, name, note) for name, note in zip(names, notes, strict=True)]

@@ -184,9 +184,9 @@ class SessionController:
     def model(self) -> ModelRef:
         live = self.engine.live.get(self.session_id)
         if live is not None:
-            return ModelRef(live.agent.provider, live.agent.model)
+            return live.agent.model_ref
         agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
-        return self._model or self._first_model or ModelRef(agent.provider, agent.model)
+        return self._model or self._first_model or agent.model_ref
 
     @property
     def effort(self) -> ReasoningEffort:
@@ -456,7 +456,7 @@ class SessionController:
 
     async def set_model(self, model: ModelRef) -> None:
         self._model = model
-        self._remember(model=f"{model.provider}/{model.model}")
+        self._remember(model=str(model))
         if self.session_id in self.engine.live:
             await self.engine.live[self.session_id].use_model(model)
 

@@ -201,7 +201,7 @@ def build_status(controller: "SessionController") -> StatusInfo:
     return StatusInfo(
         mode=controller.mode,
         approval=controller.approval if controller.mode == "agent" else "",
-        model=f"{controller.model.provider}/{controller.model.model}",
+        model=str(controller.model),
         effort=controller.effort,
         agent=controller.agent,
         context=activity.context_tokens,
@@ -220,7 +220,7 @@ def first_status(settings: Settings, choices: FolderChoices) -> StatusInfo:
     return StatusInfo(
         mode=mode,
         approval=choices.approval or settings.approval if mode == "agent" else "",
-        model=choices.model or f"{agent.provider}/{agent.model}".strip("/"),
+        model=choices.model or str(agent.model_ref).strip("/"),
         effort=choices.effort or agent.reasoning_effort,
         agent=choices.agent or agent.name,
         workspace=settings.workspace,

@@ -87,7 +87,7 @@ async def show_status(ui: ScreenApi, _: str) -> None:
     rows: dict[str, str] = {
         "version": str(getattr(sys.modules["outrider"], "__version__", "")),
         "session": f"{controller.title or 'new'} · {controller.session_id[-8:]}" if controller.session_id else "new",
-        "model": f"{controller.model.provider}/{controller.model.model}, effort {controller.effort}",
+        "model": f"{controller.model}, effort {controller.effort}",
         "agent": controller.agent,
         "mode": controller.mode,
         "approval": controller.approval,

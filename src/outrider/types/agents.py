@@ -10,6 +10,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.modes import REASONING_EFFORTS, Mode, ReasoningEffort, VendorTool
+from outrider.types.parts import ModelRef
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import ArgumentsMeta, JsonObject, replace_fields
@@ -431,6 +432,11 @@ class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
         if not self.fallback_models or not slash or provider not in providers:
             return self
         return self.replace(provider=provider, model=model)
+
+    @property
+    def model_ref(self) -> ModelRef:
+        """The model of the agent. `str()` of it is PROVIDER/MODEL."""
+        return ModelRef(self.provider, self.model)
 
     @property
     def provider_names(self) -> tuple[str, ...]:

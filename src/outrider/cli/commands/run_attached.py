@@ -50,7 +50,7 @@ async def open_remote_target(arguments: Namespace) -> AsyncGenerator[RunTarget, 
     async with connect_engine(address, program_version()) as engine:
         session_id = await _open_session(engine, arguments)
         live = engine.live[session_id]
-        model = f"{live.agent.provider}/{live.agent.model}"
+        model = str(live.agent.model_ref)
         session = live.session
         info = RunInfo(session_id, session.agent, model, session.mode, session.workspace_directory)
         if "stream" in arguments.output_format:

@@ -252,7 +252,7 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
 def _message_heading(message: Message) -> str:
     """Returns the heading of a message: role or agent, time and model."""
     who = "You" if message.role == "user" else message.agent or "Assistant"
-    model = f"  {message.model.provider}/{message.model.model}" if message.model else ""
+    model = f"  {message.model}" if message.model else ""
     at = format_time(message.time.created) if message.time else ""
     return f"{who}  {at}{model}"
 

@@ -60,13 +60,13 @@ class HealthStatus(msgspec.Struct, frozen=True):
 
 async def list_agents(request: RouteRequest[NoPayload, NoPayload]) -> list[AgentCard]:
     agents = request.engine.runtime.spec.agents.values()
-    return [AgentCard(agent.name, agent.role, f"{agent.provider}/{agent.model}", agent.mode) for agent in agents]
+    return [AgentCard(agent.name, agent.role, str(agent.model_ref), agent.mode) for agent in agents]
 
 
 async def get_models(request: RouteRequest[NoPayload, NoPayload]) -> list[str]:
     plan = request.engine.runtime.spec
-    listed = [f"{model.provider}/{model.model}" for model in await list_models(plan.providers.values())]
-    used_models = [f"{agent.provider}/{agent.model}" for agent in plan.agents.values()]
+    listed = [str(model) for model in await list_models(plan.providers.values())]
+    used_models = [str(agent.model_ref) for agent in plan.agents.values()]
     return list(dict.fromkeys((*used_models, *listed)))
 
 

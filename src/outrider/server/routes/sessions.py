@@ -627,8 +627,8 @@ def _parse_model(request: RouteRequest[NoPayload, ModelChoice]) -> ModelRef | No
 def _session_status(engine: Engine, session_id: str) -> SessionStatus:
     live = engine.live[session_id]
     agent = live.agent
-    limit = context_limit(engine.runtime.spec.providers.values(), ModelRef(agent.provider, agent.model))
-    model = f"{agent.provider}/{agent.model}"
+    limit = context_limit(engine.runtime.spec.providers.values(), agent.model_ref)
+    model = str(agent.model_ref)
     return SessionStatus(live.in_turn, was_cut_off(live.session.messages), model, limit, agent.reasoning_effort)
 
 

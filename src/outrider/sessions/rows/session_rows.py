@@ -424,7 +424,7 @@ def _group_key(answer: AnswerUsage, by: Grouping) -> str:
     if by == "day":
         return utc_day(answer.time.created if answer.time else 0)
     if by == "model":
-        return f"{answer.model.provider}/{answer.model.model}" if answer.model else ""
+        return str(answer.model) if answer.model else ""
     return answer.agent
 
 

@@ -64,8 +64,9 @@ def change_of_head(message: Message, *, synced: bool) -> PendingChange:
 class WriteQueue:
     """Writes queued changes in order, as many as possible in one transaction.
 
-    If the disk is full, all changes stay in the queue for a retry. Only one `drain` may run at a time: the journal
-    holds a lock.
+    If the disk is full, all changes stay in the queue for a retry. They stay there too if a write is cancelled or
+    interrupted: it is not known whether the store has committed it, and storing a value again with the same id changes
+    nothing. Only one `drain` may run at a time: the journal holds a lock.
     """
 
     def __init__(self) -> None:
@@ -149,9 +150,6 @@ class WriteQueue:
             except Exception as error:  # noqa: BLE001  `raise_failure` raises it to the caller
                 self._isolate_failure(batch, error)
                 continue
-            except BaseException:
-                del self._queued[: len(batch)]
-                raise
             finally:
                 self._in_flight = 0
             self._storage_full = False

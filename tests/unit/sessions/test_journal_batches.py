@@ -267,6 +267,36 @@ async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_r
     assert [part.text for part in stored.parts] == [part.text for part in message.parts] == ["said"]
 
 
+class InterruptedStore(MemoryStore):
+    """Its next append is cancelled, before or after the store has written."""
+
+    interrupts = ""
+
+    async def append(self, session_id: str, values: Sequence[StoredValue], **options: Any) -> int:
+        await asyncio.sleep(0)
+        interrupts, self.interrupts = self.interrupts, ""
+        if interrupts == "before":
+            raise asyncio.CancelledError
+        last = await super().append(session_id, values, **options)
+        if interrupts == "after":
+            raise asyncio.CancelledError
+        return last
+
+
+@pytest.mark.parametrize("interrupts", ["before", "after"])
+async def test_a_write_that_is_cancelled_is_repeated_with_the_next_one(interrupts: str):
+    store = InterruptedStore()
+    async with await create_journal(Session(), store, EventBus()) as journal:
+        message = await journal.add_message(Message("assistant"))
+        store.interrupts = interrupts
+        one = asyncio.create_task(journal.put_part(TextPart("one"), message))
+        other = asyncio.create_task(journal.put_part(TextPart("other"), message))
+        await asyncio.wait([one, other])
+        assert (one.cancelled(), other.cancelled()) == (True, False)
+    (stored,) = (await store.load(journal.session.id)).messages
+    assert [part.text for part in stored.parts] == [part.text for part in message.parts] == ["one", "other"]
+
+
 async def test_flushing_events_waits_for_a_slow_store():
     store, bus, received = GatedStore(), EventBus(), []
     bus.subscribe(ErrorEvent, lambda event: received.append(event.message))

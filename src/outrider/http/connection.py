@@ -276,9 +276,9 @@ async def _connect_socket(address: HttpAddress, is_allowed: AddressFilter | None
                 happy_eyeballs_delay=_happy_eyeballs_delay(loop),
             )
         else:
-            plug = await _connect_to_allowed(loop, address, is_allowed)
+            sock = await _connect_to_allowed(loop, address, is_allowed)
             _, connection = await loop.create_connection(
-                HttpConnection, sock=plug, ssl=context, server_hostname=server_name
+                HttpConnection, sock=sock, ssl=context, server_hostname=server_name
             )
     except ssl.SSLCertVerificationError as error:
         raise certificate_error(address, error) from None
@@ -318,14 +318,14 @@ async def _connect_to_allowed(
 async def _open_socket(
     loop: asyncio.AbstractEventLoop, kind: tuple[int, int, int], target: tuple[Any, ...]
 ) -> socket.socket:
-    plug = socket.socket(*kind)
+    sock = socket.socket(*kind)
     try:
-        plug.settimeout(0)  # asyncio requires a non-blocking socket
-        await loop.sock_connect(plug, target)
+        sock.settimeout(0)  # asyncio requires a non-blocking socket
+        await loop.sock_connect(sock, target)
     except BaseException:
-        plug.close()
+        sock.close()
         raise
-    return plug
+    return sock
 
 
 def _ip_address(target: tuple[Any, ...]) -> IpAddress:
@@ -397,13 +397,13 @@ def certificate_error(address: HttpAddress, error: ssl.SSLCertVerificationError)
 
 def _enable_keepalive(connection: HttpConnection) -> None:
     """Enables TCP keep-alive, so that a vanished peer is detected within about a minute."""
-    plug = connection.transport.get_extra_info("socket")
-    if plug is None:
+    sock = connection.transport.get_extra_info("socket")
+    if sock is None:
         return
-    plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE_OPTIONS:
         if hasattr(socket, option):
-            plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _connect_error_text(error: OSError) -> str:

@@ -206,12 +206,12 @@ def create_body_reader(head: ResponseHead, *, method: str = "GET", max_bytes: in
     if codings and codings.rpartition(",")[2].strip() != "chunked":
         raise NetworkError(f"the response has the unsupported transfer encoding {codings}", type="encoding")
     body = FramedBody(head)
-    packing = head.headers.get("content-encoding", "identity").strip().lower()
-    if packing in ("", "identity"):
+    content_encoding = head.headers.get("content-encoding", "identity").strip().lower()
+    if content_encoding in ("", "identity"):
         return body
-    if packing not in _ZLIB_WINDOW_BITS:
-        raise NetworkError(f"the response has the unsupported content encoding {packing}", type="encoding")
-    return DecompressedBody(body, _ZLIB_WINDOW_BITS[packing], max_bytes)
+    if content_encoding not in _ZLIB_WINDOW_BITS:
+        raise NetworkError(f"the response has the unsupported content encoding {content_encoding}", type="encoding")
+    return DecompressedBody(body, _ZLIB_WINDOW_BITS[content_encoding], max_bytes)
 
 
 class EmptyBody:

@@ -308,7 +308,8 @@ class GuardedProcess:
             raise
 
     def terminate(self, grace: float, requested: RequestedEnd | None = None) -> None:
-        """Asks the guard to send SIGTERM to all descendants, then SIGKILL after `grace` seconds; see `gone`."""
+        """Asks the guard to send SIGTERM to all descendants, then SIGKILL after `grace` seconds. The listener is
+        notified when they have exited (`on_all_exited`)."""
         if self._reported_exit is None:
             self._requested_end = self._requested_end or requested
         if self._guard_socket is not None:

@@ -105,7 +105,7 @@ class HttpExchange:
         deltas: list[Delta] = []
         try:
             self._decode_body(b"".join(chunks), deltas)
-        except Exception as error:  # noqa: BLE001 - see _fail
+        except Exception as error:  # noqa: BLE001  see `_record_failure`
             self._record_failure(error)
         return self._return_deltas(deltas)
 
@@ -137,7 +137,7 @@ class HttpExchange:
                     self._feed_joined_events(name, data, deltas)
                 if deltas and type(deltas[-1]) is Finish:
                     self._mark_finished()
-        except Exception as error:  # noqa: BLE001 - see _fail
+        except Exception as error:  # noqa: BLE001  see `_record_failure`
             self._record_failure(error)
         if self._decoder.is_complete and not self._expects_end:
             self._expect_end()
@@ -158,7 +158,7 @@ class HttpExchange:
         try:
             self._feed_rest(deltas)
             deltas.extend(self._decoder.close())
-        except Exception as error:  # noqa: BLE001 - see _fail
+        except Exception as error:  # noqa: BLE001  see `_record_failure`
             self._record_failure(broken or error)
         return self._return_deltas(deltas)
 

@@ -70,16 +70,6 @@ def in_workspace(approvals: Iterable[Approval], workspace: str) -> list[Approval
     return [approval for approval in approvals if os.path.realpath(approval.workspace) == real]
 
 
-def grant_text(approval: Approval) -> str:
-    """Returns everything that a stored approval covers: rules, file contents and destinations."""
-    covered = [*approval.offers]
-    if approval.contents:
-        covered.append("the present content of the configuration files that its programs read")
-    if approval.flow is not None and approval.flow.can_last:
-        covered.append(f"sending data to {approval.flow.destination}")
-    return ", ".join(covered) or "exactly this call"
-
-
 def _is_about_files(approval: Approval) -> bool:
     """In doubt True: a rule with a pattern for a tool whose name says nothing may contain a relative path."""
     if any(rule.startswith(("may write ", "shell(cd ")) for rule in approval.offers):

@@ -514,3 +514,38 @@ PLAN_DETAILS = PlanDetails(
         PlanChoice("later", "l", "discuss it first"),
     ),
 )
+
+
+SCOPE_LABELS: dict[ApprovalScope, str] = {
+    "once": "this call",
+    "session": "session",
+    "project": "folder",
+    "always": "always",
+}
+"""For what a stored approval holds: the session or the folder in which it was given, or everywhere."""
+
+
+class GrantView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored approval as texts: the call that asked, everything that the approval covers, and for what it holds."""
+
+    title: str
+    text: str
+    scope: str
+
+
+def grant_view(approval: Approval) -> GrantView:
+    return GrantView(
+        title=call_title(approval.tool, approval.input),
+        text=escape_control_characters(grant_text(approval)),
+        scope=SCOPE_LABELS[approval.scope],
+    )
+
+
+def grant_text(approval: Approval) -> str:
+    """Returns everything that a stored approval covers: rules, file contents and destinations."""
+    covered = [*approval.offers]
+    if approval.contents:
+        covered.append("the present content of the configuration files that its programs read")
+    if approval.flow is not None and approval.flow.can_last:
+        covered.append(f"sending data to {approval.flow.destination}")
+    return ", ".join(covered) or "exactly this call"

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from outrider.engine.approvals import grant_text
 from outrider.engine.archive import (
     Approval,
     ApprovalChange,
@@ -19,16 +18,14 @@ from outrider.engine.archive import (
 from outrider.engine.plans import ProposedPlan
 from outrider.models.context_ledger import ContextReport
 from outrider.presentation.approvals import (
-    ALLOW_ALWAYS,
-    ALLOW_PROJECT,
-    ALLOW_SESSION,
     PLAN_DETAILS,
     ApprovalDetails,
+    GrantView,
     PlanDetails,
     approval_view,
+    grant_view,
     requested_approval_view,
 )
-from outrider.presentation.formats import escape_control_characters
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
 from outrider.presentation.items import (
     RETRY_NOW,
@@ -42,7 +39,6 @@ from outrider.presentation.items import (
     retry_countdown,
     state_label,
 )
-from outrider.presentation.tool_calls import call_title
 from outrider.presentation.treemap import TreemapBox, treemap_boxes
 from outrider.types.events import (
     ErrorEvent,
@@ -62,18 +58,10 @@ class ApprovalWithView(Approval, frozen=True, kw_only=True):
     view: ApprovalDetails
 
 
-class LastingAnswerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored lasting answer as texts: the call that asked, all that the answer covers, and for how long."""
-
-    title: str
-    text: str
-    scope: str
-
-
 class LastingAnswer(Approval, frozen=True, kw_only=True):
     """An approval that lasts longer than one call; `view` has its texts."""
 
-    view: LastingAnswerView
+    view: GrantView
 
 
 class PlanWithView(ProposedPlan, frozen=True, kw_only=True):
@@ -115,16 +103,8 @@ def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithVie
     return ApprovalWithView(**msgspec.structs.asdict(approval), view=view)
 
 
-_SCOPES = {choice.scope: choice.label for choice in (ALLOW_SESSION, ALLOW_PROJECT, ALLOW_ALWAYS)}
-
-
 def add_lasting_view(approval: Approval) -> LastingAnswer:
-    view = LastingAnswerView(
-        title=call_title(approval.tool, approval.input),
-        text=escape_control_characters(grant_text(approval)),
-        scope=_SCOPES[approval.scope],
-    )
-    return LastingAnswer(**msgspec.structs.asdict(approval), view=view)
+    return LastingAnswer(**msgspec.structs.asdict(approval), view=grant_view(approval))
 
 
 def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:

@@ -9,12 +9,13 @@ from typing import Literal, assert_never, get_args
 import msgspec
 
 from outrider.config.settings import Settings, remember_model
-from outrider.engine.approvals import applies_here, grant_text
+from outrider.engine.approvals import applies_here
 from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import ProcessStatus, describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import SessionInUseError
+from outrider.presentation.approvals import grant_view
 from outrider.presentation.diffs import git_folder_of, group_git_files
 from outrider.presentation.formats import (
     clean_line,
@@ -491,9 +492,6 @@ def _on_off(on: bool) -> str:  # noqa: FBT001  a value to print
     return "on" if on else "off"
 
 
-_SCOPE_NAMES = {"session": "this session", "project": "this folder", "always": "always"}
-
-
 async def show_permissions(ui: ScreenApi, _: str) -> None:
     """Lists the stored approvals that apply here, with everything they cover; selecting one revokes it."""
     controller = ui.controller
@@ -506,13 +504,8 @@ async def show_permissions(ui: ScreenApi, _: str) -> None:
         ui.show_notice(f"{text}{others if more else ''}")
         return
     items = [
-        PickerItem(
-            approval.id,
-            call_title(approval.tool, approval.input),
-            _SCOPE_NAMES[approval.scope],
-            f"covers {grant_text(approval)}",
-        )
-        for approval in here
+        PickerItem(approval.id, view.title, view.scope, f"covers {view.text}")
+        for approval, view in ((approval, grant_view(approval)) for approval in here)
     ]
     chosen = await ui.pick_item("Stored approvals (Enter revokes one)", items)
     if chosen:

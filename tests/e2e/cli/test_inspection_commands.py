@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from outrider.sessions.records import Approval, StoredSession
+from outrider.sessions.sqlite.store import SqliteStore
 from tests.e2e.cli.program import Program
 
 
@@ -64,6 +66,24 @@ async def test_a_decision_is_explained_before_it_is_made(program: Program):
     unknown = await program.run("permissions", "explain", "my_tool", "x")
     assert (unknown.code, "JSON" in unknown.err) == (2, True)
     assert (await program.run("permissions", "explain", "my_tool", '{"x": 1}')).code == 0
+
+
+async def test_stored_approvals_are_listed_with_everything_that_they_cover(program: Program):
+    async with SqliteStore(program.home / "outrider" / "sessions.db") as store:
+        session = await store.create(StoredSession(workspace_directory=str(program.workspace)))
+        asked = Approval(
+            session_id=session.id,
+            call_id="c",
+            tool="shell",
+            input={"command": "make"},
+            fingerprint="f",
+            contents=("f00d",),
+        )
+        stored = await store.ask(asked)
+        await store.answer(stored.id, "allowed", scope="project", by="me")
+    listed = await program.run("permissions", "list")
+    (row,) = [line for line in listed.out.splitlines() if "make" in line]
+    assert "folder" in row and "the present content of the configuration files" in row
 
 
 async def test_a_command_without_a_subcommand_lists(program: Program):

@@ -108,6 +108,26 @@ async def test_a_call_waits_for_an_answer_over_http(tmp_path):
         assert ran == ["moon"]
 
 
+async def test_a_stored_answer_has_what_it_covers_as_text(tmp_path):
+    @Tool(policy="ask")
+    def launch(where: str) -> str:
+        """Launch it."""
+        return "launched"
+
+    async with served(tmp_path, [call("launch", where="moon"), "up"], [launch]) as client:
+        session_id = await client.create()
+        turn = asyncio.create_task(
+            client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "go", "wait": True})
+        )
+        while not (waiting := (await client.ask("GET", f"/api/approvals?session_id={session_id}"))[1]):
+            await asyncio.sleep(0.01)
+        await client.ask("POST", f"/api/approvals/{waiting[0]['id']}", {"allow": True, "scope": "always"})
+        await turn
+        status, (answer,) = await client.ask("GET", "/api/answers")
+        assert (status, answer["tool"]) == (200, "launch")
+        assert answer["view"] == {"text": ", ".join(answer["offers"]), "scope": "always"}
+
+
 async def test_a_session_is_exported_imported_forked_renamed_shared_and_deleted(tmp_path):
     async with served(tmp_path, ["kept words"]) as client:
         session_id = await client.create(title="first")

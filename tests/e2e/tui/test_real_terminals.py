@@ -373,7 +373,7 @@ def test_permissions_lists_what_applies_here_and_all_that_a_grant_covers(home, t
     terminal.answer("s")
     terminal.wait_for("Made.")
     terminal.say("/permissions")
-    terminal.wait_for("Stored approvals", "write a.txt", "this session", "covers write(/a.txt)")
+    terminal.wait_for("Stored approvals", "write a.txt", "session", "covers write(/a.txt)")
     terminal.press("escape")
     terminal.wait_for("Made.", without="Stored approvals")
     terminal.say("/new")

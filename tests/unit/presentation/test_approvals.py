@@ -1,6 +1,7 @@
 """The approval question has the same answers everywhere."""
 
 from string import Formatter
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,11 @@ from outrider.presentation.approvals import (
     LASTING_COVERS,
     PLAN_DETAILS,
     ApprovalView,
+    GrantView,
     approval_fields,
     approval_view,
     choice_by_id,
+    grant_view,
     is_forbidden_by_rule,
     lasting_lines,
     question_sections,
@@ -305,3 +308,24 @@ def test_the_answers_to_a_plan_have_separate_keys_and_editors_get_those_without_
     assert len({choice.key for choice in choices}) == len({choice.id for choice in choices}) == 4
     options = [(option.option_id, option.kind) for option in session.PLAN_OPTIONS]
     assert options == [("accept", "allow_once"), ("refuse", "reject_once"), ("later", "reject_once")]
+
+
+@for_each(
+    ("more", "scope", "text"),
+    [
+        (
+            {"offers": ("shell(make)", "may write build/**"), "scope": "always"},
+            "always",
+            "shell(make), may write build/**",
+        ),
+        (
+            {"contents": ("f00d",), "scope": "project"},
+            "folder",
+            "the present content of the configuration files that its programs read",
+        ),
+        ({"flow": DataFlow("docs.example"), "scope": "session"}, "session", "sending data to docs.example"),
+        ({"scope": "session"}, "session", "exactly this call"),
+    ],
+)
+def test_a_stored_answer_names_everything_that_it_covers(more: dict[str, Any], scope: str, text: str):
+    assert grant_view(Approval(session_id="s", call_id="c", tool="shell", **more)) == GrantView(text, scope)

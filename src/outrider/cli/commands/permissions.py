@@ -38,7 +38,7 @@ def list_permissions(arguments: Namespace) -> int:
         console.print(line)
     if answers:
         console.print("\n" * bool(rows) + "Stored approvals", "bold")
-        heads = ("id", "for", "rules")
+        heads = ("id", "for", "call", "covers")
         for line in format_table(heads, [_answer_row(approval) for approval in answers], console.width):
             console.print(line)
     if not rows and not answers:
@@ -126,7 +126,11 @@ def _policy_from_settings(settings: Settings) -> PermissionRules:
 
 
 def _answer_row(answer: Approval) -> tuple[str, ...]:
-    return short_id(answer.id), answer.scope, ", ".join(answer.offers)
+    from outrider.presentation.approvals import grant_view  # lazy, as below: only stored approvals need it
+    from outrider.presentation.tool_calls import call_title
+
+    view = grant_view(answer)
+    return short_id(answer.id), view.scope, call_title(answer.tool, answer.input), view.text
 
 
 def _format_change(verdict: BacktestResult) -> str:

@@ -1,12 +1,14 @@
-"""Transcript items as values for front ends that receive JSON, such as the page: what to show, computed."""
+"""Transcript items and results as values for front ends that receive JSON, such as the page: what to show, computed."""
 
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Literal, assert_never
 
 import msgspec
 
-from outrider.presentation.diffs import DiffRow, diff_rows, parse_unified_diff
+from outrider.presentation.diffs import DiffRow, diff_rows, group_git_files, parse_unified_diff
 from outrider.presentation.formats import (
+    clean_line,
     format_cost,
     format_duration,
     format_milliseconds,
@@ -44,6 +46,7 @@ from outrider.presentation.tool_calls import (
     status_text,
     subject_line,
 )
+from outrider.sessions.snapshots.restore import FileAction
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import DisplayStatus, SubtaskPart, Tokens
@@ -202,3 +205,45 @@ def run_view(tokens: Tokens, cost: Decimal | None, milliseconds: int | None) -> 
 
 def unified_diff_rows(text: str) -> tuple[DiffRow, ...]:
     return tuple(diff_rows(parse_unified_diff(text), MAX_DIFF))
+
+
+_RESTORE_TEXTS = {
+    "create": ("would be created again", "created again"),
+    "change": ("would be restored", "restored"),
+    "delete": ("would be deleted", "deleted"),
+    "conflict": (
+        "was changed outside the session since, and would be left as it is",
+        "changed outside the session since, left as it is",
+    ),
+    "doubtful": (
+        "may not have been changed by an agent, and would be left as it is",
+        "may not be an agent's change, left as it is",
+    ),
+}
+NO_BACKUP = "may have been changed too, but has no backup"
+
+
+def restore_text(action: FileAction, *, preview: bool = False) -> str:
+    """Returns what an undo or redo does to a file; "" for nothing."""
+    return _RESTORE_TEXTS.get(action.action, ("", ""))[0 if preview else 1]
+
+
+def restore_notice(
+    actions: Iterable[FileAction], *, uncovered: Sequence[str] = (), off: str = "", preview: bool = False
+) -> Notice:
+    """Returns the notice about the result of an undo or redo: what happened to which files, and why to the others
+    nothing."""
+    if off:
+        return Notice("warning", "files", off)
+    paths: dict[str, list[str]] = {}
+    level: NoticeLevel = "warning" if uncovered else "success"
+    for action in actions:
+        if text := restore_text(action, preview=preview):
+            paths.setdefault(text, []).append(action.path)
+            level = "warning" if action.action in ("conflict", "doubtful") else level
+    if uncovered:
+        paths[NO_BACKUP] = list(uncovered)
+    if not paths:
+        return Notice("info", "files", "there is nothing to change")
+    groups = (f"{text}: {', '.join(group_git_files(named))}" for text, named in paths.items())
+    return Notice(level, "files", clean_line("; ".join(groups), 2000))

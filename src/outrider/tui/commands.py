@@ -26,6 +26,7 @@ from outrider.presentation.formats import (
     format_total_cost,
     shorten,
 )
+from outrider.presentation.item_views import restore_notice
 from outrider.presentation.items import (
     CommandItem,
     FileItem,
@@ -78,7 +79,6 @@ from outrider.types.parts import ModelRef
 
 _MAX_SHOWN_FILES = 30
 _MAX_AGENT_MESSAGES = 60
-_DONE_TEXTS = {"undo": "reverted", "redo": "applied again"}
 
 
 async def undo_changes(ui: ScreenApi, _: str) -> None:
@@ -112,10 +112,8 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
     changes = ui.controller.engine.file_changes(ui.controller.session_id)
     preview = await changes.preview(direction)
     if preview.off or not preview.changed:
-        ui.show_notice(
-            preview.off or "nothing to do: the files are unchanged, or were changed outside the session since",
-            "warning",
-        )
+        left = restore_notice(preview.actions, off=preview.off)
+        ui.show_notice(left.text, "warning")
         return
     files = [action for action in preview.actions if not git_folder_of(action.path)]
     recorded = _git_records(preview)
@@ -133,15 +131,8 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
     if not await ui.ask_confirmation(f"{direction.capitalize()} {' and '.join(what)}?", shown, direction):
         return
     restored = await (changes.undo() if direction == "undo" else changes.redo())
-    skipped = (
-        f"; skipped: {', '.join(restored.conflicts + restored.doubtful)}"
-        if restored.conflicts or restored.doubtful
-        else ""
-    )
-    ui.show_notice(
-        f"{_DONE_TEXTS[direction]}: {', '.join(group_git_files(restored.changed)) or 'nothing'}{skipped}",
-        "warning" if skipped else "success",
-    )
+    done = restore_notice(restored.actions, uncovered=restored.uncovered, off=restored.off)
+    ui.show_notice(done.text, done.level)
 
 
 def _git_records(preview: RestoreResult) -> list[str]:

@@ -108,6 +108,15 @@ async def test_a_call_waits_for_an_answer_over_http(tmp_path):
         assert ran == ["moon"]
 
 
+async def test_the_result_of_an_undo_has_what_to_show_of_it(tmp_path):
+    async with served(tmp_path, ["Nothing changed."]) as client:
+        session_id = await client.create()
+        status, result = await client.ask("POST", f"/api/sessions/{session_id}/files", {"direction": "undo"})
+        assert (status, "to undo" in result["off"]) == (200, True)
+        shown = {"level": "warning", "topic": "files", "text": result["off"]}
+        assert shown.items() <= result["notice"].items()
+
+
 async def test_a_stored_answer_has_what_it_covers_as_text(tmp_path):
     @Tool(policy="ask")
     def launch(where: str) -> str:

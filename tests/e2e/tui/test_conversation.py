@@ -43,7 +43,7 @@ def test_a_change_is_shown_completely_runs_once_approved_and_can_be_undone(home,
     terminal.say("/undo")
     terminal.wait_for("Undo 1 file?", "new.py")
     terminal.answer("y")
-    terminal.wait_for("reverted: new.py")
+    terminal.wait_for("deleted: new.py")
     assert not (workspace / "new.py").exists()
 
 
@@ -63,7 +63,7 @@ def test_an_undone_commit_is_shown_as_one_and_not_as_files_of_git(home, workspac
     terminal.say("/undo")
     terminal.wait_for("Undo what git recorded?", "commit: Add the notes", without="objects")
     terminal.answer("y")
-    terminal.wait_for("reverted: .git (")
+    terminal.wait_for(": .git (")
     log = subprocess.check_output(["git", "-C", str(workspace), "log", "--format=%s"], text=True)
     assert log == "first\n"
 

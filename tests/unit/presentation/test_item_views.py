@@ -7,8 +7,17 @@ import msgspec
 import pytest
 
 from outrider.agents.turn_state import TerminationReason
-from outrider.presentation.item_views import MAX_DIFF, ItemView, message_view, part_view, usage_view
-from outrider.presentation.items import is_unfinished, part_item
+from outrider.presentation.item_views import (
+    MAX_DIFF,
+    ItemView,
+    message_view,
+    part_view,
+    restore_notice,
+    restore_text,
+    usage_view,
+)
+from outrider.presentation.items import Notice, is_unfinished, part_item
+from outrider.sessions.snapshots.restore import FileAction
 from outrider.types.codec import UnknownPart
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import (
@@ -124,3 +133,26 @@ def test_the_answer_with_a_call_that_was_ended_is_not_complete():
         assert view(part).unfinished is unfinished, reason
         withdrawn = ToolPart("list", "c", state, metadata={WITHDRAWN: True})
         assert not view(withdrawn).unfinished
+
+
+def test_the_result_of_an_undo_names_what_happened_to_which_files():
+    done = [FileAction("a", "change"), FileAction("b", "delete"), FileAction("c", "change"), FileAction("d", "nothing")]
+    git = [FileAction(f".git/objects/{number}", "delete") for number in range(3)]
+    assert restore_notice([*done, *git]) == Notice("success", "files", "restored: a, c; deleted: b, .git (3 files)")
+    left = restore_notice([FileAction("a", "create"), FileAction("b", "conflict"), FileAction("c", "doubtful")])
+    assert left == Notice(
+        "warning",
+        "files",
+        "created again: a; changed outside the session since, left as it is: b; "
+        "may not be an agent's change, left as it is: c",
+    )
+    assert restore_notice([], uncovered=["big.bin"]).level == "warning"
+    assert restore_notice([]).text == "there is nothing to change"
+    assert restore_notice([], off="there is nothing to undo").text == "there is nothing to undo"
+
+
+def test_a_preview_says_what_would_happen():
+    assert [restore_text(FileAction("a", action), preview=True) for action in ("delete", "nothing")] == [
+        "would be deleted",
+        "",
+    ]

@@ -13,21 +13,11 @@ from outrider.engine.archive import LAST_SESSION, open_archive
 from outrider.engine.factory import standard_engine
 from outrider.engine.undo_history import RestoreResult
 from outrider.presentation.diffs import git_folder_of, group_git_files
+from outrider.presentation.item_views import NO_BACKUP, restore_text
 
 if TYPE_CHECKING:
     from outrider.engine.undo_history import FileChanges
     from outrider.remote.engine import RemoteFileChanges
-
-_ACTION_TEXTS = {
-    "create": ("would be created again", "created again"),
-    "change": ("would be restored", "restored"),
-    "delete": ("would be deleted", "deleted"),
-    "conflict": ("was changed outside the session since, and would be skipped", "changed outside the session, skipped"),
-    "doubtful": (
-        "may not have been changed by an agent, and would be skipped",
-        "may not be an agent's change, skipped",
-    ),
-}
 
 
 def undo_turn(arguments: Namespace) -> int:
@@ -77,9 +67,9 @@ def _print_actions(restored: RestoreResult, *, preview: bool) -> int:
         return exit_codes.FAILURE
     git_files: dict[str, list[str]] = {}
     for action in restored.actions:
-        if action.action not in _ACTION_TEXTS:
+        text = restore_text(action, preview=preview)
+        if not text:
             continue
-        text = _ACTION_TEXTS[action.action][0 if preview else 1]
         if git_folder_of(action.path):
             git_files.setdefault(text, []).append(action.path)
             continue
@@ -90,6 +80,6 @@ def _print_actions(restored: RestoreResult, *, preview: bool) -> int:
         for group in group_git_files(paths):
             console.print(f"{group}: {text}")
     for path in restored.uncovered:
-        console.print_stderr(f"{path}: may have been changed too, but has no backup", "yellow")
+        console.print_stderr(f"{path}: {NO_BACKUP}", "yellow")
     left = restored.conflicts or restored.doubtful
     return exit_codes.FAILURE if left and not restored.changed else exit_codes.SUCCESS

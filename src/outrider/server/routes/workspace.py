@@ -18,6 +18,8 @@ from outrider.engine.workspace_browser import (
     read_workspace_file,
 )
 from outrider.errors import ToolFailure
+from outrider.presentation.item_views import restore_notice
+from outrider.presentation.items import Notice
 from outrider.project.extensions import USER_ORIGIN, CustomCommand, find_custom_commands
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
 from outrider.server.routes.sessions import SESSION_PATH, choose_workspace
@@ -142,11 +144,22 @@ async def preview_restore(request: RouteRequest[RestoreQuery, NoPayload]) -> Res
     return await changes.preview(request.query.direction, to=request.query.to)
 
 
-async def restore_files(request: RouteRequest[NoPayload, RestoreRequest]) -> RestoreResult:
+class RestoreOutcome(RestoreResult, frozen=True, kw_only=True):
+    """The result of an undo or redo; `notice` is what to show of it."""
+
+    notice: Notice
+
+
+async def restore_files(request: RouteRequest[NoPayload, RestoreRequest]) -> RestoreOutcome:
     changes, body = request.engine.file_changes(request.path["session_id"]), request.body
     if body.direction == "undo":
-        return await changes.undo(body.to, doubtful=body.doubtful)
-    return await changes.redo(doubtful=body.doubtful)
+        return _add_notice(await changes.undo(body.to, doubtful=body.doubtful))
+    return _add_notice(await changes.redo(doubtful=body.doubtful))
+
+
+def _add_notice(result: RestoreResult) -> RestoreOutcome:
+    notice = restore_notice(result.actions, uncovered=result.uncovered, off=result.off)
+    return RestoreOutcome(**msgspec.structs.asdict(result), notice=notice)
 
 
 class ReviewQuery(msgspec.Struct, frozen=True):
@@ -173,9 +186,9 @@ async def review_session(request: RouteRequest[ReviewQuery, NoPayload]) -> Chang
     return request.engine.redact(found)
 
 
-async def undo_reviewed_part(request: RouteRequest[NoPayload, PartialUndoRequest]) -> RestoreResult:
-    body = request.body
-    return await undo_part(request.engine, request.path["session_id"], body.path, hunk=body.hunk, turn=body.turn)
+async def undo_reviewed_part(request: RouteRequest[NoPayload, PartialUndoRequest]) -> RestoreOutcome:
+    body, session_id = request.body, request.path["session_id"]
+    return _add_notice(await undo_part(request.engine, session_id, body.path, hunk=body.hunk, turn=body.turn))
 
 
 async def commit_reviewed_files(request: RouteRequest[NoPayload, CommitRequest]) -> GitCommit:
@@ -206,13 +219,13 @@ FILE_ROUTES = (
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/files", name="look_at_files", summary="Preview an undo or redo",
                 handler=preview_restore, query=RestoreQuery, response_type=RestoreResult),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/files", name="restore_files", summary="Undo or redo file changes",
-                handler=restore_files, body=RestoreRequest, response_type=RestoreResult),
+                handler=restore_files, body=RestoreRequest, response_type=RestoreOutcome),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/review", name="review_session",
                 summary="Get the changes of a session or turn by file and hunk", handler=review_session,
                 query=ReviewQuery, response_type=ChangeReview),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/review/undo", name="undo_reviewed_part",
                 summary="Undo the changes of one file, or one hunk", handler=undo_reviewed_part,
-                body=PartialUndoRequest, response_type=RestoreResult),
+                body=PartialUndoRequest, response_type=RestoreOutcome),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/review/commit", name="commit_reviewed_files",
                 summary="Commit files of the workspace with git", handler=commit_reviewed_files, body=CommitRequest,
                 response_type=GitCommit, status=201),

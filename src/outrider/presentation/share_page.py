@@ -36,6 +36,7 @@ from outrider.presentation.items import (
     message_items,
 )
 from outrider.presentation.tool_calls import (
+    TODO_MARKS,
     call_changes,
     call_input,
     call_mark,
@@ -49,7 +50,7 @@ from outrider.presentation.tool_calls import (
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ToolPart, Usage, is_withdrawn
-from outrider.types.tool_state import TodoItem, TodoStatus, ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import TodoItem, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -208,7 +209,6 @@ def _render_bar(bar: TimelineBar, start: int, scale: float) -> str:
 
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
 _SUBJECT_LENGTH = 120
-_TODO_MARKS: dict[TodoStatus, str] = {"pending": "○", "in_progress": "▸", "completed": "✓", "cancelled": "✗"}
 
 
 def _render_shown_item(item: TranscriptItem) -> str:
@@ -274,7 +274,7 @@ def _call_sections(part: ToolPart) -> Iterator[str]:
 
 
 def _render_todo(todo: TodoItem) -> str:
-    return f'<li class="{todo.status}">{_TODO_MARKS[todo.status]} {escape_text(todo.content)}</li>'
+    return f'<li class="{todo.status}">{TODO_MARKS[todo.status][0]} {escape_text(todo.content)}</li>'
 
 
 def _render_file(part: FilePart) -> str:

@@ -13,6 +13,7 @@ from outrider.types.tool_declaration import CallKind, declaration_of
 from outrider.types.tool_state import (
     DISPLAY,
     TodoItem,
+    TodoStatus,
     ToolCompleted,
     ToolError,
     ToolPending,
@@ -231,7 +232,12 @@ def status_text(facts: Iterable[StatusFact]) -> str:
 
 def call_mark(part: ToolPart) -> str:
     """The mark of a call in plain output; a command with an exit code above 0 is not marked as if it had gone well."""
-    return "!" if call_outcome(part).exit_code else _STATUS_MARKS[part.display_status]
+    return "!" if call_outcome(part).exit_code else _STATUS_MARKS[part.display_status][0]
+
+
+def coloured_mark(part: ToolPart) -> str:
+    """The mark of a call where it has the colour of its `status_tone`, which says how the call ended."""
+    return _STATUS_MARKS[part.display_status][1]
 
 
 def call_line(part: ToolPart, title: str, detail: str = "") -> str:
@@ -267,14 +273,21 @@ def waits_for_approval(part: ToolPart) -> bool:
     return isinstance(part.state, ToolPending) and part.state.phase == "awaiting_approval"
 
 
-_STATUS_MARKS: dict[DisplayStatus, str] = {
-    "generating": "…",
-    "generated": "…",
-    "calling": "·",
-    "done": "✓",
-    "canceled": "⊘",
-    "errored": "✗",
+_STATUS_MARKS: dict[DisplayStatus, tuple[str, str]] = {  # in plain output, and in colour
+    "generating": ("…", "◌"),
+    "generated": ("…", "○"),
+    "calling": ("·", "●"),
+    "done": ("✓", "●"),
+    "canceled": ("⊘", "⊘"),
+    "errored": ("✗", "✗"),
 }
+TODO_MARKS: dict[TodoStatus, tuple[str, StatusTone]] = {
+    "pending": ("○", "quiet"),
+    "in_progress": ("◐", "accent"),
+    "completed": ("●", "good"),
+    "cancelled": ("⊘", "quiet"),
+}
+"""The mark of an entry of a task list, and its tone."""
 _STATUS_TONES: dict[DisplayStatus, StatusTone] = {
     "generating": "quiet",
     "generated": "quiet",

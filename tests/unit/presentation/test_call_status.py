@@ -1,5 +1,7 @@
 """The status of a call has the same words, facts and tone in every front end."""
 
+from typing import get_args
+
 import pytest
 
 from outrider.cli.commands.jobs_follow import JobTextPrinter
@@ -8,10 +10,10 @@ from outrider.presentation.items import ToolCallItem
 from outrider.presentation.share_page import render_item
 from outrider.presentation.tool_calls import call_status, status_text
 from outrider.sessions.records import PartChange
-from outrider.tui.rendering.tool_calls import call_lines
+from outrider.tui.rendering.tool_calls import call_lines, todo_lines
 from outrider.tui.theme import DARK
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending, ToolState
+from outrider.types.tool_state import EndedTime, TodoItem, TodoStatus, ToolCompleted, ToolError, ToolPending, ToolState
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,14 @@ def test_every_front_end_shows_the_same_status_of_a_call(
     if part.ended:
         JobTextPrinter().print_change(PartChange(1, part, draft=False))
         assert text.removeprefix("done").removeprefix(" · ") in capsys.readouterr().out
+
+
+def test_the_entries_of_a_task_list_have_the_same_marks_in_the_terminal_and_on_a_shared_page():
+    todos = [TodoItem(status, status) for status in get_args(TodoStatus)]
+    stored = [{"content": todo.content, "status": todo.status} for todo in todos]
+    call = ToolPart("c", "todo", ToolCompleted({}, "x", EndedTime(0, 90), metadata={"todos": stored}))
+    page = render_item(ToolCallItem(call))
+    lines = [line.plain for line in todo_lines(todos, 80, DARK)]
+    assert len(lines) == len(todos)
+    for line in lines:
+        assert f">{line}</li>" in page

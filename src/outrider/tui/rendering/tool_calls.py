@@ -17,11 +17,13 @@ from outrider.presentation.formats import (
 )
 from outrider.presentation.items import ToolCallItem
 from outrider.presentation.tool_calls import (
+    TODO_MARKS,
     call_changes,
     call_input,
     call_kind,
     call_status,
     call_todos,
+    coloured_mark,
     final_answer,
     has_output_for_people,
     other_arguments,
@@ -43,23 +45,9 @@ from outrider.tui.rendering.text import (
     wrap_text,
 )
 from outrider.tui.theme import Palette
-from outrider.types.parts import DisplayStatus, ToolPart
+from outrider.types.parts import ToolPart
 from outrider.types.tool_state import TodoItem, ToolCompleted, ToolError, ToolPending, ToolRunning
 
-STATUS_MARKS: dict[DisplayStatus, str] = {
-    "generating": "◌",
-    "generated": "○",
-    "calling": "●",
-    "done": "●",
-    "canceled": "⊘",
-    "errored": "✗",
-}
-TODO_MARKS = {
-    "pending": ("○", "quiet"),
-    "in_progress": ("◐", "accent"),
-    "completed": ("●", "good"),
-    "cancelled": ("⊘", "faint"),
-}
 OUTPUT_LINES, ERROR_LINES, DIFF_LINES, EXPANDED_LINES = 8, 4, 24, 500
 _CHANGE_STYLES: dict[LineKind, tuple[str, str]] = {"added": ("added", "good"), "removed": ("removed", "bad")}
 
@@ -149,7 +137,7 @@ def call_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
 
 def _heading_line(call: ToolCallItem, width: int, palette: Palette) -> Text:
     part = call.part
-    mark, colour = STATUS_MARKS[part.display_status], status_tone(part)
+    mark, colour = coloured_mark(part), status_tone(part)
     subject = subject_line(part.tool, call_input(part, call.raw_input))
     left = Text.assemble(
         (f"{mark} ", palette.style(colour)),

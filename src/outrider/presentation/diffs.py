@@ -149,7 +149,7 @@ def text_rows(text: str) -> Iterator[DiffRow]:
 
 
 def _ends_hunk(row: str) -> bool:
-    """Whether the row belongs to no hunk, although the counts of one go on: the text between was left out."""
+    """Whether the row belongs to no hunk, although the hunk before it has too few: text was left out."""
     return row.startswith("diff --git ") or _HUNK.match(row) is not None
 
 

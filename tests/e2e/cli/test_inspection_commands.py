@@ -83,7 +83,7 @@ async def test_stored_approvals_are_listed_with_everything_that_they_cover(progr
         await store.answer(stored.id, "allowed", scope="project", by="me")
     listed = await program.run("permissions", "list")
     (row,) = [line for line in listed.out.splitlines() if "make" in line]
-    assert "folder" in row and "the present content of the configuration files" in row
+    assert "project" in row and "the present content of the configuration files" in row
 
 
 async def test_a_command_without_a_subcommand_lists(program: Program):

@@ -38,7 +38,7 @@ def list_permissions(arguments: Namespace) -> int:
         console.print(line)
     if answers:
         console.print("\n" * bool(rows) + "Stored approvals", "bold")
-        heads = ("id", "for", "call", "covers")
+        heads = ("id", "for", "covers")
         for line in format_table(heads, [_answer_row(approval) for approval in answers], console.width):
             console.print(line)
     if not rows and not answers:
@@ -126,11 +126,13 @@ def _policy_from_settings(settings: Settings) -> PermissionRules:
 
 
 def _answer_row(answer: Approval) -> tuple[str, ...]:
-    from outrider.presentation.approvals import grant_view  # lazy, as below: only stored approvals need it
+    from outrider.presentation.approvals import grant_text  # lazy, as below: only stored approvals need it
     from outrider.presentation.tool_calls import call_title
 
-    view = grant_view(answer)
-    return short_id(answer.id), view.scope, call_title(answer.tool, answer.input), view.text
+    covered = grant_text(answer)
+    if not answer.offers:  # no rule names the call
+        covered = f"{call_title(answer.tool, answer.input)}: {covered}"
+    return short_id(answer.id), answer.scope, covered  # programs read the scope, so it is the stored word
 
 
 def _format_change(verdict: BacktestResult) -> str:

@@ -1,4 +1,4 @@
-"""The command runner, with a sandbox that starts nothing: a function stands for the command."""
+"""The command runner, with a sandbox that starts nothing and a function in place of the command."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -19,10 +19,10 @@ from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 
 
-class StandIn:
-    """A sandbox that starts nothing. `launched` has the policies of the commands that it wrapped."""
+class RecordingSandbox:
+    """A sandbox that starts nothing. `policies` are those of the commands that it wrapped."""
 
-    name, confines, accepted, limitations = "stand-in", True, False, ()
+    name, confines, accepted, limitations = "recording", True, False, ()
 
     def __init__(self, *, overlays: bool) -> None:
         self.overlays, self.protects_files = overlays, True
@@ -39,7 +39,7 @@ class Bench:
     def __init__(self, root: Path, *, overlays: bool = True, network: Network = "off") -> None:
         self.workspace, self.data = root / "workspace", root / "data"
         self.workspace.mkdir()
-        self.sandbox = StandIn(overlays=overlays)
+        self.sandbox = RecordingSandbox(overlays=overlays)
         self.level: ApprovalLevel = "edits"
         self.questions: list[CommandOutcome] = []
         self.progress: list[Progress] = []

@@ -235,7 +235,8 @@ VALUES: dict[str, str] = {
     "metadata of a message: paused": "agents.turn_state:PAUSED agents.ends:PAUSED",
     "metadata of a message: note": "agents.turn_state:NOTE agents.ends:NOTE",
     "metadata of a message: plan answer": (
-        "engine.plans:ANSWER_KEY engine.plans:PLAN_ANSWER engine.plans:ANSWER app.inputs.plans:ANSWER"
+        "types.messages:PLAN_ANSWER engine.plans:ANSWER_KEY "
+        "engine.plans:PLAN_ANSWER engine.plans:ANSWER app.inputs.plans:ANSWER"
     ),
     "metadata of a session: worktree": (
         "background.worktrees:METADATA_KEY "

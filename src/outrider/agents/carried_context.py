@@ -17,7 +17,7 @@ import msgspec
 
 from outrider.context.lower import convert_custom_part
 from outrider.tools.tool import Tool, ToolResult
-from outrider.types.messages import Message
+from outrider.types.messages import PLAN_ANSWER, Message
 from outrider.types.parts import CompactionPart, TextPart, ToolPart, is_standard_part
 from outrider.types.tool_declaration import call_subjects, declaration_of
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -178,7 +178,7 @@ class RemovedTexts:
             self.summary = next((part.summary for part in reversed(compactions) if part.summary), self.summary)
             return
         text = _spoken_text(message)
-        match message.metadata.get("plan_answer"):
+        match message.metadata.get(PLAN_ANSWER):
             case "changed":
                 self.plan = text
             case "accepted":

@@ -31,7 +31,7 @@ from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
-from outrider.tools.definitions import Policy
+from outrider.tools.definitions import STRICTNESS, Policy
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Tool
 from outrider.types.agents import Mode, Provider
@@ -72,8 +72,6 @@ def _contains_text(value: object, mark: str) -> bool:
             return False
 
 
-_STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
-_YES, _NO = True, False
 _log = logging.getLogger("outrider.approvals")
 
 
@@ -198,7 +196,7 @@ class PermissionChecker:
         change = reasons.TOOL_CHANGED.format(tool=tool.name)
         if has_changed and decision.effect == "ask":
             decision = msgspec.structs.replace(decision, reason=f"{change}; {decision.reason}")
-        if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
+        if STRICTNESS[policy] <= STRICTNESS[decision.effect]:
             return decision
         if decision.flow is not None and policy == "ask":
             return msgspec.structs.replace(decision, effect="ask", confinement=None)
@@ -325,7 +323,9 @@ class ApprovalGate:
         paths = _rejected_paths(call, tool, context) if decision.effect == "ask" else None
         verdict = await self._ask_if_needed(call, tool, context, decision)
         if verdict.allowed and paths is not None and _rejected_paths(call, tool, context) != paths:
-            return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=reasons.PATH_CHANGED))
+            return ApprovalVerdict(
+                allowed=False, reason="denied", message=reasons.DENIED_CALL.format(reason=reasons.PATH_CHANGED)
+            )
         if verdict.allowed:
             self._checker.charge_call(call, decision)
             self._on_admitted(call, decision, context, verdict)
@@ -353,17 +353,21 @@ class ApprovalGate:
     ) -> ApprovalVerdict:
         match decision.effect:
             case "allow":
-                return await self._find_answer(call, context) or ApprovalVerdict(_YES)
+                return await self._find_answer(call, context) or ApprovalVerdict(allowed=True)
             case "deny" if decision.invalid:
-                return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
+                return ApprovalVerdict(
+                    allowed=False, reason="invalid_input", message=reasons.INVALID_CALL.format(reason=decision.reason)
+                )
             case "deny":
-                return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=decision.reason))
+                return ApprovalVerdict(
+                    allowed=False, reason="denied", message=reasons.DENIED_CALL.format(reason=decision.reason)
+                )
             case "ask":
                 try:
                     preview = await _preview_call(call, tool, context)
                 except ToolFailure as error:  # a call that cannot work is not put to a person
                     wrong = "invalid_input" if isinstance(error, InvalidArguments) else "failed"
-                    return ApprovalVerdict(_NO, wrong, error.message)
+                    return ApprovalVerdict(allowed=False, reason=wrong, message=error.message)
                 return await self._channel.ask(call, tool, context, decision, preview)
 
     async def _find_answer(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
@@ -470,7 +474,7 @@ def function_channel(approve: ApproveFunction | None, store: Store | None = None
         call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
     ) -> OutcomeAnswer:
         if approve is None:
-            return OutcomeAnswer(_NO, attended=False)
+            return OutcomeAnswer(allowed=False, attended=False)
         request = ApprovalRequest(
             call.tool, call.state.input, call.call_id, context.agent.name, context.session.id, question, outcome=outcome
         )
@@ -520,7 +524,7 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
 
 def _unattended_verdict(decision: Decision) -> ApprovalVerdict:
     why = f" The reason: {decision.flow.description}." if decision.flow else ""
-    return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL + why)
+    return ApprovalVerdict(allowed=False, reason="denied", message=UNATTENDED_DENIAL + why)
 
 
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
@@ -557,7 +561,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
     ) -> OutcomeAnswer:
         if not queue.attended():
-            return OutcomeAnswer(_NO, attended=False)
+            return OutcomeAnswer(allowed=False, attended=False)
         # The digest binds the answer to exactly this outcome: the same question is found again after a restart.
         digest = sha256(msgspec.json.encode(outcome)).hexdigest()
         widths, effects = await _describe_question(queue, call.tool, call, context, outcome)
@@ -594,8 +598,8 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         if answered is None:
             return None
         if answered.answer == "denied":
-            return _verdict_for(allowed=_NO, message=answered.words)
-        return ApprovalVerdict(_YES, by_stored_answer=True)
+            return _verdict_for(allowed=False, message=answered.words)
+        return ApprovalVerdict(allowed=True, by_stored_answer=True)
 
     return ApprovalChannel(
         ask,
@@ -704,11 +708,11 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
 
 def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
     if allowed:
-        return ApprovalVerdict(_YES)
+        return ApprovalVerdict(allowed=True)
     if isinstance(message, _NoAnswer):
-        return ApprovalVerdict(_NO, "denied", reasons.NOT_APPROVED.format(reason=message))
+        return ApprovalVerdict(allowed=False, reason="denied", message=reasons.NOT_APPROVED.format(reason=message))
     words = reasons.USER_DENIED_BECAUSE.format(message=message) if message else reasons.USER_DENIED
-    return ApprovalVerdict(_NO, "rejected", words)
+    return ApprovalVerdict(allowed=False, reason="rejected", message=words)
 
 
 async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:

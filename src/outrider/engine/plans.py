@@ -17,11 +17,10 @@ from outrider.context.prompts import render_prompt
 from outrider.errors import OutriderError
 from outrider.sessions.records import InboxItem
 from outrider.sessions.session import Session
-from outrider.types.messages import Message
+from outrider.types.messages import PLAN_ANSWER, Message
 from outrider.types.parts import CompactionPart, TextPart
 
 PlanAnswer = Literal["accepted", "changed", "refused"]
-ANSWER_KEY = "plan_answer"
 
 
 class ProposedPlan(msgspec.Struct, frozen=True):
@@ -68,7 +67,7 @@ def answer_message(plan: ProposedPlan, answer: PlanAnswer, text: str, prompts: M
     parts = [TextPart(render_prompt(f"plan_{answer}", prompts), synthetic=True)]
     if text.strip():
         parts.append(TextPart(text))
-    message = Message("user", parts, metadata={ANSWER_KEY: answer}, mode="plan" if answer == "refused" else "agent")
+    message = Message("user", parts, metadata={PLAN_ANSWER: answer}, mode="plan" if answer == "refused" else "agent")
     if answer == "refused" and not text.strip():
         message.metadata[NOTE] = True
     return message
@@ -81,15 +80,15 @@ def answer_id(plan: ProposedPlan) -> str:
 
 def require_same_answer(new_item: InboxItem, stored: InboxItem) -> None:
     """Raises OutriderError if an earlier, different answer is stored."""
-    first = stored.message.metadata.get(ANSWER_KEY)
-    if stored.message.id != new_item.message.id and first != new_item.message.metadata[ANSWER_KEY]:
+    first = stored.message.metadata.get(PLAN_ANSWER)
+    if stored.message.id != new_item.message.id and first != new_item.message.metadata[PLAN_ANSWER]:
         by = f" by {stored.sender}" if stored.sender else ""
         raise OutriderError(f"the plan was already {first}{by}", answer=first, by=stored.sender)
 
 
 def _is_conversation(message: Message) -> bool:
     is_side_message = is_note(message) or bool(message.get_parts_by_type(CompactionPart))
-    return not is_side_message or ANSWER_KEY in message.metadata
+    return not is_side_message or PLAN_ANSWER in message.metadata
 
 
 def _plan_text(message: Message) -> str:

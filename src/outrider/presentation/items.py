@@ -62,7 +62,7 @@ from outrider.types.events import (
     TurnStartedEvent,
     is_standard_event,
 )
-from outrider.types.messages import Message
+from outrider.types.messages import PLAN_ANSWER, Message
 from outrider.types.parts import (
     STORED_KINDS,
     AgentPart,
@@ -432,7 +432,6 @@ LIVE_OUTPUT_LINES = 400
 _LIVE_LINE_LENGTH = 2000
 _COMMAND_OUTPUT = 100_000
 MAX_DAMAGE_NOTICES = 20
-PLAN_ANSWER = "plan_answer"
 
 
 class BaseItem:

@@ -114,7 +114,6 @@ def _make_client(provider: Provider, transport: ReplayTransport, factory: Casset
 
 
 _UNKNOWN = "This call is not in the record, so there is no result for it. It was not run."
-_YES, _NO = True, False
 
 
 class RecordedCalls:
@@ -173,9 +172,9 @@ class RecordedGate:
         match recorded.state if recorded else None:
             case ToolError(reason="denied" | "rejected" as reason, error=text):
                 self._past.take_call(call.tool, call.state.input, call.call_id)
-                return ApprovalVerdict(_NO, reason, text)
+                return ApprovalVerdict(allowed=False, reason=reason, message=text)
             case _:
-                return ApprovalVerdict(_YES)
+                return ApprovalVerdict(allowed=True)
 
 
 def recorded_tools(tools: Mapping[str, Tool], recorded: RecordedCalls) -> dict[str, Tool]:

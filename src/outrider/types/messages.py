@@ -32,6 +32,7 @@ class MessageTime(msgspec.Struct, frozen=True):
 
 MCP_SERVERS = "mcp_servers"  # the metadata of an input that has what the model knows of the MCP servers
 WORKSPACE_STATE = "workspace_state"  # the metadata of the text about the workspace in the first user message
+PLAN_ANSWER = "plan_answer"  # the metadata of an input that answers a plan: accepted, changed or refused
 INSTRUCTIONS = "instructions"  # metadata of instructions for the model, and of the messages they are for
 
 

@@ -353,13 +353,16 @@ async def test_a_turn_that_a_limit_ended_continues_when_it_is_reported_to():
 
 async def test_a_defect_ends_the_turn_as_an_error_and_the_session_continues(caplog: pytest.LogCaptureFixture):
     errors: list[ErrorEvent] = []
+    ends: list[tuple[str, int]] = []
     async with engine([KeyError("a defect"), "all is well"]) as held:
         held.bus.subscribe(ErrorEvent, errors.append)
+        held.bus.subscribe(LoopCompletedEvent, lambda event: ends.append((event.termination_reason, len(errors))))
         session = await held.create()
         end = await held.prompt(session, "go")
         assert (end.reason, end.error is not None and "a defect" in end.error.message) == ("error", True)
         assert [(event.session_id, "a defect" in event.message) for event in errors] == [(session, True)]
         assert (await held.prompt(session, "again")).output == "all is well"
+    assert ends == [("error", 1), ("completed", 1)]  # a webhook sends the error that was published before the end
     assert "a defect" in caplog.text
 
 

@@ -11,6 +11,7 @@ crash, at any await, and `Engine.resume` resumes it.
 import asyncio
 from time import monotonic
 
+from outrider._sync import describe_exception, is_interruption
 from outrider.agents.compaction import ContextCompactor, wait_for_budget
 from outrider.agents.instructions import apply_instructions
 from outrider.agents.run_context import AgentContext
@@ -27,12 +28,7 @@ from outrider.agents.turn_state import (
     note_before_request,
 )
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
-from outrider.types.events import (
-    BudgetExceededEvent,
-    ErrorEvent,
-    LoopCompletedEvent,
-    LoopStartedEvent,
-)
+from outrider.types.events import BudgetExceededEvent, ErrorEvent, LoopCompletedEvent, LoopStartedEvent
 from outrider.types.messages import Message
 
 _FINAL_STATES: dict[TerminationReason, TurnState] = {"error": "failed", "aborted": "aborted"}
@@ -52,8 +48,9 @@ class Turn:
 
     async def run(self) -> TurnEnd:
         """Run steps until the turn ends and return how it ended.
-        Errors and limits are returned. A cancellation is raised after everything that arrived is stored."""
-        started = monotonic()
+        Errors and limits are returned. A cancellation is raised after everything that arrived is stored, as are
+        exceptions that are bugs."""
+        started, task = monotonic(), asyncio.current_task()
         self._context.emit_event(LoopStartedEvent, user_message=last_text(self._context.session.messages, "user"))
         end: TurnEnd | None = None
         try:
@@ -67,6 +64,12 @@ class Turn:
         except OutriderError as error:
             self._context.emit_event(ErrorEvent, error_type=type(error).__name__, message=error.message)
             end = TurnEnd("error", self._last_text(), error)
+        except BaseException as error:
+            if not is_interruption(error, task):  # a bug must not look like an abort
+                failure = OutriderError(describe_exception(error))
+                self._context.emit_event(ErrorEvent, error_type="OutriderError", message=failure.message)
+                end = TurnEnd("error", self._last_text(), failure)
+            raise
         finally:
             self._steps.close()
             end = end or TurnEnd("aborted", self._last_text())

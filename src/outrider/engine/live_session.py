@@ -386,7 +386,8 @@ class LiveSession:
                 await self.session_tools.announce_mcp_servers(self.journal)
             context = self._agent_context()
             context.output = origin.output if origin else None
-            context.run.program.tasks.add(cast("asyncio.Task[Any]", asyncio.current_task()))
+            task = cast("asyncio.Task[Any]", asyncio.current_task())
+            context.run.program.tasks.add(task)
             first = turn_start(self.session.messages)
             try:
                 end = await Turn(context).run()
@@ -394,6 +395,10 @@ class LiveSession:
                 end = TurnEnd("aborted", self._text_of_turn())
                 self._aborted = self._turn_result(end, context, self.session.messages[first:])
                 raise
+            except BaseException as error:  # a bug ends the turn, not the session
+                if is_interruption(error, task):
+                    raise
+                end = TurnEnd("error", self._text_of_turn(), _as_outrider_error(error, self.session.id))
             messages = self.session.messages[first:]
             called = called_sessions(messages) if context.run.agent_messages else []
             return self._turn_result(end, context, messages, [await self._store.load(one) for one in called])

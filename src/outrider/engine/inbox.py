@@ -3,6 +3,7 @@ its turn ends. A request of another process to abort the turn is an inbox item t
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from contextvars import Context, copy_context
@@ -28,6 +29,7 @@ from outrider.types.parts import TextPart
 from outrider.types.tool_state import ToolError
 
 MAX_TITLE = 60
+_log = logging.getLogger("outrider.engine")
 
 
 class InputOrigin(NamedTuple):
@@ -275,12 +277,12 @@ class AbortListener:
     def __init__(self, store: Store, interval: float = POLL_SECONDS) -> None:
         self._store = store
         self._interval = interval
-        self._sessions: dict[AbortableSession, None] = {}
+        self._sessions: dict[AbortableSession, set[str]] = {}  # with the ids of requests that did not end the turn
         self._timer: asyncio.TimerHandle | None = None
         self._polls: dict[AbortableSession, asyncio.Task[None]] = {}
 
     def add_session(self, session: AbortableSession) -> None:
-        self._sessions[session] = None
+        self._sessions[session] = set()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._poll_some)
 
@@ -304,14 +306,19 @@ class AbortListener:
                 poll.add_done_callback(partial(self._poll_done, session))  # with eager tasks it may be done already
 
     async def _poll_session(self, session: AbortableSession) -> None:
+        requests: list[InboxItem] = []
+        failed = self._sessions.get(session, set())
         try:
             waiting = await self._store.inbox(session.journal.session.id)
-            if requests := [item for item in waiting if is_abort_request(item)]:
+            if requests := [item for item in waiting if is_abort_request(item) and item.id not in failed]:
                 await session.abort()
                 for item in requests:
                     await session.journal.discard_inbox_item(item.id)
         except StoreError:
             return  # the next tick retries
+        except OutriderError as error:  # the turn does not end; another request may try again
+            failed.update(item.id for item in requests)
+            _log.warning("cannot abort session %s on request: %s", session.journal.session.id, error)
 
     def _poll_done(self, session: AbortableSession, _: object) -> None:
         del self._polls[session]

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from outrider import Agent, Engine, OutriderError, Provider, SessionInUseError, Tool
-from outrider.engine.inbox import ABORT_TIMEOUT_SECONDS, POLL_SECONDS, AbortListener, abort_in_other_process
+from outrider.engine.inbox import (
+    ABORT_KEY,
+    ABORT_TIMEOUT_SECONDS,
+    POLL_SECONDS,
+    AbortListener,
+    abort_in_other_process,
+)
 from outrider.errors import SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.providers.scripted import call
@@ -161,6 +167,37 @@ async def test_of_many_at_work_each_is_looked_at_before_patience_ends():
     for session in busy:
         listener.remove_session(session)
     await listener.close()
+
+
+async def test_a_turn_that_ignores_an_abort_is_cancelled_once_per_request(caplog: pytest.LogCaptureFixture):
+    class Stuck:
+        aborts = 0
+
+        def __init__(self, journal: Journal) -> None:
+            self.journal = journal
+
+        async def abort(self) -> None:
+            self.aborts += 1
+            raise OutriderError("the turn did not end")
+
+    async def ask_to_abort(expected: int) -> None:
+        text = Message("user", [TextPart("abort")], metadata={ABORT_KEY: True})
+        await store.put_inbox(InboxItem(session_id=stuck.journal.session.id, message=text))
+        before = store.looks[stuck.journal.session.id]
+        async with asyncio.timeout(20):
+            while store.looks[stuck.journal.session.id] < before + 5:
+                await asyncio.sleep(0.001)
+        assert stuck.aborts == expected
+
+    store = Looked()
+    listener, stuck = AbortListener(store, interval=0.001), Stuck(await create_journal(Session(), store, EventBus()))
+    listener.add_session(stuck)
+    await ask_to_abort(1)
+    await ask_to_abort(2)
+    listener.remove_session(stuck)
+    await listener.close()
+    assert len(await store.inbox(stuck.journal.session.id)) == 2  # the other process sees that the turn runs on
+    assert caplog.text.count("the turn did not end") == 2
 
 
 async def test_an_owner_that_does_not_answer_is_named(store: Store):

@@ -139,7 +139,7 @@ def _state_tokens(state: ToolState, result_limit: int | None = None) -> int:
 FULL_SHARE = 0.85  # of the context window without the room for an answer: above it, a compaction starts
 TAIL_SHARE = 0.2  # of the context window that is not summarised, at most
 PINNED_CHARACTERS = 8_000  # of the user's last input that are appended to a summary
-PINNED_TEXT = "{summary}\n\n## The user's last words, as they were\n{words}"
+PINNED_TEXT = "{summary}\n\n## The user's last message, verbatim\n{words}"
 PINNED_CUT = "… (shortened; `search_conversation` finds the rest of its {length:,} characters)"
 
 

@@ -243,10 +243,23 @@ class _StagedChange:
         except OSError as error:
             if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
                 raise
-            os.rename(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
-            self._temp_name = None
+            self._rename_to_new_name(waiting)
         else:
             self.remove_temp()
+
+    def _rename_to_new_name(self, waiting: str) -> None:
+        """Creates an empty file, which fails if the name exists, and replaces it: for file systems without links. A
+        file of another process stays; only what one writes to the empty file before the rename is lost."""
+        try:
+            os.close(os.open(self.name, _NEW_FILE_FLAGS, 0o600, dir_fd=self.folder))
+        except FileExistsError:
+            raise _conflict_failure(self.change) from None
+        try:
+            os.rename(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        except BaseException:
+            os.unlink(self.name, dir_fd=self.folder)
+            raise
+        self._temp_name = None
 
     def _current_identity(self) -> tuple[int, ...] | None:
         try:

@@ -1,6 +1,7 @@
 """write: a whole file at once, never over something that the model does not know."""
 
 import asyncio
+import errno
 import os
 import threading
 from pathlib import Path
@@ -111,3 +112,27 @@ async def test_editors_of_sessions_that_are_over_leave_no_threads(tmp_path: Path
     for number in range(40):
         await ToolWorkspace(tmp_path / f"{number}").output_of("write", file_path="a", content="x")
     assert threading.active_count() - before < 20
+
+
+async def test_without_links_a_new_file_is_written_whole_and_never_replaces_one(
+    workspace: ToolWorkspace, monkeypatch: pytest.MonkeyPatch
+):
+    made_by_others: list[str] = []
+
+    def link(*arguments: object, **options: object) -> None:
+        for name in made_by_others:  # at this moment, as by another process
+            (workspace.root / name).write_text("theirs\n")
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    mask = os.umask(0o022)
+    try:
+        await workspace.output_of("write", file_path="mine.txt", content="x\n")
+    finally:
+        os.umask(mask)
+    assert (workspace.root / "mine.txt").read_text() == "x\n"
+    assert (workspace.root / "mine.txt").stat().st_mode & 0o777 == 0o644
+    made_by_others.append("other.txt")
+    assert "changed by another process" in await workspace.error_of("write", file_path="other.txt", content="x\n")
+    assert (workspace.root / "other.txt").read_text() == "theirs\n"
+    assert workspace.list_files() == ["mine.txt", "other.txt"]

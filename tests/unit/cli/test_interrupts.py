@@ -86,7 +86,8 @@ def test_a_worker_whose_end_hangs_ends_at_once_when_it_is_asked_twice(tmp_path: 
 @pytest.mark.slow
 def test_a_turn_that_ignores_the_interrupt_ends_without_a_traceback(tmp_path: Path):
     (tmp_path / "config.toml").write_text(
-        'model = "script/demo"\n[providers.script]\nkind = "scripted"\n[providers.script.options]\nscript = ["unused"]\n'
+        'model = "script/demo"\n[providers.script]\nkind = "scripted"\n'
+        '[providers.script.options]\nscript = ["unused"]\n'
     )
     command = [sys.executable, "-c", HANGING_TURN]
     environ = {**os.environ, "OUTRIDER_HOME": str(tmp_path)}

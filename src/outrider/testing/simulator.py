@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Never, Self, cast
 
 import msgspec
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from outrider._sync import cancel_tasks
 from outrider.errors import ConfigurationError
@@ -148,6 +149,7 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
 
 
 _ERRORS = ("rate_limit", "overloaded", "server_error")
+_READ_BYTES = 65_536
 _CALL_FAULTS = ("malformed_json", "truncated_json", "duplicate_ids", "many_calls")
 FAULTS = (*_ERRORS, "cut", "stall", "trickle", "wrong_usage", *_CALL_FAULTS)
 """Names of the faults of `Chaos`."""
@@ -287,8 +289,9 @@ class Simulator:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        connection = _HttpConnection(reader, writer)
         try:
-            while await self._serve_request(reader, writer):
+            while (request := await connection.read_request()) and await self._serve_request(connection, request):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             self.disconnected.set()  # a canceled handler would be reported as an error by asyncio
@@ -296,24 +299,16 @@ class Simulator:
             self._connections.discard(task)
             writer.close()
 
-    async def _serve_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _serve_request(self, connection: "_HttpConnection", request: "_HttpRequest") -> bool:
         """Returns whether the connection can take another request."""
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except asyncio.IncompleteReadError:
-            return False  # the client has closed an idle connection
-        first, *lines = head.rstrip().split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        connection = _HttpConnection(reader, writer)
-        data = await connection.read_body(headers)
-        method, target = first.split()[:2]
+        target, data = request.target, request.body
         api = _find_api(target)
         if api is None:
-            body, status = _other_response(method, target, data)
+            body, status = _other_response(request.method, target, data)
             return await connection.send_json(body, status)
         self._count += 1
         number, started = self._count, time.monotonic()
-        answer = self._answer(api, target, headers, data)
+        answer = self._answer(api, target, request.headers, data)
         try:
             return await self._send_answer(connection, api, answer, number, sse=_wants_sse(api, target))
         finally:
@@ -654,24 +649,64 @@ class _ServerThread(threading.Thread):
             self.started.set()
 
 
+class _HttpRequest(msgspec.Struct):
+    method: str = ""
+    target: str = ""
+    headers: dict[str, str] = {}
+    body: bytes = b""
+
+
 class _HttpConnection:
-    """Writes responses to one client."""
+    """Reads the requests of one client and writes the responses. The methods `on_…` are callbacks of the parser."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._parser = HttpRequestParser(self)
+        self._is_incomplete = False
+        self._request, self._body = _HttpRequest(), bytearray()
+        self._received: list[_HttpRequest] = []
+        self._problem = ""
 
-    async def read_body(self, headers: dict[str, str]) -> bytes:
-        if headers.get("expect", "").lower() == "100-continue":
+    async def read_request(self) -> _HttpRequest | None:
+        """Returns the next request; None if the client has closed an idle connection or does not send HTTP."""
+        while not self._received:
+            if self._problem:
+                await self.send_json({"error": {"message": f"this is no HTTP request: {self._problem}"}}, 400)
+                return None
+            data = await self._reader.read(_READ_BYTES)
+            if not data and self._is_incomplete:
+                raise ConnectionResetError
+            if not data:
+                return None
+            try:
+                with contextlib.suppress(HttpParserUpgrade):  # an offer, which a server may ignore
+                    self._parser.feed_data(data)
+            except HttpParserError as error:
+                self._problem = str(error)
+        return self._received.pop(0)
+
+    def on_message_begin(self) -> None:
+        self._is_incomplete = True
+        self._request, self._body = _HttpRequest(), bytearray()
+
+    def on_url(self, url: bytes) -> None:
+        self._request.target += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._request.headers[name.decode("latin-1").lower()] = value.decode("latin-1").strip()
+
+    def on_headers_complete(self) -> None:
+        if self._request.headers.get("expect", "").lower() == "100-continue":
             self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if "chunked" not in headers.get("transfer-encoding", "").lower():
-            return await self._reader.readexactly(int(headers.get("content-length", 0)))
-        data = b""
-        while size := int((await self._reader.readline()).partition(b";")[0], 16):
-            data += await self._reader.readexactly(size)
-            await self._reader.readline()
-        await self._reader.readline()
-        return data
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self._is_incomplete = False
+        self._request.method, self._request.body = self._parser.get_method().decode(), bytes(self._body)
+        self._received.append(self._request)
 
     async def send_json(
         self, body: Body | list[Body], status: int = 200, headers: dict[str, str] | None = None

@@ -1,8 +1,10 @@
 """The simulator rejects what the vendors reject, with their error bodies."""
 
+import asyncio
 import copy
 from typing import Any
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -150,6 +152,22 @@ def test_a_request_without_a_key_and_one_for_no_api_are_rejected():
                 pass
             assert error.value.code == status
             error.value.close()
+
+
+async def test_requests_are_read_in_every_form_that_http_allows():
+    first = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    chunked = (
+        b"POST /v1/messages/count_tokens HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nexpect: 100-continue\r\n"
+        b'trailer: digest\r\n\r\n4;name=value\r\n{"a"\r\n4\r\n: 1}\r\n0\r\ndigest: x\r\n\r\n'
+    )
+    async with Simulator([]) as simulator:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(simulator.url()).port)
+        writer.write(first + chunked + b"no request\r\n\r\n")
+        answers = (await reader.read()).decode()  # the server closes the connection after the last one
+        writer.close()
+    statuses = [answer[:3] for answer in answers.split("HTTP/1.1 ")[1:]]
+    assert statuses == ["100", "200", "200", "400"]
+    assert '{"input_tokens":2}' in answers
 
 
 @each

@@ -226,16 +226,17 @@ async def test_the_second_start_remembers_what_the_first_has_read(models, home):
     assert second.list_parts()[0].text == first.list_parts()[0].text
 
 
-async def test_an_agent_answers_from_a_file(home, tmp_path, monkeypatch):
+async def test_an_agent_answers_from_a_file(models, home, tmp_path):
+    provider = Provider("local", "local", options=OPTIONS)
     if not SOAK:  # the model reads all examples for 9 s of CPU time
-        monkeypatch.setattr("outrider.providers.local.prompt.LOCAL_TOOL_PROMPT", BRIEF)
+        provider = LocalClient("local", models, BRIEF, WorkspaceFileSource())
     (tmp_path / "notes.txt").write_text("The code word is marmalade.\n")
     bus = EventBus()
     around = ToolEnvironment(sandbox=NoSandbox("", ""), data=home, home=home, bus=bus)
     # One tool: the model reads the descriptions and examples of all others for 15 s of CPU time.
     instructions = prompt_text("agent") if SOAK else "Answer from the files of the workspace."
     agent = local_profile(Agent("outrider", instructions, "0.5b", "local", tools=("read",)))
-    async with Engine([agent], [Provider("local", "local", options=OPTIONS)], bus=bus, surroundings=around) as engine:
+    async with Engine([agent], [provider], bus=bus, surroundings=around) as engine:
         session = await engine.create(workspace=tmp_path)
         end = await engine.prompt(session, "What is the code word? Look into notes.txt.")
         stored = await engine.store.load(session)

@@ -9,7 +9,6 @@ import pytest
 from outrider.event_bus import EventBus
 from outrider.events import SessionUpdatedEvent
 from outrider.presentation.items import event_notice
-from outrider.project import mcp
 from outrider.providers.scripted import call
 from tests.e2e.mcp_servers.tool_calls import until
 from tests.e2e.test_mcp_engine import calls, entry, have, settled
@@ -94,15 +93,16 @@ async def test_a_wrong_name_is_answered_with_what_there_is(place):
     assert second.state.input == {"id": "1"}
 
 
-async def test_a_server_that_is_ready_late_joins_the_next_turn_after_the_prompt(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(mcp, "UNATTENDED_WAIT_SECONDS", 0.5)
+@pytest.mark.slow
+async def test_a_server_that_is_ready_late_joins_the_next_turn_after_the_prompt(place, tmp_path):
     gate = tmp_path / "gate"
     have(place, one=entry("raw_server.py"), late=entry("large_catalog.py", "late", "3", str(gate)))
     bus = EventBus()
     updates: list[SessionUpdatedEvent] = []
     bus.subscribe(SessionUpdatedEvent, updates.append)
     forward = call("call_mcp_tool", tool="mcp__late__create_ticket", arguments={"id": "1"})
-    async with place.engine(["one", [forward], "two", "three"], bus=bus, **ALLOWED) as engine:
+    # The first turn waits for servers: CONNECT_WAIT_SECONDS with a user, longer without one.
+    async with place.engine(["one", [forward], "two", "three"], attended=True, bus=bus, **ALLOWED) as engine:
         session = await engine.create(workspace=place.workspace)
         await until(lambda: engine.runtime.mcp_servers.connection_status()["one"].state == "ready")
         await engine.prompt(session, "go")

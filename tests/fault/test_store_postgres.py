@@ -165,15 +165,12 @@ async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_sto
         assert await (await db.execute("SELECT count(*) FROM messages")).fetchone() == (2,)
 
 
-async def test_a_backup_copies_in_batches_while_others_write(
-    store: PostgresStore, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("outrider.sessions.postgres.schema.BACKUP_BATCH_PAGES", 2)
+async def test_a_backup_copies_in_batches_while_others_write(store: PostgresStore, postgres_url: str, schema: str):
     stored = await store.create(StoredSession(title="before"))
     await store.append(stored.id, [text_message(stored.id, f"{number} " + "x" * 2_000) for number in range(60)])
     async with await TransactionPool(postgres_url, schema).connect() as db:
         async with db.transaction():
-            backup = await backup_tables(db, schema, len(MIGRATIONS))
+            backup = await backup_tables(db, schema, len(MIGRATIONS), batch_pages=2)
             # The copy is not committed yet, and a writer does not wait for it.
             async with asyncio.timeout(10):
                 await store.append(stored.id, [text_message(stored.id, "written meanwhile")])

@@ -17,7 +17,6 @@ from outrider.errors import SessionInUseError, StoreError, StoreUnavailableError
 from outrider.sessions.leases import current_process
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
-from outrider.sessions.sqlite import writer
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.sqlite.writer import DatabaseWriter
 from outrider.types.ids import now_ms
@@ -103,18 +102,23 @@ async def test_sf_024_a_writer_that_dies_with_the_lock_blocks_no_other_writer(tm
         assert (await store.get(session.id)).title == "before"
 
 
-async def test_a_lock_that_is_held_for_ever_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(writer, "LOCK_TIMEOUT_SECONDS", 0.2)
+async def test_a_lock_that_is_held_for_ever_is_an_error_after_a_while(tmp_path: Path):
     path = tmp_path / "sessions.db"
-    async with SqliteStore(path) as store:
-        session = await store.create(StoredSession())
+    async with SqliteStore(path) as store, contextlib.AsyncExitStack() as stack:
+        session = await store.create(StoredSession(title="before"))
+
+        def rename(title: str) -> Callable[[sqlite3.Connection], object]:
+            return lambda db: db.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, session.id))
+
+        writer = DatabaseWriter(path, lambda db: None, lock_seconds=0.2)
+        stack.push_async_callback(writer.close)
         with worker("hold_lock", path) as child:
             read_line(child)
-            with pytest.raises(StoreUnavailableError, match="held the lock"):
-                await store.append(session.id, [text_message(session.id, "given up")])
-        await store.append(session.id, [text_message(session.id, "later")])
-        (stored,) = (await store.load(session.id)).messages
-        assert stored.metadata == {"text": "later"}
+            with pytest.raises(StoreUnavailableError, match=r"held the lock for 0\.2 s"):
+                await writer.run(rename("given up"))
+        assert (await store.get(session.id)).title == "before"
+        await writer.run(rename("later"))
+        assert (await store.get(session.id)).title == "later"
 
 
 async def test_sf_025_an_exception_inside_a_transaction_rolls_it_back_and_the_store_continues(tmp_path: Path):

@@ -22,7 +22,6 @@ from outrider.sessions.records import StoredSession
 from outrider.sessions.snapshots.changes import tracked_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.stores import MemoryStore
-from outrider.tools.builtin import shell as shell_module
 from outrider.types.messages import MessageTime
 from outrider.types.tool_state import EndedTime
 from tests.fixtures.process_checks import until_there
@@ -310,8 +309,7 @@ async def test_a_command_that_was_cut_short_or_failed_is_undone_too(workspace, t
 
 
 @pytest.mark.slow
-async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certain(workspace, tmp_path, monkeypatch):
-    monkeypatch.setattr(shell_module, "EARLY_EXIT_WAIT", 3)
+async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certain(workspace, tmp_path):
     command = f"printf 1 > early.txt; {until_there(tmp_path / 'go on')}; printf 2 > late.txt"
     async with engine([[shell(command, background=True)], "done"], tmp_path) as held:
         session_id = await held.create(workspace=workspace)

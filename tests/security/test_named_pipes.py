@@ -85,15 +85,15 @@ def test_a_pipe_and_a_device_are_refused(tmp_path: Path):
             read_regular_file(path, 10)
 
 
-async def test_a_pipe_deep_in_the_workspace_does_not_stop_a_search(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(search, "RIPGREP_SECONDS", 1.0)
+async def test_a_pipe_deep_in_the_workspace_does_not_stop_a_search(tmp_path: Path):
     make_pipe(tmp_path / "sub" / ".gitignore")
     (tmp_path / "sub" / "notes.txt").write_text("milk\n")
     folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         request = search.SearchRequest("milk", mode="content")
         scope = search.SearchScope(folder, str(tmp_path), ".", lambda _: True)
-        assert [match.path for match in await search.search_files(request, scope)] == ["sub/notes.txt"]
-        assert await search.list_files(folder, str(tmp_path)) == ["sub/notes.txt"]
+        found = await search.search_files(request, scope, ripgrep_seconds=1.0)
+        assert [match.path for match in found] == ["sub/notes.txt"]
+        assert await search.list_files(folder, str(tmp_path), ripgrep_seconds=1.0) == ["sub/notes.txt"]
     finally:
         os.close(folder)

@@ -335,12 +335,12 @@ MAX_FILES = 500_000
 _threads_listing = ThreadPool(4)
 
 
-async def list_files(folder: int, path: str) -> list[str]:
+async def list_files(folder: int, path: str, *, ripgrep_seconds: float = RIPGREP_SECONDS) -> list[str]:
     """Returns at most MAX_FILES relative paths, unordered."""
     program = _choose_ripgrep(folder)
     if program is not None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(RIPGREP_SECONDS):
+            async with asyncio.timeout(ripgrep_seconds):
                 return await _list_with_ripgrep(program, folder, path)
     return await _threads_listing.run(lambda: list(islice(walk_files(folder), MAX_FILES)))
 
@@ -432,10 +432,13 @@ def _parse_match(line: bytes, query: SearchRequest) -> FileMatch | None:
 _threads = ThreadPool(4)
 
 
-async def search_files(query: SearchRequest, scope: SearchScope) -> list[FileMatch]:
+async def search_files(
+    query: SearchRequest, scope: SearchScope, *, ripgrep_seconds: float = RIPGREP_SECONDS
+) -> list[FileMatch]:
+    """Searches with ripgrep, or in Python if there is none or it takes longer than `ripgrep_seconds`."""
     program = _choose_ripgrep(scope.folder)
     if program is not None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(RIPGREP_SECONDS):
+            async with asyncio.timeout(ripgrep_seconds):
                 return await search_with_ripgrep(program, query, scope)
     return await _threads.run(lambda: search_in_python(query, scope))

@@ -27,10 +27,10 @@ from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.trust import TrustList
 from outrider.providers.scripted import call
 from outrider.server.endpoint import ACCESS_SECONDS
-from outrider.server.routes import sessions
-from outrider.server.routes.sessions import find_original
+from outrider.server.routes.sessions import MAX_SEARCHED, find_original
 from outrider.server.state import BudgetWatcher
 from outrider.server.users import ClientRateLimits, ServerUser, UserDirectory, UserLimits
+from outrider.sessions.records import StoredSession
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeAnswer, OutcomeChoice
 from tests.e2e.server.http_server import TOKEN, Client, served
 from tests.e2e.server.test_users import ADA, ANA, BEN, VIC, directory_of
@@ -428,14 +428,15 @@ async def test_git_reads_the_state_of_the_workspace_for_administrators_only(
     assert ("A  new.txt" in stored) is is_read
 
 
-async def test_a_viewer_opens_no_session_and_a_user_finds_own_sessions_among_many(tmp_path: Path, monkeypatch: Any):
-    monkeypatch.setattr(sessions, "MAX_SEARCHED", 3)
+async def test_a_viewer_opens_no_session_and_a_user_finds_own_sessions_among_many(tmp_path: Path):
     users, tokens = directory_of(tmp_path, ANA, BEN, VIC)
     async with served(tmp_path, lambda _: "the word", users=users) as client:
         sent, ids = {"text": "word", "wait": True}, dict[str, str]()
-        for name in ("ben", "ana", "ana", "ana"):
+        for name in ("ben", "ana"):
             ids[name] = (await client.ask("POST", "/api/sessions", {}, token=tokens[name]))[1]["id"]
             await client.ask("POST", f"/api/sessions/{ids[name]}/prompt", sent, token=tokens[name])
+        for _ in range(MAX_SEARCHED):  # all hits that are read are of another user
+            await client.engine.store.create(StoredSession(owner="ana", title="word"))
         hits = (await client.ask("GET", "/api/search?query=word&limit=1", token=tokens["ben"]))[1]
         assert [hit["session_id"] for hit in hits] == [ids["ben"]]
         await client.ask("POST", f"/api/sessions/{ids['ana']}/shares", {"to": "*"}, token=tokens["ana"])

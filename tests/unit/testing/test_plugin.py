@@ -93,7 +93,7 @@ async def test_loading_the_plugin_loads_nothing_of_the_engine():
     code = "import sys, outrider.testing.plugin; print(*sys.modules)"
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
     printed, _ = await child.communicate()
-    engine = ("outrider.providers", "outrider.types", "outrider.app", "msgspec", "aiohttp")
+    engine = ("outrider.providers", "outrider.types", "outrider.engine", "msgspec", "aiohttp")
     assert [name for name in printed.decode().split() if name.startswith(engine)] == []
 
 

@@ -20,11 +20,11 @@ def backup_schema_name(schema: str, version: int) -> str:
     return schema[: MAX_IDENTIFIER_LENGTH - len(ending)] + ending
 
 
-async def backup_tables(db: Connection, schema: str, version: int) -> str:
+async def backup_tables(db: Connection, schema: str, version: int, *, batch_pages: int = BACKUP_BATCH_PAGES) -> str:
     """Copies all tables into a backup schema and returns its name.
 
     Runs in a separate transaction, so an existing backup is complete; one of the same version stays unchanged. The
-    transaction reads one snapshot and copies in batches: other workers read and write meanwhile.
+    transaction reads one snapshot and copies `batch_pages` at a time: other workers read and write meanwhile.
     """
     copy = backup_schema_name(schema, version)
     await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -35,19 +35,19 @@ async def backup_tables(db: Connection, schema: str, version: int) -> str:
     tables = await _fetch_column(db, "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename", schema)
     await db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(copy)))
     for table in tables:
-        await _copy_table(db, sql.Identifier(schema, table), sql.Identifier(copy, table))
+        await _copy_table(db, sql.Identifier(schema, table), sql.Identifier(copy, table), batch_pages)
         await _advance_identity(db, copy, table)
     await _copy_foreign_keys(db, schema, copy)
     return copy
 
 
-async def _copy_table(db: Connection, source: sql.Identifier, target: sql.Identifier) -> None:
+async def _copy_table(db: Connection, source: sql.Identifier, target: sql.Identifier, batch_pages: int) -> None:
     await db.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(target, source))
     insert = sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE SELECT * FROM {}").format(target, source)
     pages = await (await db.execute("SELECT pg_relation_size(%s::regclass) / 8192", (source.as_string(db),))).fetchone()
-    for page in range(0, (pages[0] if pages else 0) + 1, BACKUP_BATCH_PAGES):
+    for page in range(0, (pages[0] if pages else 0) + 1, batch_pages):
         batch = sql.SQL(" WHERE ctid >= {} AND ctid < {}").format(
-            sql.Literal(f"({page},0)"), sql.Literal(f"({page + BACKUP_BATCH_PAGES},0)")
+            sql.Literal(f"({page},0)"), sql.Literal(f"({page + batch_pages},0)")
         )
         await db.execute(insert + batch)
 

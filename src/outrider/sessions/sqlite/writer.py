@@ -246,10 +246,19 @@ CHECKPOINT_BYTES = 4 * 1024 * 1024
 
 
 class DatabaseWriter:
-    """Commits writes inline or in a thread. While idle, the thread calls `maintenance` until it returns None."""
+    """Commits writes inline or in a thread. While idle, the thread calls `maintenance` until it returns None. A write
+    fails if another process holds the lock for `lock_seconds`."""
 
-    def __init__(self, path: Path, maintenance: Maintenance, *, sync: SyncFile = fdatasync) -> None:
+    def __init__(
+        self,
+        path: Path,
+        maintenance: Maintenance,
+        *,
+        sync: SyncFile = fdatasync,
+        lock_seconds: float = LOCK_TIMEOUT_SECONDS,
+    ) -> None:
         self._path = path
+        self._lock_seconds = lock_seconds
         self._wal_sync = WalSync(sync)
         self._wal_path = wal_path(path)
         self._maintenance = maintenance
@@ -337,7 +346,7 @@ class DatabaseWriter:
                 request.set_error(StoreError(f"{self._path} is closed"))
                 request.deliver_result()
             return
-        patience = requests[0].loop.call_later(LOCK_TIMEOUT_SECONDS, self._time_out, tuple(requests))
+        patience = requests[0].loop.call_later(self._lock_seconds, self._time_out, tuple(requests))
         for request in requests:
             request.timeout = patience
         self._requests.put(requests)
@@ -353,7 +362,7 @@ class DatabaseWriter:
         return now - self._last_commit < IDLE_SECONDS and now - self._last_maintenance < MAX_MAINTENANCE_DELAY_SECONDS
 
     def _time_out(self, requests: Sequence[WriteRequest]) -> None:
-        text = f"{self._path}: another process has held the lock for {LOCK_TIMEOUT_SECONDS} s"
+        text = f"{self._path}: another process has held the lock for {self._lock_seconds:g} s"
         for request in requests:
             if request.try_claim():
                 request.set_error(StoreUnavailableError(text, path=str(self._path)))

@@ -2,7 +2,7 @@
 (() => {
   const ROW = 26, INDENT = 12, MANY = 2000;
   const KINDS = ["run", "agent", "model", "tool"], LETTERS = ["R", "A", "M", "T"];
-  const STATUSES = ["ok", "failed", "stopped", "unfinished"], MARKS = ["✓", "✗", "■", "…"], SAID = ["done", "failed", "stopped", "unfinished"];
+  const STATUSES = ["ok", "failed", "stopped", "unfinished"], MARKS = ["✓", "✗", "■", "…"], STATUS_TEXTS = ["done", "failed", "stopped", "unfinished"];
   const STEPS = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400].map((seconds) => seconds * 1000);
   const LONG = new Set(["error", "message", "input", "result"]);
   const byId = (id) => document.getElementById(id);
@@ -40,8 +40,8 @@
   const moment = (ms, step) => step < 1000 && ms >= 1000 ? (ms / 1000).toFixed(step < 10 ? 3 : step < 100 ? 2 : 1) + "s" : time(ms).replace(".0s", "s");
   const count = (number) => number.toLocaleString("en");
   const took = (span) => (span.status === 3 ? "≥" : "") + time(span.took);
-  const said = (span) => [...new Set([SAID[span.status], span.outcome])].filter(Boolean).join(": ");
-  const text = (span) => (span.text ??= [span.name, span.agent, KINDS[span.kind], SAID[span.status], span.outcome,
+  const statusText = (span) => [...new Set([STATUS_TEXTS[span.status], span.outcome])].filter(Boolean).join(": ");
+  const text = (span) => (span.text ??= [span.name, span.agent, KINDS[span.kind], STATUS_TEXTS[span.status], span.outcome,
     ...span.details.map((detail) => detail[1])].join("\n").toLowerCase());
 
   // A match is shown with the way to it, however the tree is folded.
@@ -104,7 +104,7 @@
     made.setAttribute("aria-level", span.depth + 1);
     made.setAttribute("aria-rowindex", position + 1);
     made.setAttribute("aria-selected", span.index === chosen);
-    made.setAttribute("aria-label", [KINDS[span.kind], span.name, took(span), said(span)].join(", "));
+    made.setAttribute("aria-label", [KINDS[span.kind], span.name, took(span), statusText(span)].join(", "));
     if (span.inner) made.setAttribute("aria-expanded", !span.folded);
     made.span = span;
     made.append(label(span), lane(span));
@@ -166,7 +166,7 @@
   }
 
   function facts(span) {
-    return [["kind", KINDS[span.kind]], ["agent", span.agent], ["outcome", MARKS[span.status] + " " + said(span).slice(0, 200)],
+    return [["kind", KINDS[span.kind]], ["agent", span.agent], ["outcome", MARKS[span.status] + " " + statusText(span).slice(0, 200)],
       ["starts at", time(span.start)], ["takes", took(span) + " (" + ((100 * span.took) / total).toFixed(1) + " %)"],
       ["used", span.tokensIn || span.tokensOut ? count(span.tokensIn) + " in, " + count(span.tokensOut) + " tokens out" : ""],
       ["cost", span.cost], ["waited", span.waited ? time(span.waited) + " for approval" : ""], ["inside", span.inner ? count(span.inner) + (span.inner === 1 ? " span" : " spans") : ""]].filter((fact) => fact[1]);

@@ -17,7 +17,7 @@ PEERS = ("blinker", "pyee")
 
 
 class Sink:
-    """The listener; it counts events."""
+    """A listener that counts events."""
 
     __slots__ = ("seen",)
 

@@ -136,7 +136,7 @@ def cpu_of(command: list[str], env: dict[str, str]) -> float:
 
 
 def cpu_so_far(pid: int) -> float:
-    """CPU seconds of all threads of a process; the kernel counts them in nanoseconds."""
+    """Returns the CPU seconds of all threads of a process, which the kernel measures in nanoseconds."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 

@@ -125,7 +125,7 @@ async def turns_of_a_long_session(home: Path) -> list[Figure]:
 
             for number in range(OLD_TURNS):
                 await take_turn(old, number)
-            await engine.compact(old)  # so that both prompts begin short and are compacted at the same time
+            await engine.compact(old)  # so that both prompts are short at first and are compacted at the same time
             took: dict[str, list[float]] = {old: [], young: []}
             for number in range(2 * MEASURED_TURNS):
                 session = (old, young)[number % 2]
@@ -316,7 +316,7 @@ async def many_sessions(home: Path) -> list[Figure]:
 
 
 async def searching(home: Path) -> list[Figure]:
-    """Common words, rare words, several words, a phrase and a prefix; returns the slowest."""
+    """Searches for common, rare and several words, a phrase and a prefix; returns the time of the slowest search."""
     queries = ("w0", "w49999", "w0 w1", "w3 w40000", '"w0 w1"', "w4999*")
     async with SqliteStore(home / "words" / "sessions.db") as store:
         message = await open_message(store)

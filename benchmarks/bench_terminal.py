@@ -104,7 +104,7 @@ class Program:
         os.write(self.terminal, text.encode())
 
     def read(self, seconds: float) -> bytes:
-        """What arrives within this time, as soon as something does; queries of the terminal are answered."""
+        """Returns the first output within this time; answers queries to the terminal."""
         if not select.select([self.terminal], [], [], seconds)[0]:
             return b""
         data = os.read(self.terminal, 1 << 16)
@@ -124,8 +124,8 @@ class Program:
         raise TimeoutError(f"{text!r} was not written")
 
     def settle(self, quiet: float, limit: float = 20.0) -> float:
-        """Until nothing has been written for so long, or the limit, since some programs draw all the time; the time of
-        the last output."""
+        """Waits until the program is silent for this time, at most until the limit; returns the time of the last
+        output."""
         start = last = time.monotonic()
         while time.monotonic() - start < limit and self.read(quiet):
             last = time.monotonic()
@@ -174,7 +174,7 @@ def measure_start(place: Path) -> tuple[float, float, float, float]:
 
 
 def measure_idle(place: Path) -> float:
-    """The share of a core while nothing happens."""
+    """Returns the share of a core that an idle program uses."""
     program = Program(outrider(), place)
     try:
         program.wait_for("script/demo")
@@ -241,7 +241,7 @@ class PeerStart(NamedTuple):
 
 
 def measure_peer(name: str, place: Path) -> list[PeerStart]:
-    """One start of another program, or nothing if it ends at once or shows nothing."""
+    """Starts another program once; returns None if it ends immediately or shows nothing."""
     program = Program([name], place)
     try:
         if not program.read(20.0):

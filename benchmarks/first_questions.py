@@ -119,8 +119,8 @@ def ask(project: Project, question: str, model: str, *, cpu_time: bool) -> Verdi
 
 
 def find_repetition(answer: str) -> str:
-    """Returns a sentence of five words or more that an answer has twice, or a line that it has four times; the note of
-    an answer that was stopped for its repetition counts too. Returns an empty string if there is none."""
+    """Returns a sentence of five words or more that an answer contains twice, a line that it contains four times, or
+    the note of an answer that was stopped because it repeated itself. Returns an empty string if there is none."""
     if "repeated itself" in answer:
         return "itself"
     lines = [line.strip() for line in answer.splitlines() if line.strip()]

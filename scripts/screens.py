@@ -108,7 +108,7 @@ async def ready(pilot: Pilot[int]) -> None:
 
 
 async def settle(pilot: Pilot[int], limit: float = 20.0) -> None:
-    """Wait until the turn has ended or asks something; one that does neither is drawn as it is then."""
+    """Waits until the turn has ended or asks a question, up to a limit."""
     app = pilot.app
     assert isinstance(app, OutriderApp)
     end = monotonic() + limit

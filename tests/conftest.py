@@ -1,4 +1,5 @@
-"""What holds for every test: nothing is left behind, and shared material is found in one way."""
+"""Fixtures and checks for all tests: leaked tasks and processes fail a test, and shared data is located in one
+function."""
 
 import asyncio
 import gc
@@ -79,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if inspect.iscoroutinefunction(item.function):
             marker = item.get_closest_marker("asyncio")
             lasting = marker is not None and marker.kwargs.get("loop_scope") == "session"
-            if lasting:  # behind fixtures that last as long as the loop
+            if lasting:  # after fixtures with the scope of the event loop
                 item.fixturenames.append("no_leaked_tasks_in_lasting_loop")
             else:
                 item.fixturenames.insert(0, "no_leaked_tasks")
@@ -158,7 +159,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """The folder `shared` beside the repository (or $OUTRIDER_SHARED): corpora and recordings."""
+    """Returns the folder `shared` next to the repository (or $OUTRIDER_SHARED), with corpora and recordings."""
     folder = Path(os.environ.get("OUTRIDER_SHARED") or ROOT.parent / "shared")
     if not folder.is_dir():
         pytest.skip(f"needs the shared folder; {folder} is absent (set OUTRIDER_SHARED)")

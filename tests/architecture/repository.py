@@ -28,7 +28,7 @@ class Outline(NamedTuple):
 
 @cache
 def outline(path: Path) -> Outline:
-    """Its docstring, and every dotted name that it imports, wherever the import stands."""
+    """Returns the docstring of a module, and every dotted name that it imports, also inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     names: list[str] = []
     for statement in statements(tree.body):

@@ -1,4 +1,4 @@
-"""Imports point down, run in no circle, and concrete things are named in one place only."""
+"""Imports point down, have no cycles, and concrete stores, vendors and tools are imported by few packages only."""
 
 import subprocess
 import sys

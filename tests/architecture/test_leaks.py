@@ -1,4 +1,4 @@
-"""The checks that run around every test do find what a test leaves behind."""
+"""The checks that run after every test report leaked tasks and processes."""
 
 import asyncio
 import subprocess

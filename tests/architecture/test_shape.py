@@ -123,7 +123,8 @@ def test_no_module_imports_its_own_names():
 
 
 def test_modules_have_few_joints():
-    """Without the modules that exist once for each thing: a new tool or vendor adds imports, and couples nothing."""
+    """Leaves out modules of which there is one per tool, vendor or command: a new one adds imports without coupling
+    others."""
     counted = {dotted_name(path): path for path in modules_under(PACKAGE) if not is_one_per_thing(path)}
     edges = sum(len(import_graph()[name] & counted.keys()) for name in counted)
     density = 1000 * edges / sum(map(lines_of, counted.values()))
@@ -131,7 +132,7 @@ def test_modules_have_few_joints():
 
 
 def complexity(function: ast.AST) -> int:
-    """As ruff counts it, but a `match` that ends in `assert_never` counts once: it has a case for each kind."""
+    """Returns the complexity as ruff computes it, except that a `match` that ends in `assert_never` adds one."""
     branches = 1
     for node in ast.walk(function):
         branches += isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler)

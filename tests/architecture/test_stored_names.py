@@ -355,7 +355,7 @@ def all_events() -> Any:
 
 
 def event_types() -> Any:
-    """The names under which events are read, and what an event says of itself."""
+    """Returns the tags by which events are decoded, and the `type` of each event class."""
     return {name: kind.__struct_config__.tag for name, kind in events.EVENT_TYPES.items()}
 
 

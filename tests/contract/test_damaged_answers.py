@@ -86,5 +86,5 @@ def test_the_size_of_the_pieces_changes_nothing(name: str, size: int):
 
 
 def summary(part: object) -> object:
-    """A part without what is made anew each time."""
+    """Returns a part without ids and times, which differ between runs."""
     return (part.tool, part.state) if isinstance(part, ToolPart) else getattr(part, "text", None)

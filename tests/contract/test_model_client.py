@@ -127,7 +127,7 @@ class Subject:
 
 
 class EmbeddedModels:
-    """One loaded model that answers the same to everybody."""
+    """One loaded model that gives the same answer to all requests."""
 
     def acquire(self, name: str) -> LoadedModel:
         runtime = FakeRuntime(lambda _: '{"say": "I will look.", "tool": "read", "path": "a.txt"}')

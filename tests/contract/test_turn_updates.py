@@ -155,7 +155,7 @@ def test_a_call_that_was_reported_when_its_answer_was_withdrawn_ends(
     assert reported == (["start", "end"] if read in (stream_events, stream_json) else [])
 
 
-# What each front end has of a text of which one delta was lost, and that is complete at the end.
+# The text in each front end after one delta was lost and the text was completed.
 TEXT = TextPart("one two three", id="t", session_id=SESSION, message_id=ANSWER)
 
 

@@ -212,7 +212,7 @@ def test_an_export_is_imported_and_exported_again_without_a_change(name: str, tm
 
 
 def without_order(export: dict[str, Any]) -> dict[str, Any]:
-    """Without the number of the last change and the time of the last activity, which an import begins anew."""
+    """Leaves out the last sequence number and the time of the last activity, which an import sets again."""
     sessions = [
         {**one, "session": {k: v for k, v in one["session"].items() if k not in ("seq", "time")}}
         for one in export["sessions"]
@@ -444,7 +444,7 @@ async def test_a_cassette_is_replayed_without_a_difference(name: str, home: Path
 
 
 def retries(name: str) -> dict[str, Any]:
-    """As it was when the cassette was recorded."""
+    """Returns the retry settings with which the cassette was recorded."""
     return {"retry": {"attempts": 2 if name == "broken-off" else 3, "first_window": 0.01}}
 
 
@@ -559,8 +559,8 @@ def test_jobs_and_schedules_are_listed(home: Path):
 
 @pytest.mark.slow
 def test_a_worker_resumes_and_ends_the_jobs_that_version_0_1_left(home: Path, workspace: Path, tmp_path: Path):
-    """One queued, one running when its worker was killed, one that waited for an approval, one that waited for another
-    one's end, one with overrides, and one that a schedule made due."""
+    """Stored jobs: queued, running when its worker was killed, waiting for an approval, waiting for another job, with
+    overrides, and started by a schedule."""
     pytest.importorskip("dbos")
     with closing(sqlite3.connect(home / "runs.sqlite")) as db, db:
         db.execute("UPDATE outrider_schedules SET due = 1 WHERE id = ?", (INDEX["schedules"]["active"],))

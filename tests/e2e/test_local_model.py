@@ -1,4 +1,5 @@
-"""The embedded model with its real, small weights; without them, a message says how to get them."""
+"""The embedded model with real, small weights; if they are missing, the tests are skipped with the command to
+download them."""
 
 import asyncio
 import os
@@ -76,7 +77,7 @@ ODD = ToolSpec(
 
 
 class Models:
-    """One loaded model, whatever it is called."""
+    """Returns one loaded model for every name."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -89,7 +90,7 @@ class Models:
 
 
 class WatchedRuntime(EmbeddedRuntime):
-    """Counts the chunks of its last answer: one for each batch of a prompt, and for each token that is written."""
+    """Stores the chunks of the last answer: one per batch of the prompt and one per generated token."""
 
     def __init__(self, weights: Path, imprints: Path) -> None:
         super().__init__(weights, imprints, LIMITS)

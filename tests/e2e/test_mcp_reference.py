@@ -1,4 +1,4 @@
-"""The reference servers of the MCP project, from npm; they speak the protocol as most servers do today."""
+"""The reference servers of the MCP project, from npm."""
 
 import asyncio
 import os

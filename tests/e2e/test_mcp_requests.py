@@ -1,4 +1,4 @@
-"""What MCP servers ask during a call: forms, addresses and model answers, through the questions of every front end."""
+"""Requests of MCP servers during a call (forms, URLs, model answers) become questions in every front end."""
 
 import asyncio
 import json
@@ -42,7 +42,8 @@ def form(schema: dict[str, Any] = FORM, message: str = "Who are you?") -> str:
 async def answered(
     place: Place, script: list[Any], answers: list[Any], **options: Any
 ) -> tuple[list[Any], list[str], list[Any]]:
-    """The calls, the texts of the questions, and the questions themselves, with a user who gives these answers."""
+    """Runs the script with a user who gives these answers; returns the calls, the texts of the questions, and the
+    questions."""
     questions = QuestionQueue()
     asked: list[Any] = []
 

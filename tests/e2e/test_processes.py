@@ -1,4 +1,4 @@
-"""Many commands, long and hostile ones, against real shells: nothing hangs, leaks or outlives its owner."""
+"""Many, long and hostile commands in real shells do not hang, leak or outlive their owner."""
 
 import asyncio
 import os
@@ -131,4 +131,4 @@ async def test_the_event_loop_stays_responsive_during_a_flood():
         watcher = asyncio.create_task(watch())
         await supervisor.run_command("c", "head -c 500000000 /dev/zero", lambda text: None)
         watcher.cancel()
-    assert rounds > 20  # between the reading of what has come and of what comes next
+    assert rounds > 20  # between two reads of the output

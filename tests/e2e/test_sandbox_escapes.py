@@ -48,7 +48,7 @@ def folder() -> Iterator[Path]:
 
 
 def judge(user: str, way: str, folder: Path, without: Iterable[str] = ()) -> dict[str, dict[str, object]]:
-    """Effects and last words by attempt; `without` names attempts that are not run."""
+    """Returns effects and last output by attempt; `without` names attempts that are not run."""
     if user == "root" and not SUPERUSER:
         pytest.skip("needs the superuser")
     arena = folder / user

@@ -189,7 +189,7 @@ def test_ways_to_other_programs_are_forgotten(shell: Shell):
 
 
 def test_servers_and_clients_meet_inside(bubblewrap: Sandbox, workspace: Path, tmp_path: Path):
-    """Only with a separate network: Landlock refuses sockets, since it cannot tell whose they are."""
+    """Only with a separate network: Landlock refuses all sockets, because it cannot distinguish their owners."""
     script = """
 import socket, threading
 with socket.create_server(("127.0.0.1", 0)) as server:

@@ -36,7 +36,7 @@ async def main(path: str) -> None:
 
 
 def peak() -> float:
-    """The system's other figure for it counts who started this process, too."""
+    """The other counter of the system includes the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 

@@ -1,4 +1,4 @@
-"""Real processes for the fault tests: started, read, killed, and never left behind."""
+"""Starts, reads and kills real processes for the fault tests, and always ends them."""
 
 import contextlib
 import os

@@ -98,7 +98,7 @@ def test_a_backup_during_writes_is_consistent(data: Path, tmp_path: Path):
         manifest, _ = restore_backup(folders_at(tmp_path / f"restored{number}"), tmp_path / f"{number}.tar.gz")
         messages = asyncio.run(read_messages(tmp_path / f"restored{number}"))
         assert manifest.sessions >= 3
-        assert sum(len(found) < 2 for found in messages) <= 1  # the one that the writer was at work on
+        assert sum(len(found) < 2 for found in messages) <= 1  # the session that the writer was changing
 
 
 def test_a_damaged_archive_changes_nothing(data: Path, tmp_path: Path):

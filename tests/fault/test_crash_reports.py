@@ -53,7 +53,7 @@ def paid(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("careless", [({}, {}), ({"rent": 1}, {})]),  # calls again whatever the interrupted call may have done
+        ("careless", [({}, {}), ({"rent": 1}, {})]),  # calls again without a check of what the interrupted call did
         ("silent", [({}, {"rent": 1}), ({}, {})]),  # never calls again
         ("repeatable", [({}, {}), ({"rent": 1}, {})]),  # the engine repeats the call, as the tool allows wrongly
     ],

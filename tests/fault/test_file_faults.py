@@ -122,7 +122,7 @@ def raises() -> None:
 
 
 def hangs() -> bytes:
-    """In the system, where nothing can interrupt it."""
+    """Blocks in a system call, which cannot be cancelled."""
     read, write = os.pipe()
     os.set_blocking(read, True)
     _pipes.append((read, write))

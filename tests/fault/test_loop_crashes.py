@@ -78,7 +78,7 @@ def effect_of(call: ToolPart) -> str:
 
 
 def judge_opened(session: Session, effects: Path) -> Counter[str]:
-    """What holds as soon as a session is open again; says how its calls ended."""
+    """Checks a session that was opened again, and returns how its calls ended."""
     done = Counter(effects.read_text().split()) if effects.exists() else Counter[str]()
     ends = Counter[str]()
     for call in calls_in(session):
@@ -105,7 +105,7 @@ async def judge(path: Path, effects: Path, session_id: str, kind: str, url: str)
     async with engine(path, effects, kind, url) as held:
         opened = await held.store.load(session_id)
         before = {part.id: part for message in opened.messages for part in message.parts}
-        # What was killed before the input was stored had acknowledged nothing: the user says it again.
+        # A process that was killed before the input was stored had not acknowledged it: the user sends it again.
         input_stored = opened.messages[-1].role == "user" or len(opened.messages) > 2 * len(history())
         input_stored = input_stored or bool(await held.store.inbox(session_id))
         session = await held.open(session_id)

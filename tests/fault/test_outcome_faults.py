@@ -40,7 +40,7 @@ def kill_while_it_waits(folder: Path) -> tuple[str, str]:
 
 
 def kill_at(folder: Path, failpoint: str) -> str:
-    """Returns the session of a program that keeps the outcome and is killed at a failpoint."""
+    """Returns the session of a program that commits the outcome and is killed at a failpoint."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
         "OUTRIDER_FAULT": failpoint,

@@ -1,4 +1,4 @@
-"""Processes that are killed outright lose nothing that was acknowledged, and do nothing twice."""
+"""Killed processes lose no acknowledged data and repeat no effect."""
 
 import random
 import signal

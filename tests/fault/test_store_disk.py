@@ -1,4 +1,4 @@
-"""Full, broken and foreign disks: stored data stays, errors are reported, and nothing gets worse."""
+"""Full, broken and read-only disks: stored data stays intact, and errors are reported."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""Undo when programs are killed and disks are full: nothing that was changed is forgotten, nothing is done by half."""
+"""Undo when programs are killed and disks are full: every change is recorded, and an undo is complete or has no
+effect."""
 
 import os
 import random

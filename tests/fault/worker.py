@@ -67,7 +67,7 @@ async def turn(journal: Journal, store: SqliteStore, effects: Path) -> None:
 
 
 async def answer(path: str) -> None:
-    """One answer that calls for nothing, and then nothing more."""
+    """Stores one answer without calls, then waits to be killed."""
     store = SqliteStore(path)
     journal = await create_journal(Session(), store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
     message = await journal.add_message(Message("assistant"))

@@ -114,7 +114,7 @@ def messages_meaning(messages: Iterable[Body]) -> list[Body]:
 
 
 def _number_calls(messages: list[Body]) -> None:
-    """An id only says which result belongs to which call; ours stay unique where other clients repeat one."""
+    """Replaces ids of calls by positions: an id only assigns a result to a call, and some clients repeat ids."""
     numbers: dict[str, int] = {}
     for number, block in enumerate(block for message in messages for block in message["content"]):
         if block["type"] == "tool_use":

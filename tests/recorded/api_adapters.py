@@ -33,7 +33,7 @@ _RUN_BY_CLIENTS = ("tool_search_call", "tool_search_output", "additional_tools",
 
 
 class Spoken(Protocol):
-    """One API. `request` is the recorded request in our words; what these cannot say travels in `extra`."""
+    """One API. `request` is the recorded request in our types; fields without an equivalent are in `extra`."""
 
     kind: ProviderKind
     suffix: str
@@ -268,7 +268,7 @@ def answered_in(messages: list[ModelMessage]) -> tuple[list[ToolResultPart], lis
 
 
 def _recorded_atoms(exchange: Exchange, earlier: list[Exchange]) -> Iterator[Any]:
-    """What a request says, with what its server was to remember of earlier ones."""
+    """Returns the content of a request, including the earlier items that its server stores."""
     body = exchange["request"]["body"]
     previous = body.get("previous_response_id")
     if previous and earlier:
@@ -330,7 +330,7 @@ def _without_blank_text(message: Fields) -> Fields:
 
 
 def _with_extra(request: Request, moved: Fields) -> Request:
-    """What an agent has no word for, in the provider's words."""
+    """Returns the request with these fields in the extra settings of the provider."""
     extra = {**request.settings.extra, **moved}
     return msgspec.structs.replace(request, settings=msgspec.structs.replace(request.settings, extra=extra))
 

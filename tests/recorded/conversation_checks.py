@@ -22,8 +22,8 @@ Body = dict[str, Any]
 
 
 class Verdict(msgspec.Struct):
-    """`excuse` says why the recorded requests cannot be the judge, by the conversation's structure. `settings` says
-    whether they were compared too, and not only messages."""
+    """`excuse` is the reason, from the structure of the conversation, why requests are not compared with the recorded
+    ones. `settings` is whether settings were compared in addition to messages."""
 
     problems: list[str]
     excuse: str | None = None
@@ -31,7 +31,7 @@ class Verdict(msgspec.Struct):
 
 
 def cannot_be_driven(conversation: Conversation) -> str | None:
-    """Why a conversation is none that our engine could have had, whatever it does."""
+    """Returns the reason why our engine cannot produce this conversation, None if it can."""
     spoken = SPOKEN[conversation.api]
     for exchange in conversation.exchanges:
         if reason := spoken.beyond_us(exchange):
@@ -59,7 +59,7 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
 
 
 def broken_rules(spoken: Spoken, sent: list[Body]) -> list[str]:
-    """Whatever a recorded client did: what we send pairs calls and results as the vendor wants it."""
+    """Checks that our requests pair calls and results as the vendor requires."""
     found = [SIMULATED_APIS[spoken.kind].problem(body) for body in sent]
     return [f"request {number} would be refused: {why}" for number, why in enumerate(found) if why]
 

@@ -120,7 +120,8 @@ class Stage:
 
 
 async def through_run(stage: Stage) -> Driven:
-    """`async_run`, a run for every turn; it takes a text and files, so what stands before the text is history."""
+    """Plays a conversation with one `async_run` for each turn. It takes a text and files, so earlier parts are
+    history."""
     history, input_parts = stage.asked(0)
     driven = Driven(Session(messages=transcript(history)))
     for number, turn in enumerate(stage.conversation.turns):
@@ -190,7 +191,7 @@ def agent_of(request: Request) -> Agent:
 
 
 def transcript(messages: Sequence[ModelMessage]) -> list[Message]:
-    """Messages as a session keeps them: a call and its result are one part."""
+    """Returns the messages as a session stores them: a call and its result are one part."""
     session = Session()
     for message in messages:
         results = [part for part in message.content if isinstance(part, ToolResultPart)]
@@ -203,7 +204,7 @@ def transcript(messages: Sequence[ModelMessage]) -> list[Message]:
 
 
 def _message(input_parts: list[Any]) -> tuple[list[Any], str, list[Attachment]]:
-    """The last text, what stands before it, and the files after it."""
+    """Returns the last text, the parts before it, and the files after it."""
     at = max((place for place, part in enumerate(input_parts) if isinstance(part, TextPart)), default=len(input_parts))
     files = [part for part in input_parts[at + 1 :] if isinstance(part, FilePart)]
     text = input_parts[at].text if at < len(input_parts) else ""
@@ -218,7 +219,7 @@ def _own(part: Any) -> Any:
 
 
 def _matched(calls: list[Any], given: list[ToolResultPart]) -> list[tuple[Any, ToolResultPart]]:
-    """Results by the id of their call; where a client made up its own ids, by tool and place."""
+    """Returns results by the id of their call, or by tool and position for clients that create ids."""
     left = list(given)
     pairs: list[tuple[Any, ToolResultPart]] = []
     for call in calls:

@@ -28,7 +28,8 @@ def camel(value: Any) -> Any:
 
 
 def result_of(response: Fields) -> tuple[str, bool]:
-    """What a function gave, and whether it failed. A wrapper with the function's name beside it is a wrapper too."""
+    """Returns the output of a function and whether it failed. The output may be wrapped in a field, also next to the
+    name of the function."""
     inner = {name: value for name, value in response.items() if name != "name"} if "content" in response else response
     if len(inner) == 1:
         name, value = next(iter(inner.items()))
@@ -87,7 +88,7 @@ def file_part(part: Fields) -> FilePart:
 
 
 def request_of(body: Fields, model: str, messages: list[ModelMessage], *, stream: bool) -> Request:
-    """The recorded request in our words. What we have no word for travels as `extra`, as a user would send it."""
+    """Converts the recorded request to our types. Fields without an equivalent are in `extra`, as users send them."""
     config = body.get("generationConfig") or {}
     known = {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model"}
     extra = {name: value for name, value in body.items() if name not in known}
@@ -131,7 +132,7 @@ def system_of(body: Fields) -> str | None:
 
 
 def choice_of(body: Fields) -> tuple[ToolChoice, Fields]:
-    """The choice in our words, and what these cannot say."""
+    """Converts the tool choice to our type, and returns the fields without an equivalent."""
     config = (body.get("toolConfig") or {}).get("functionCallingConfig") or {}
     allowed = config.get("allowedFunctionNames") or []
     rest = {name: value for name, value in (body.get("toolConfig") or {}).items() if name != "functionCallingConfig"}
@@ -218,8 +219,8 @@ def meaning_of(text: str) -> str:
 
 
 def settings_meaning(body: Fields) -> Fields:
-    """The settings, with both ways to give a schema taken for one, without lists that are empty and a choice of
-    functions where there are none."""
+    """Returns the settings in one form: both ways to pass a schema are equal, and empty lists and a tool choice
+    without tools are left out."""
     config = {name: value for name, value in (body.get("generationConfig") or {}).items() if value != []}
     schema = config.pop("responseJsonSchema", None) or config.pop("responseSchema", None)
     choice = body.get("toolConfig") or {}

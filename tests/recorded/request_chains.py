@@ -31,8 +31,7 @@ class Conversation:
 
 
 class Reel:
-    """What a replay server needs of a corpus, cut by conversation: whatever else the recorded client did in between
-    is left out."""
+    """Splits a corpus into conversations for a replay server, without unrelated requests of the recorded client."""
 
     def __init__(self, conversations: list[Conversation]) -> None:
         self.meta: dict[str, Any] = {}

@@ -105,7 +105,7 @@ def file_part(piece: Fields, family: str) -> FilePart:
 
 
 def request_of(body: Fields, messages: list[ModelMessage]) -> Request:
-    """The recorded request in our words. What we have no word for travels as `extra`, as a user would send it."""
+    """Converts the recorded request to our types. Fields without an equivalent are in `extra`, as users send them."""
     known = {
         "model", "input", "instructions", "stream", "tools", "tool_choice", "parallel_tool_calls", "include",
         "max_output_tokens", "temperature", "top_p", "text", "reasoning", "prompt_cache_key", "store",

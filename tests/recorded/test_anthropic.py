@@ -207,8 +207,8 @@ def sent_blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def plain(block: Any) -> dict[str, Any]:
-    """A block as a dict without what says nothing. The SDK parses blocks of the provider into its own shapes, so only
-    their kind and id are compared."""
+    """Returns a block as a dict without empty fields. The SDK parses blocks of the provider into separate types, so
+    only kind and id of these are compared."""
     fields = block if isinstance(block, dict) else block.model_dump(mode="json", exclude_unset=True)
     if fields["type"] in ("text", "thinking", "tool_use"):
         return {name: value for name, value in fields.items() if value is not None and name != "caller"}

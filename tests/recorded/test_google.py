@@ -66,8 +66,8 @@ def error_problems(found: Any, expected: dict[str, Any]) -> list[str]:
 
 
 def usage_of(answer: Answer, expected: dict[str, Any]) -> dict[str, Any]:
-    """Our counts in Gemini's way of counting, where the prompt includes what a cache gave but not what Google's own
-    tools read; what it did not tell is None there and nothing here."""
+    """Converts our token counts to Gemini's fields: the prompt includes cached tokens, but not what Google's tools
+    read. A field that the response lacks is None there, and is left out here."""
     tokens = answer.tokens
     result = {
         "input": tokens.prompt - (expected.get("tool_use_prompt") or 0),

@@ -1,4 +1,4 @@
-"""Google's own client as a judge of Gemini: of what we send by its types, of what we read by its reading."""
+"""Compares with Google's SDK: its types validate our requests, and its parser must read the same from responses."""
 
 import json
 from collections.abc import Iterator

@@ -107,8 +107,8 @@ def expected_call(call: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]
 
 
 def usage_of(tokens: Tokens, expected: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Our counts in the server's way of counting. What it did not tell is None there and nothing here; servers that
-    count cached or reasoning tokens apart are known by numbers that could not be otherwise."""
+    """Converts our token counts to the server's fields. A field that the response lacks is None there, and is left
+    out here. Servers that report cached or reasoning tokens separately are detected by their totals."""
     if not expected:
         return None if tokens.total == 0 else {"total": tokens.total}
     apart = (expected["reasoning"] or 0) > expected["output"] or expected["output"] == tokens.output

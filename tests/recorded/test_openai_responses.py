@@ -108,7 +108,8 @@ def expected_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def usage_of(answer: Answer, expected: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Our counts in this API's way of counting; what it did not tell is None there and nothing here."""
+    """Converts our token counts to the fields of this API. A field that the response lacks is None there, and is left
+    out here."""
     tokens = answer.tokens
     if not expected:
         return None if tokens.total == 0 else {"total": tokens.total}
@@ -139,7 +140,7 @@ def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
 
 
 def region(items: list[Fields], call_ids: set[str]) -> tuple[int, int]:
-    """Where the answer with these calls stands."""
+    """Returns the index of the answer with these calls."""
     places = [at for at, item in enumerate(items) if item.get("type") in CALLS and item["call_id"] in call_ids]
     start = places[0]
     while start and is_answer(items[start - 1]):

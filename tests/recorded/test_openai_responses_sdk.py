@@ -1,4 +1,4 @@
-"""OpenAI's own client as a judge of the Responses API: of what we send by its types, of what we read by its reading."""
+"""Compares with OpenAI's SDK: its types validate our requests, and its parser must read the same from responses."""
 
 import json
 import warnings

@@ -11,7 +11,7 @@ __all__ = ["Story", "agent", "call", "scripted"]
 
 
 def scripted(script: Iterable[Any] | Callable[..., Any], **options: Any) -> Provider:
-    """A provider that says what is written, and holds every request to Anthropic's rules, the strictest."""
+    """Returns a scripted provider that checks every request with Anthropic's rules, which are the strictest."""
     return Provider("scripted", "scripted", options={"script": script, "rules": "anthropic", **options})
 
 

@@ -1,4 +1,4 @@
-"""Compaction: when the context fills or overflows, a summary takes the place of old messages and nothing is deleted."""
+"""Compaction: when the context is full, a summary replaces old messages in the prompt, and no message is deleted."""
 
 import asyncio
 from collections.abc import AsyncIterator

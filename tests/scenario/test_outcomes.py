@@ -115,7 +115,7 @@ async def test_changes_are_the_question_and_are_committed_when_preserved(workspa
         assert files.keys() == {"notes.txt", "made.txt"}
         assert "+bread" in files["notes.txt"].diff
         assert question.outcome.exit_code == 0
-        assert question.effects == ()  # its changes are known now: no prediction stands above them
+        assert question.effects == ()  # its changes are known, so the question contains no prediction
         await harness.engine.answer(question.approval_id, allow=True)
         (part,) = await working
     assert isinstance(part.state, ToolCompleted)

@@ -1,4 +1,4 @@
-"""Structured output: a value of the wanted type, repaired where it does not fit, an error where it cannot be."""
+"""Structured output: a value of the requested type, another attempt if the answer does not match, and then an error."""
 
 import re
 import threading

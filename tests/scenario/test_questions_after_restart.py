@@ -19,7 +19,7 @@ SECONDS = 30
 
 
 def engine_on(store: Store, questions: QuestionQueue, **scripts: list[Any]) -> Engine:
-    """Agents by name, each with what its model says."""
+    """Returns an engine with one agent per script, which has the answers of its model."""
     agents = [Agent(name, f"You are {name}.", "model-1", name) for name in scripts]
     providers = [Provider(name, "scripted", options={"script": script}) for name, script in scripts.items()]
     return Engine(agents, providers, [question_tool(questions.ask)], store=store, bus=questions.bus)

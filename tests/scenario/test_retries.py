@@ -48,7 +48,7 @@ class Broken(Played):
 
 
 class Answers(CassetteTransportFactory):
-    """Plays answers in order, in place of a network, and then those that `later` gives for a request."""
+    """Plays answers in order instead of a network, then those that `later` returns for a request."""
 
     def __init__(self, answers: Iterable[Played], later: Callable[[Any], Played] | None = None) -> None:
         super().__init__(CassetteOptions(path="none"))
@@ -297,7 +297,7 @@ async def test_a_model_that_is_silent_is_reported():
 
 
 async def test_silence_is_reported_early_by_what_the_model_normally_takes():
-    """Before the first word, the limit follows from earlier answers; between words, from the gaps of this answer."""
+    """Before the first delta, the limit follows from earlier answers; afterwards, from the pauses in this answer."""
     hold, reported = asyncio.Event(), list[float]()
     timer = SilenceTimer()
     timer.start(1.2, "m", lambda _: None)

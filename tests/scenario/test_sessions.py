@@ -1,4 +1,4 @@
-"""What front ends do with a session besides prompting it: the queue, compaction, forks, names."""
+"""Operations of front ends on a session: queue, compaction, forks, titles."""
 
 import asyncio
 

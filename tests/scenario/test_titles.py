@@ -1,4 +1,4 @@
-"""Titles that a model makes: after the first turn, beside everything else, and never over a name that a user gave."""
+"""Titles that a model generates: after the first turn, concurrently, and never in place of a title that a user set."""
 
 import asyncio
 

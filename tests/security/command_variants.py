@@ -143,7 +143,7 @@ def _quoted_for_shell(text: str) -> str:
 
 
 def quoted(command: str, chance: random.Random) -> str:
-    """The same words, written otherwise."""
+    """Returns the same words with other quoting."""
     words = command.split(" ")
     place = chance.randrange(len(words))
     words[place] = _rewritten(words[place], chance)
@@ -168,7 +168,7 @@ def _rewritten(word: str, chance: random.Random) -> str:
 
 
 def disguised(command: str, chance: random.Random) -> str:
-    """The same words, if the shell expands what is put into them as one would think."""
+    """Returns the same words with expansions that the shell should resolve to them."""
     words = command.split(" ")
     place = chance.randrange(len(words))
     word, cut = words[place], len(words[place]) // 2
@@ -284,7 +284,8 @@ def harmful(chance: random.Random) -> str:
 
 
 def damaged(chance: random.Random) -> str:
-    """A composition with signs put in, taken out or swapped: what two readers of the shell may read differently."""
+    """Returns a composition with characters inserted, removed or swapped, which two shell parsers may read
+    differently."""
     seed = chance.choice(
         [
             lambda: f"echo '{chance.choice(HARMFUL)}'" if "'" not in (c := chance.choice(HARMFUL)) else f'echo "{c}"',

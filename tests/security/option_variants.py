@@ -89,7 +89,7 @@ GIT_VERBS = [
 ]
 # Calls that run until they are stopped, so that a test would wait for each of them.
 _ENDLESS = {"yes", "sleep", "vmstat", "free", "top", "tail"}
-_KEEPING = {"java", "javac"}  # the Java runtime keeps a file in /tmp, even to print its version
+_KEEPING = {"java", "javac"}  # the Java runtime writes a file to /tmp, even to print its version
 
 
 def installed_specs() -> list[tuple[list[str], ProgramSpec]]:

@@ -118,7 +118,7 @@ check the spelling | r README.md | g teh
 
 
 class OrdinaryModel:
-    """Plays the steps of the task that the user's words name."""
+    """Plays the steps of the task that the input names."""
 
     def __init__(self, docs: str, remote: str) -> None:
         self._values = {"docs": docs, "remote": remote}

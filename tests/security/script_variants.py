@@ -234,7 +234,7 @@ class ScriptGenerator:
         return self.chance.choice(NAMES if self.chance.random() < 0.4 else ["x", "y", "f"])
 
     def _word(self) -> str:
-        """A word, mostly one that the analyser accepts: a script with one unknown part proves nothing."""
+        """Returns a word, mostly one that the analyser accepts: one unknown part makes the whole script unknown."""
         if self.chance.random() < 0.6:
             return self.chance.choice(PLAIN_WORDS)
         word = self.chance.choice(WORDS)

@@ -87,7 +87,7 @@ def _environment(base: Path) -> dict[str, str]:
 
 
 def _interpreter() -> set[str]:
-    """Where Python lives, which a fresh /tmp would hide if it lives there."""
+    """Returns the folder of Python, which an empty /tmp would hide if it is there."""
     return {folder for folder in (sys.prefix, sys.base_prefix) if folder.startswith("/tmp/")}
 
 

@@ -90,7 +90,7 @@ def own_tools(smuggled: Smuggled) -> list[Tool]:
 
     @Tool
     def fail(way: str) -> str:
-        """Fails with secrets in its words."""
+        """Fails with secrets in its message."""
         if way == "address":
             raise ValueError("\n".join(f"no answer: https://u:{s}@x.example/a?b={s}" for s in smuggled.by_way[way]))
         if way == "header":
@@ -138,7 +138,7 @@ async def exported(engine: Engine, session: str) -> list[tuple[str, str]]:
 
 
 def on_disk(folder: Path) -> list[tuple[str, str]]:
-    """All but what undo keeps: files of the workspace exactly as they were, for their owner alone to read."""
+    """All files except undo data, which are exact copies of workspace files that only their owner may read."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and folder / "undo" not in path.parents)
     return [(str(path.relative_to(folder)), path.read_bytes().decode("utf-8", "replace")) for path in files]
 

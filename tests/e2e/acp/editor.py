@@ -40,7 +40,7 @@ Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
 class Editor(acp.Client):
-    """`answers` are the options that its user chooses, one after the other; without one a question stays open."""
+    """`answers` are the options that the user chooses, in order. A question without an answer stays open."""
 
     def __init__(self) -> None:
         self.agent: ClientSideConnection
@@ -183,7 +183,7 @@ class EditorHome:
         self.workspace = workspace
 
     def write_script(self, *answers: Any, delay: float = 0.0) -> None:
-        """A configuration whose only model says what is written."""
+        """Writes a configuration with a scripted model."""
         script = ",\n  ".join(_toml(answer) for answer in answers)
         (self.home / "config.toml").write_text(
             f'model = "script/demo"\n[providers.script]\nkind = "scripted"\nmodel = "demo"\n'

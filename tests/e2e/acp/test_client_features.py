@@ -1,4 +1,4 @@
-"""What an editor can do besides showing updates: forms, copies of sessions, further folders and logging in."""
+"""Optional features of editors: forms, forks of sessions, additional folders and login."""
 
 import asyncio
 
@@ -297,7 +297,7 @@ async def test_a_command_or_an_agent_leaves_unsaved_text_alone(editor_home: Edit
         editor.forget()
         await editor.agent.set_config_option(config_id="approval", session_id=session_id, value="edits")
         await say(editor, session_id, "jam, please")
-        assert len(editor.asked) == 1  # at this level neither a command nor a called agent asks
+        assert len(editor.asked) == 1  # at this level neither commands nor called agents need an approval
         assert "are left as they are: notes.txt" in texts_of(editor, "completed")[0]
         assert notes.read_text() == "remember the jam\n"
         assert editor.written == [str(notes), str(notes)]

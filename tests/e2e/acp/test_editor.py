@@ -324,7 +324,7 @@ async def test_cancel_comes_never_too_early_and_reaches_all_that_was_reported(ed
     async with editor_home.editor() as editor:
         session_id = await editor_home.new(editor)
         turns = [asyncio.create_task(say(editor, session_id, text)) for text in ("one", "two")]
-        await asyncio.sleep(0)  # both are on their way, and nothing has come back
+        await asyncio.sleep(0)  # both requests are sent, and no response has arrived
         await editor.agent.cancel(session_id=session_id)
         assert await asyncio.gather(*turns) == ["cancelled", "cancelled"]
         assert len(editor.text_of()) < 400, "the answer went on after the end of its turn"

@@ -1,4 +1,4 @@
-"""A place for a server in every test; what runs there ends with the test."""
+"""A folder for a server in every test; the server ends with the test."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

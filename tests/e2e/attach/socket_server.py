@@ -44,7 +44,7 @@ class Serving:
         )
 
     async def begin(self, *flags: str, program: tuple[str, ...] = ("-m", "outrider")) -> str:
-        """What the server says when it answers."""
+        """Starts the server and returns its first line of output."""
         place = flags or ("--socket", str(self.socket))
         self._server = await self.start("serve", *place, program=program)
         assert self._server.stderr is not None

@@ -29,7 +29,7 @@ CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
 
 
 def stored_changes(events: list[Event]) -> list[tuple[str, object]]:
-    """What of it every client must have seen, in its order."""
+    """Returns the stored changes, which every client must have received, sorted by id."""
     found: list[tuple[str, object]] = []
     for event in events:
         match event:

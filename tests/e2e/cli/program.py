@@ -105,7 +105,7 @@ def call(tool: str, call_id: str = "call_1", **given: Any) -> ToolUsePart:
 
 @asynccontextmanager
 async def answering(program: Program, script: Script) -> AsyncIterator[Simulator]:
-    """A model server that gives these answers to the program."""
+    """Runs a model server with these answers for the program."""
     async with Simulator(script) as server:
         program.url = server.url("openai")
         yield server

@@ -39,7 +39,7 @@ async def shell(request: pytest.FixtureRequest, program: Program, tmp_path: Path
 
 
 async def test_a_shell_completes_commands_flags_values_and_files(shell: Terminal):
-    """What is completed is given to a stand-in, which says what it got."""
+    """Passes the completed words to a fake program, which prints its arguments."""
     for typed, got in (
         ("sess", "sessions"),
         ("sessions sea", "sessions search"),

@@ -35,7 +35,7 @@ matches = "done"
 
 
 def obeys(request: Any) -> Any:
-    """A model that writes the right text only if its instructions tell it to check its work."""
+    """A model that writes the correct text only if its instructions ask it to check its work."""
     text = json.dumps(request.body)
     if '"role": "tool"' in text:
         return "done"

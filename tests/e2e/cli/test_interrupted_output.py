@@ -16,7 +16,7 @@ ESCAPES = "\x1b]0;evil\x07\x1b[31mred\x1b[0m \x1b[2J"
 
 
 async def command_started(process: asyncio.subprocess.Process) -> None:
-    """A command runs: a verbose program says so."""
+    """Waits until the verbose output reports a running command."""
     assert process.stderr is not None
     while "▸ ".encode() not in await asyncio.wait_for(process.stderr.readline(), SECONDS):
         pass

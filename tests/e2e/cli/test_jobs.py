@@ -31,7 +31,7 @@ async def carried(program: Program, run_id: str) -> Any:
 
 
 async def until_line(looking: asyncio.subprocess.Process, last: str) -> list[str]:
-    """What is written of the run until this line, which is the last one that is read; where it stands is left out."""
+    """Returns the output about the run up to this line, without the status line."""
     assert looking.stdout is not None
     seen: list[str] = []
     async with asyncio.timeout(SECONDS):

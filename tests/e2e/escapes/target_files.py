@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 STEERED = (".git/config", ".git/hooks/pre-commit.sample", ".vscode/tasks.json", ".github/workflows/ci.yml", "AGENTS.md")
-LEFT_ALONE = 0.06  # seconds after the end, for what was left behind to show itself
+LEFT_ALONE = 0.06  # seconds after the end, in which remaining processes would have an effect
 
 
 class Listeners:
@@ -124,7 +124,7 @@ class Arena:
         }
 
     def let_end(self) -> None:
-        """Whatever held the attempt may need a moment to end all of it; what escaped stays for longer than that."""
+        """Waits until the sandbox has ended its processes; a process that escaped runs longer."""
         wait_for(lambda: not remaining_processes(self.mark, self.bystander.pid), 10)
 
     def effects(self, output: str, patience: float = LEFT_ALONE) -> list[str]:

@@ -1,4 +1,4 @@
-"""A server without the SDK, which starts at once and misbehaves as its first argument says."""
+"""A server without the SDK, which starts fast and misbehaves as its first argument specifies."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def breed(number, text):
 
 
 def ask(number, text):
-    """Sends the request of the text to the client, and says what it answers."""
+    """Sends the request in the text to the client and returns the response."""
     write(id="asked", **json.loads(text))
     while (answered := json.loads(sys.stdin.readline())).get("id") != "asked":
         answer(answered)

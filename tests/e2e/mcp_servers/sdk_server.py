@@ -56,7 +56,7 @@ def fail(why: str) -> str:
 
 @server.tool()
 async def work(steps: int, ctx: Context) -> str:
-    """Work and tell of it."""
+    """Work and report progress."""
     for step in range(steps):
         await ctx.report_progress(step + 1, steps, f"step {step + 1}")
         await ctx.info(f"log {step + 1}")

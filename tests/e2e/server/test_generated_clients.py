@@ -153,7 +153,7 @@ def arguments_of(module: ModuleType, name: str, session: str) -> dict[str, Any]:
         if "model" in body and name.startswith("create_"):
             body.update(model="writer", stream=False)
         kind = inspect.get_annotations(module.asyncio_detailed)["body"]
-        given["body"] = next(iter(get_args(kind)), kind).from_dict(body)  # one that may be left out is a union
+        given["body"] = next(iter(get_args(kind)), kind).from_dict(body)  # an optional field is a union
     return given
 
 

@@ -27,7 +27,7 @@ HEADERS = [
     (b"authorization", f"Bearer {TOKEN}".encode()),
     (b"content-type", b"application/json"),
 ]
-# Two have no end, and one asks other machines.
+# Two responses do not end, and one route sends requests to other machines.
 TRIED = [one for one in ENDPOINTS if one.name not in ("follow_session", "follow_all", "import_from")]
 
 
@@ -74,7 +74,7 @@ def anything() -> st.SearchStrategy[Any]:
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[ApiEndpoint, str, str, bytes]:
-    """A route with a path, a query and a body: as described, or nothing of the kind."""
+    """A request to a route, with a path, a query and a body that are valid or invalid."""
     endpoint = draw(st.sampled_from(TRIED))
     operation = description()["paths"][endpoint.path][endpoint.method.lower()]
     path = re.sub(

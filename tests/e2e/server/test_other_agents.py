@@ -24,7 +24,7 @@ SECONDS = 30
 
 
 class User:
-    """A home and a workspace, and what the model says."""
+    """A home folder, a workspace, and a script of answers."""
 
     def __init__(self, folder: Path) -> None:
         self.home, self.workspace = folder / "home", folder / "workspace"
@@ -61,7 +61,7 @@ def shell(command: str) -> str:
 
 
 async def called(client: Client, tool: str, **given: Any) -> Any:
-    """What the tool gave; its words if it failed."""
+    """Returns the output of the tool, or its error."""
     result = await client.call_tool(tool, given)
     text = "".join(block.text for block in result.content if block.type == "text")
     return text if result.is_error or result.structured_content is None else result.structured_content
@@ -161,7 +161,8 @@ async def test_over_http_it_is_the_same_and_no_question_is_asked(user: User):
 
 @asynccontextmanager
 async def connected(user: User, how: str, **options: Any) -> AsyncIterator[Client]:
-    """A client of the older protocol, in which the server asks, or of the newer one, in which requests are repeated."""
+    """A client of the older protocol, in which the server sends requests, or of the newer one, in which the client
+    repeats them."""
     if how == "http":
         async with over_http(user, **options) as client:
             yield client

@@ -35,7 +35,7 @@ PATIENCE = 60_000  # milliseconds
 
 @asynccontextmanager
 async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
-    """A signed-in page; anything that it says to its console as an error fails the test."""
+    """A signed-in page. An error on its console fails the test."""
     context = await BROWSER.connection.new_context(**look)
     try:
         page = await context.new_page()
@@ -201,7 +201,7 @@ async def test_what_the_page_does_not_know_is_shown_all_the_same(tmp_path):
         await page.get_by_text("This session has no messages yet.").wait_for()
         note = page.locator("#conversation .note").get_by_text("deployed")
         async with asyncio.timeout(30):
-            while not await note.count():  # the page may not listen yet, and nothing stores this event
+            while not await note.count():  # the page may not follow the session yet, and this event is not stored
                 client.engine.bus.publish(DeployedEvent(session_id=session_id))
                 client.engine.bus.publish(DeployedEvent(session_id=session_id))
                 await asyncio.sleep(0.1)

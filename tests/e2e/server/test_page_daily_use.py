@@ -457,7 +457,7 @@ async def test_the_usage_of_a_session_includes_the_agents_that_it_called(tmp_pat
         await client.engine.prompt(session_id, "hi")
         own = (await client.ask("GET", f"/api/sessions/{session_id}/usage"))[1]
         parent = session_id
-        for _ in range(2):  # an agent that was called, and one that it called
+        for _ in range(2):  # a called agent, and an agent that it called
             child = StoredSession(parent_id=parent)
             await client.engine.store.create(child)
             time = MessageTime(created=1, completed=2)

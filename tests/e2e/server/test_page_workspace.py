@@ -78,7 +78,7 @@ async def test_the_trace_has_no_idle_gaps_includes_called_agents_and_links_to_me
     async with page_of(serving) as page:
         await say(page, "begin")
         await page.get_by_text("Paragraph 79").last.wait_for()
-        await page.wait_for_timeout(1500)  # a pause in which nothing runs
+        await page.wait_for_timeout(1500)  # a pause without a turn
         await say(page, "more")
         await page.locator("#state:not(.busy)").wait_for(state="attached")
         await say(page, "end")

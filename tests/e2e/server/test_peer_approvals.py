@@ -33,7 +33,7 @@ PUSHING = [[call("push", branch="main")], "it is pushed"]
 
 @asynccontextmanager
 async def two(tmp_path: Path) -> AsyncIterator[tuple[Engine, Engine, str]]:
-    """The server where the agent works, the one that asks it, and the address of the first."""
+    """Yields the server of the agent, the server that calls it, and the address of the first."""
     async with (
         peer(tmp_path, "helper", PUSHING, tools=[push]) as (there, address),
         peer(tmp_path, "front", asking("helper"), knows={"helper": address}) as (here, _),

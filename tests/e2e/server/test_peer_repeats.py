@@ -1,4 +1,4 @@
-"""An agent that is asked twice for the same, since no answer came, begins its work once."""
+"""An agent that gets the same request twice, because no response arrived, works once."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -129,7 +129,7 @@ async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_started
     gate, lost = Gate(), 0
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carries a request there, and loses what comes back of the first."""
+        """Forwards requests, and drops the response to the first."""
         nonlocal lost
         there = await asyncio.open_connection("127.0.0.1", address.port)
         carrying = asyncio.create_task(_carry(reader, there[1]))

@@ -1,4 +1,4 @@
-"""A program puts its own agents behind the API and the page: alone, mounted in another application, or as a process."""
+"""A program serves its agents over the API and the page: alone, mounted in another application, or as a process."""
 
 import asyncio
 import os

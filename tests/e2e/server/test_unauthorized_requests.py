@@ -144,7 +144,7 @@ async def test_a_browser_signs_in_with_a_link_and_gets_a_secret_that_no_other_se
         value = {"Cookie": cookie.partition(";")[0]}
         async with client.http.get(f"{url}/page/app.js", headers=value) as answer:
             assert answer.status == 200
-        for method, path in ROUTES:  # a server on another port of this machine receives the cookie: it opens nothing
+        for method, path in ROUTES:  # a server on another port of this machine receives the cookie, but cannot use it
             if path.startswith("/page/") or path == "/":
                 continue
             async with client.http.request(method, url + path, headers=value) as answer:

@@ -1,4 +1,4 @@
-"""Sessions of users who are not administrators stay in their folder and in the sandbox, whatever they ask for."""
+"""Sessions of users who are not administrators cannot leave their folder and the sandbox."""
 
 import asyncio
 import shutil

@@ -32,7 +32,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def write_script(home: Path, script: list[Any], *, delay: float = 0.0) -> None:
-    """A configuration whose only model says what is written."""
+    """Writes a configuration with a scripted model."""
     answers = ",\n  ".join(_toml(answer) for answer in script)
     (home / "config.toml").write_text(
         f'model = "script/demo"\n[providers.script]\nkind = "scripted"\nmodel = "demo"\n'

@@ -1,4 +1,4 @@
-"""Compatible servers reject optional fields in their own words: the request is repeated without them, once."""
+"""Compatible servers reject optional fields in different ways; the request is repeated once without them."""
 
 from decimal import Decimal
 from typing import Any

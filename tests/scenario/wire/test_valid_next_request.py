@@ -1,4 +1,4 @@
-"""Whatever happened in a session, its next request breaks no rule of the API."""
+"""The next request of a session follows the rules of the API after every kind of event."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""An agent that goes round in circles is noticed; one that gets something new each time is not taken for one."""
+"""Repeated equal calls with equal results are detected; calls with new results are not."""
 
 from outrider.agents.stop_policy import RepetitionDetector
 from outrider.types.parts import ToolPart

@@ -66,7 +66,7 @@ async def reports(tmp_path: Path) -> AsyncIterator[ReportTable]:
 
 
 async def post_notices(reports: ReportTable, listener: Listener, times: int) -> None:
-    """Keep the end of a run twice, as two workers may, and try to tell of it so often."""
+    """Stores the end of a run twice, as two workers may, and tries to send the notice each time."""
     async with await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         for _ in range(2):

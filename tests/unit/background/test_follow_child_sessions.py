@@ -32,7 +32,7 @@ News = Change | ChildChange | Run
 
 
 def answer(request: Request) -> Any:
-    """The writer asks two reviewers at once; the one that is to look twice asks the checker, who waits at a gate."""
+    """The writer calls two reviewers in parallel; one of them calls the checker, which waits for an event."""
     parts = [part for message in request.prompt for part in message.content]
     text = "".join(getattr(part, "text", "") for part in parts)
     if any(isinstance(part, ToolResultPart) for part in parts):
@@ -99,7 +99,7 @@ def numbers(seen: list[News]) -> dict[str, list[int]]:
 
 
 def ends_after_its_agent(seen: list[News]) -> bool:
-    """Of every call of an agent: nothing that the agent did comes after it."""
+    """Checks that the result of each agent call follows everything that the agent did."""
     plain = [new.change if isinstance(new, ChildChange) else new for new in seen]
     at = {
         child_session_of(new): number for number, new in enumerate(plain) if not isinstance(new, Run) and ends_call(new)

@@ -53,7 +53,7 @@ async def test_a_run_that_should_continue_and_has_no_worker_is_left_alone(place:
 
 
 class FewJobs:
-    """Says of each look whether the run is left alone."""
+    """A job client with one run; `answers` specifies for each check whether it is unattended."""
 
     def __init__(self, *answers: bool) -> None:
         self.answers = list(answers)

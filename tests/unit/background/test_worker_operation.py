@@ -61,7 +61,8 @@ async def done_after(worker: Worker, folder: Path) -> float:
 
 @pytest.mark.parametrize("state", ["assigned", "released"])
 async def test_a_run_that_dbos_dequeued_and_lost_is_executed(state: str, tmp_path: Path):
-    """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""
+    """Simulates a connection that was lost when DBOS had taken the workflow, or had stopped to retry storing its
+    outcome."""
     async with working(url := f"sqlite:///{tmp_path / 'runs.sqlite'}", heartbeat=0.05) as worker:
         await done_after(worker, tmp_path)
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path), place=QueuePlacement(after=1000))
@@ -119,7 +120,7 @@ async def test_a_notification_starts_a_run_long_before_the_next_heartbeat(tmp_pa
 
 
 async def test_without_notifications_runs_start_with_the_next_heartbeat(tmp_path: Path, postgres_url: str):
-    """As behind a pooler in transaction mode: the connection that listens gets no notifications of this database."""
+    """Simulates a pooler in transaction mode: the listening connection gets no notifications of this database."""
     other = fresh_database(postgres_url)
     async with working(fresh_database(postgres_url), heartbeat=0.5, listen_url=other) as worker:
         await done_after(worker, tmp_path)
@@ -240,7 +241,7 @@ async def test_the_queue_of_an_older_database_is_completed(tmp_path: Path):
 
 
 class ReadRows:
-    """Counts what statements read: instructions of SQLite's virtual machine, or rows and index entries of Postgres."""
+    """Counts the work of statements: instructions of SQLite's virtual machine, or rows read by Postgres."""
 
     def __init__(self, database: RunDatabase, table: str) -> None:
         self.instructions = 0

@@ -1,4 +1,4 @@
-"""The permission requests of `claude-stream-json` offer the answers that last, and apply the one that comes back."""
+"""Permission requests of `claude-stream-json` offer the lasting answers and apply the chosen one."""
 
 import io
 import json

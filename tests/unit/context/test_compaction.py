@@ -1,4 +1,4 @@
-"""What a compaction keeps, what leaves the prompt with it, and how large the prompt is then."""
+"""Which messages a compaction preserves and removes from the prompt, and the size of the result."""
 
 from outrider import CompactionPart, Message, PartBase, TextPart, Tokens, ToolPart, ToolPending, ToolResultPart
 from outrider.agents.compaction import (

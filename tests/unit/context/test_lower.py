@@ -77,7 +77,7 @@ def word(part: object) -> str:
 
 
 def structure(prompt: Prompt) -> list[object]:
-    """What a prompt says, without the ids of its parts (synthetic ones get new ids each time)."""
+    """Returns the content of a prompt without ids (synthetic parts get new ids each time)."""
     return [
         (message.role, [msgspec.structs.replace(part, id="", session_id="", message_id="") for part in message.content])
         for message in prompt

@@ -107,7 +107,7 @@ async def test_an_abort_after_the_next_input_does_not_end_its_turn(store: Store)
 
 
 class Looked(MemoryStore):
-    """Counts the looks into each inbox, and in how many rounds of the loop they came."""
+    """Counts the reads of each inbox, and the iterations of the event loop in which they happened."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The engine of all front ends works with a key alone, stores sessions, and keeps its files private."""
+"""The standard engine needs only an API key, stores sessions, and creates private files."""
 
 import stat
 from pathlib import Path

@@ -114,7 +114,7 @@ def commit_with_fault(run: OverlayRun, folder: OutcomeFolder, fault: str) -> boo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_killed_commit_is_completed_by_the_next(name: str, sandbox: Sandbox, tmp_path: Path):
-    """Every file is the old or the new one after each kill, and the last attempt leaves nothing behind."""
+    """After each kill every file has its old or its new content, and the last attempt leaves no temporary files."""
     run = prepare(sandbox, tmp_path, name)
     before = tree_of(run.workspace)
     changes = run.run(SCRIPTS[name])

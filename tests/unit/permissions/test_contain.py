@@ -1,4 +1,4 @@
-"""Where paths lead that are written in unusual ways: cases beside those of the corpus."""
+"""What unusual paths resolve to: cases in addition to those of the corpus."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""No secret passes the one place where texts are redacted."""
+"""The redactor replaces secrets of every known form."""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""The status of a call has the same words, facts and tone in every front end."""
+"""The status of a call has the same text, facts and tone in every front end."""
 
 from typing import get_args
 

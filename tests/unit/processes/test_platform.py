@@ -21,7 +21,7 @@ def listing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def family() -> Generator[subprocess.Popen[bytes]]:
-    """A shell with a child and a grandchild; it says so when they are there."""
+    """A shell with a child and a grandchild; it prints a line when both have started."""
     command = "sh -c 'sleep 60 & echo ready; wait' & wait"
     with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True) as shell:
         assert shell.stdout is not None

@@ -1,4 +1,4 @@
-"""Commands from Markdown files: where they are found, their arguments, and what a hostile project cannot do."""
+"""Commands from Markdown files: folders, arguments, and limits for untrusted projects."""
 
 from pathlib import Path
 

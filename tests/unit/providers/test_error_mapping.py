@@ -1,4 +1,4 @@
-"""An error response becomes the exception that says what to do."""
+"""Each error response is converted to an exception with a remedy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A key that comes back in a provider's words does not get further."""
+"""A key in an error response of a provider is redacted."""
 
 from outrider.http.transport import HttpRequest
 from outrider.providers.error_mapping import redact_secrets, request_secrets

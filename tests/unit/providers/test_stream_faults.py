@@ -193,7 +193,7 @@ class Trial:
         ]
 
     def holds(self) -> None:
-        """What every case promises, whatever its outcome."""
+        """Checks what must be true after every case."""
         assert len({call.call_id for call in self.calls}) == len(self.calls), "results could not be paired"
         assert len(self.server.requests) <= self.expected.get("attempts_max", 5)
         if "text" in self.expected:
@@ -423,6 +423,6 @@ def test_every_case_is_tried():
 
 
 def resident_mib() -> float:
-    """Memory of this process now; 0 where the system does not tell."""
+    """Returns the memory of this process, 0 if the system does not report it."""
     statm = Path("/proc/self/statm")
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if statm.exists() else 0.0

@@ -1,5 +1,5 @@
-"""Texts that are followed from any position are complete, whatever is stored or missed meanwhile, and every kind of
-stored change has an effect."""
+"""A text that is followed from any position is complete, also if deltas are missing or stored drafts arrive
+meanwhile; every kind of stored change is applied."""
 
 import msgspec
 from hypothesis import given

@@ -19,7 +19,7 @@ ANA = ServerUser(name="ana", budget=Decimal(10))
 
 
 class CountingStore(MemoryStore):
-    """Counts the sessions that it lists; `now` is its time."""
+    """Counts the listed sessions; `now` is the time of its clock."""
 
     def __init__(self) -> None:
         self.now = NOW

@@ -16,7 +16,7 @@ from outrider.sessions.sqlite.writer import DatabaseWriter
 
 
 class Disk:
-    """Counts the waiters; the writer's own thread waits until it is released."""
+    """Counts the syncs of the writer's thread, which wait until they are released."""
 
     def __init__(self) -> None:
         self.waits = 0

@@ -179,7 +179,7 @@ async def test_many_who_write_at_once_are_each_preserved_once(harness: JournalHa
 
 
 class AbsentMindedStore(MemoryStore):
-    """Keeps at once and says so later."""
+    """Stores immediately and returns later."""
 
     async def append(self, session_id: str, values: Sequence[StoredValue], **options) -> int:
         last = await super().append(session_id, values, **options)

@@ -100,7 +100,7 @@ async def test_a_lease_that_cannot_be_renewed_does_not_delay_others(error: Excep
     journals = [await held(store, holder) for _ in range(RENEWAL_BATCH + 1)]
     store.errors[journals[0].session.id] = error
     with caplog.at_level(logging.CRITICAL, "outrider.sessions"):
-        while len(set(store.renewed)) < RENEWAL_BATCH:  # those beside it, and those that come after
+        while len(set(store.renewed)) < RENEWAL_BATCH:  # those next to it, and those after it
             await asyncio.sleep(0.01)
     for journal in journals:
         await journal.close()

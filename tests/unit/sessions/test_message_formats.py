@@ -267,7 +267,7 @@ async def test_what_was_rewound_in_claude_code_is_not_imported():
         claude_entry("u1", None, "Start"),
         claude_entry("a1", "u1", calls),
         claude_entry("u2", "a1", [results[0]]),
-        claude_entry("u3", "a1", [results[1]]),  # beside the other result, and not a rewind
+        claude_entry("u3", "a1", [results[1]]),  # next to the other result; this is no rewind
         claude_entry("a2", "u3", [{"type": "text", "text": "Ready"}]),
         claude_entry("u4", "a2", "First attempt"),
         claude_entry("a3", "u4", [{"type": "text", "text": "First answer"}]),

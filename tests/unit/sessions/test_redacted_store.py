@@ -1,4 +1,4 @@
-"""A redacted store keeps no secrets, and is otherwise the store behind it."""
+"""A redacted store stores no secrets, and otherwise behaves like the wrapped store."""
 
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET, Redactor
 from outrider.sessions.memory_store import MemoryStore
@@ -11,7 +11,7 @@ from outrider.types.parts import TextPart
 
 SECRET = "correct horse battery"
 SESSION = new_id()
-# What neither takes texts from models, tools or people, nor keeps them.
+# Methods that store no text of models, tools or users.
 READING = {"get", "list", "delete", "clear", "load", "changes", "search", "statistics", "acquire", "renew", "release",
            "inbox", "approvals", "close"}  # fmt: skip
 

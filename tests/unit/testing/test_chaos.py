@@ -106,7 +106,7 @@ async def test_malformed_arguments_reach_the_agent_as_an_invalid_call(kind):
         result = await run_agent(simulator, kind)
         simulator.check()
     calls = [part for message in result.session.messages for part in message.get_parts_by_type(ToolPart)]
-    if kind == "google":  # Gemini says that its call was malformed, and sends none
+    if kind == "google":  # Gemini reports a malformed call and sends no call
         assert calls == []
     else:
         assert [type(part.state) for part in calls] == [ToolError]

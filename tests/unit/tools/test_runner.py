@@ -1,4 +1,4 @@
-"""Every call ends exactly once, whatever its tool does, and is stored before it starts."""
+"""Every call is stored before it starts and ends exactly once, also if its tool misbehaves."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Tools from functions: schemas from hints, arguments read by them, precise words when they are wrong."""
+"""Tools from functions: schemas from type hints, conversion of arguments, and precise errors."""
 
 import asyncio
 import threading

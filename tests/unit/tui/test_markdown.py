@@ -1,4 +1,4 @@
-"""Markdown on the screen: whole or in pieces, it comes out the same, and nothing in it steers the terminal."""
+"""Markdown on the screen: streamed text is rendered like complete text, and control sequences have no effect."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Requests to Gemini: where they go, what they ask for, what goes back as it came, and what stays the same."""
+"""Requests to Gemini: URL, settings, returned provider state, and parts that stay equal between requests."""
 
 import json
 from itertools import pairwise

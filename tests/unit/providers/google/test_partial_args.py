@@ -1,4 +1,4 @@
-"""Streamed arguments form the text of one object, whatever their shape."""
+"""Streamed arguments of every form are assembled into the JSON of one object."""
 
 import json
 from collections.abc import Iterator

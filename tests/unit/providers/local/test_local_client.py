@@ -43,7 +43,7 @@ HELLO = '{"tool": "answer", "text": "Hello there."}'
 
 
 class ObservedModel(LoadedModel):
-    """Counts the requests that have started or wait; the first starts at once, and blocks the others."""
+    """Counts started and waiting requests. The first starts immediately and blocks the others."""
 
     asked = 0
 
@@ -55,7 +55,7 @@ class ObservedModel(LoadedModel):
 
 
 class OneModel:
-    """Gives out one model, whatever its name; counts who has it."""
+    """Returns one model for every name, and counts its users."""
 
     def __init__(self, runtime: FakeRuntime) -> None:
         self.runtime = runtime

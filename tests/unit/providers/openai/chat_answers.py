@@ -1,4 +1,4 @@
-"""Chat answers made manually, and what the decoder makes of them."""
+"""Builds chat responses and decodes them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Counts of many servers, brought to one way of counting."""
+"""Token counts of several servers are converted to one form."""
 
 from typing import Any
 

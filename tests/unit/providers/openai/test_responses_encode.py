@@ -1,4 +1,4 @@
-"""Messages as items of the Responses API: what came from there goes back as it came."""
+"""Messages are encoded as items of the Responses API, and items of earlier responses are sent back unchanged."""
 
 import json
 from typing import Any

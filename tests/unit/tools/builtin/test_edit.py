@@ -1,4 +1,4 @@
-"""edit: the intended place changes, and no byte beside it; doubt is a refusal."""
+"""edit: only the intended text changes; an ambiguous edit is refused."""
 
 import os
 from pathlib import Path

@@ -124,7 +124,7 @@ async def test_an_exact_edit_changes_its_place_and_nothing_else(workspace: ToolW
 
 
 def original_around(text: str, start: int, end: int) -> tuple[str, str]:
-    """What stands before and after a piece of the plain text, in the original, found character by character."""
+    """Returns the original text before and after a piece of the normalised text, found character by character."""
     places = [0]
     at = 0
     while at < len(text):
@@ -146,7 +146,7 @@ async def test_a_tolerant_edit_preserves_every_line_that_it_does_not_change(work
         wanted = loosened(rng, piece)
         changed = rng.randrange(len(wanted))
         if not wanted[0] or not wanted[changed]:
-            continue  # a text that begins with a line ending, begins at the end of the line before
+            continue  # a text that starts with a line ending starts at the end of the previous line
         new = [*wanted[:changed], wanted[changed] + " more", *wanted[changed + 1 :]]
         name, path, mode = put(workspace, case, rng, number)
         await workspace.output_of("read", file_path=name)

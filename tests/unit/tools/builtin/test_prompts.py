@@ -25,7 +25,7 @@ def default_set(workspace: ToolWorkspace) -> list[Tool]:
 
 
 def strict_estimate(text: str) -> int:
-    """More than tokenizers need: every piece of four letters, every digit, sign and line break counts."""
+    """A strict estimate: every four letters and every digit, punctuation character and line break are one token."""
     return sum(-(-len(word) // 4) for word in re.findall(r"[^\W\d_]+|\d|_|[^\w ]|\n", text))
 
 

@@ -1,4 +1,4 @@
-"""read: lines of any file that is text, attachments, and words for everything else."""
+"""read: returns lines of text files, attachments, and an explanation for other files."""
 
 import base64
 import os

@@ -135,7 +135,7 @@ async def test_nothing_on_this_machine_is_reached(workspace: ToolWorkspace, host
 async def test_a_name_that_changes_its_address_is_caught_when_the_connection_opens(
     workspace: ToolWorkspace, monkeypatch: pytest.MonkeyPatch
 ):
-    """DNS rebinding: whatever was resolved before, the address of the connection itself is judged."""
+    """DNS rebinding: the address of the connection is checked, not an address that was resolved before."""
     answers = iter(["93.184.216.34", "127.0.0.1"])
 
     async with serving(page(b"secret", "text/plain")) as server:

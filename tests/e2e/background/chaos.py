@@ -1,4 +1,4 @@
-"""The chaos judge: jobs, workers and faults through the public command line only.
+"""Runs jobs and workers with random faults through the command line, and checks the results.
 
 Each job makes a few shell commands, each of which appends a line to a file: an effect that must not happen twice. A
 model server answers every request from what it is shown, or with 529 during an outage of the provider."""

@@ -1,4 +1,4 @@
-"""The durable engine is an extra: without it there is nothing to test here."""
+"""Skips the tests of this folder if the extra `background` is not installed."""
 
 from tests.fixtures.postgres import postgres_url
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.records import FINAL_STATES, Run
-from tests.e2e.background.worker_fleet import Watched, watched
+from tests.e2e.background.worker_group import Watched, watched
 from tests.e2e.background.worker_process import REPEATABLE
 from tests.e2e.background.write_audit import Audit
 from tests.fixtures.postgres import fresh_database
@@ -30,7 +30,7 @@ Record = Callable[[str, object], None]
 @contextlib.asynccontextmanager
 async def audited(folder: Path, server: str | None = None) -> AsyncIterator[tuple[Watched, Audit]]:
     async with watched(folder, server) as seen:
-        audit = Audit(seen.fleet.database, seen.fleet.place)
+        audit = Audit(seen.workers.database, seen.workers.store_address)
         try:
             audit.install()
             yield seen, audit
@@ -44,7 +44,7 @@ class Storm:
     def __init__(self, seen: Watched, seed: int, workers: int) -> None:
         self.seen = seen
         self.dice = random.Random(seed)
-        self.workers = [seen.fleet.begin() for _ in range(workers)]
+        self.workers = [seen.workers.start_unready() for _ in range(workers)]
         self.kills = self.pauses = 0
         self.looked = monotonic()
 
@@ -57,8 +57,8 @@ class Storm:
             if self.kills and self.dice.random() < pauses:
                 await self._pause(victim)
             else:
-                self.seen.fleet.kill(self.workers[victim])
-                self.workers[victim] = self.seen.fleet.begin()
+                self.seen.workers.kill(self.workers[victim])
+                self.workers[victim] = self.seen.workers.start_unready()
                 self.kills += 1
 
     async def _pause(self, victim: int) -> None:
@@ -68,10 +68,9 @@ class Storm:
         self.pauses += 1
 
     async def _runs_progress(self, effects: int) -> list[Run]:
-        """By so many effects, or for longer than a worker takes to begin with anything; gives the runs if all are
-        over."""
-        wanted, until = self.seen.fleet.happened().total() + effects, monotonic() + 60
-        while self.seen.fleet.happened().total() < wanted and monotonic() < until:
+        """Waits for this number of further effects, at most a minute; returns the runs if all have ended."""
+        wanted, until = self.seen.workers.count_effects().total() + effects, monotonic() + 60
+        while self.seen.workers.count_effects().total() < wanted and monotonic() < until:
             if monotonic() - self.looked > 1:
                 self.looked, runs = monotonic(), list(await self.seen.jobs.list_runs(limit=RUNS))
                 if all(run.state in FINAL_STATES for run in runs):
@@ -84,7 +83,7 @@ async def judge(seen: Watched, audit: Audit, storm: Storm, ended: list[Run], rec
     faults = [*await seen.faults(ended), *audit.faults()]
     calls = [call for run in ended for call in await seen.calls(run.id)]
     cut = sum(call.state.status == "error" for call in calls)
-    effects = seen.fleet.happened()
+    effects = seen.workers.count_effects()
     again = sum(count - 1 for name, count in effects.items() if name.startswith(REPEATABLE))
     record(
         "figures",

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.records import Run
-from tests.e2e.background.worker_fleet import Watched, watched
+from tests.e2e.background.worker_group import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
 SECONDS = 120
@@ -42,7 +42,7 @@ async def restart(server: Any, seconds: float) -> None:
 async def runs_in_flight(there: Watched, count: int, steps: int) -> list[Run]:
     runs = [await there.submit(f"{steps} steps of run{number}") for number in range(count)]
     async with asyncio.timeout(SECONDS):
-        while len({name.partition("-")[0] for name in there.fleet.happened()}) < count:
+        while len({name.partition("-")[0] for name in there.workers.count_effects()}) < count:
             await asyncio.sleep(0.05)
     return runs
 
@@ -58,7 +58,7 @@ async def ends_of(there: Watched, runs: list[Run]) -> list[Run]:
 async def test_runs_in_flight_survive_a_restart_of_postgres(tmp_path: Path, server: Any, patience: str):
     async with watched(tmp_path, fresh_database(server.get_uri())) as there:
         for _ in range(2):
-            there.fleet.start(OUTRIDER_TEST_OUTAGE=patience)
+            there.workers.start(OUTRIDER_TEST_OUTAGE=patience)
         runs = await runs_in_flight(there, 5, 12)
         started = monotonic()
         await restart(server, 5)
@@ -70,13 +70,13 @@ async def test_runs_in_flight_survive_a_restart_of_postgres(tmp_path: Path, serv
             calls = [call for run in ended for call in await there.calls(run.id)]
             assert {call.state.status for call in calls} == {"completed"}
         assert [(run.state, run.outcome and run.outcome.error) for run in ended] == [("done", "")] * 5
-        assert max(there.fleet.happened().values()) == 1
+        assert max(there.workers.count_effects().values()) == 1
 
 
 @pytest.mark.slow
 async def test_a_run_in_flight_survives_a_locked_file_of_runs(tmp_path: Path):
     async with watched(tmp_path) as there:
-        there.fleet.start()
+        there.workers.start()
         runs = await runs_in_flight(there, 2, 6)
         lock = sqlite3.connect(tmp_path / "runs.sqlite", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")

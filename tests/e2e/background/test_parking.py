@@ -21,7 +21,7 @@ from outrider.providers.scripted import call
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
-from tests.e2e.background.worker_fleet import Watched, watched
+from tests.e2e.background.worker_group import Watched, watched
 from tests.fixtures.postgres import fresh_database
 from tests.scenario.scripted_runs import agent, scripted
 
@@ -30,7 +30,7 @@ JOB = JobSpec(prompt="ask the reviewer", queue="runs")
 
 
 def answer(request: Request) -> Any:
-    """The writer asks the reviewer, who makes two calls that are asked about, one after the other."""
+    """The writer calls the reviewer, which makes two calls that need approvals."""
     parts = [part for message in request.prompt for part in message.content]
     given = sum(isinstance(part, ToolResultPart) for part in parts)
     if not any(JOB.prompt in getattr(part, "text", "") for part in parts):
@@ -82,21 +82,21 @@ async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_an
 
 async def continues_in_another_worker(here: Watched) -> None:
     """The question is asked in one process, answered in this one, and the run continues in a third."""
-    first, _ = here.fleet.start()
+    first, _ = here.workers.start()
     run = await here.submit("1 steps of delegate")
     run = await asyncio.wait_for(here.jobs.wait_for_run(run.id, poll=0.1), SECONDS)
     assert run.state == "waiting", run.outcome
-    here.fleet.kill(first)
+    here.workers.kill(first)
     (question,) = await here.jobs.open_approvals(run.id)
     assert (question.session_id != run.id, question.input) == (True, {"name": "ask-1"})
     await here.jobs.answer_approval(question.id, by="the test")
-    _, second = here.fleet.start()
+    _, second = here.workers.start()
     async with asyncio.timeout(SECONDS):
         while run.state not in FINAL_STATES:
             await asyncio.sleep(0.1)
             run = await here.jobs.get_run(run.id)
     assert (run.state, run.worker) == ("done", second), run.outcome
-    assert here.fleet.happened() == {"ask-0": 1, "ask-1": 1}
+    assert here.workers.count_effects() == {"ask-0": 1, "ask-1": 1}
     sessions = [session_id async for session_id in iterate_session_tree(here.store, run.id)]
     states = [[call.state.status for call in await here.calls(session_id)] for session_id in sessions]
     assert states == [["completed"], ["completed", "completed"]]

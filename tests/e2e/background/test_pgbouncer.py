@@ -1,4 +1,5 @@
-"""Workers and clients behind a real PgBouncer in transaction mode, which gives each transaction another connection."""
+"""Workers and clients connect through a real PgBouncer in transaction mode, which uses another connection for each
+transaction."""
 
 import asyncio
 import os
@@ -19,7 +20,7 @@ from outrider.sessions.records import MessageChange, StoredSession
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
-from tests.e2e.background.worker_fleet import Watched, watched
+from tests.e2e.background.worker_group import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
 PROGRAM = os.environ.get("OUTRIDER_TEST_PGBOUNCER") or shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -41,7 +42,7 @@ ignore_startup_parameters = extra_float_digits
 
 @pytest.fixture
 def pooled(postgres_url: str) -> Iterator[str]:
-    """The address of a new database behind PgBouncer, with three server connections for all clients."""
+    """Yields the address of a new database through PgBouncer, with three server connections for all clients."""
     address = urlsplit(fresh_database(postgres_url))
     query = parse_qs(address.query)
     folder = Path("/tmp") / f"pgb-{os.getpid()}"  # the path of a socket is short
@@ -83,13 +84,13 @@ async def there(tmp_path: Path, pooled: str) -> AsyncIterator[Watched]:
 
 
 async def test_two_workers_execute_runs_once_and_take_over_from_a_killed_one(there: Watched):
-    first, _ = there.fleet.start()
-    there.fleet.start()
+    first, _ = there.workers.start()
+    there.workers.start()
     runs = [await there.submit(f"4 steps of p{number}x") for number in range(8)]
     async with asyncio.timeout(90):
-        while there.fleet.happened().total() < 4:
+        while there.workers.count_effects().total() < 4:
             await asyncio.sleep(0.05)
-        there.fleet.kill(first)
+        there.workers.kill(first)
         ended = [await there.jobs.wait_for_run(run.id, poll=0.2) for run in runs]
     assert not await there.faults(ended)
     assert not any(worker.status.is_pushed for worker in await there.jobs.list_workers()), "it cannot be notified"

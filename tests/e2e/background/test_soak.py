@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 
 from outrider.background.records import FINAL_STATES
-from tests.e2e.background.worker_fleet import Watched, watched
+from tests.e2e.background.worker_group import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
 SOAK = bool(os.environ.get("OUTRIDER_SOAK"))
@@ -57,13 +57,13 @@ async def test_memory_files_and_connections_stay_as_they_were(
 ):
     server = fresh_database(postgres_url) if kind == "postgres" else None
     async with watched(tmp_path, server) as seen:
-        child, _ = seen.fleet.start(OUTRIDER_TEST_PAUSE="0", OUTRIDER_TEST_TERMS='{"runs": 8}')
+        child, _ = seen.workers.start(OUTRIDER_TEST_PAUSE="0", OUTRIDER_TEST_TERMS='{"runs": 8}')
         await one_round(seen, 0)
         first, started = needs(child.pid, server), monotonic()
         for number in range(1, ROUNDS):
             await one_round(seen, number)
         last = needs(child.pid, server)
-        calls = seen.fleet.happened()
+        calls = seen.workers.count_effects()
     each = (monotonic() - started) / ((ROUNDS - 1) * RUNS * STEPS) * 1000
     record_property(
         "figures",

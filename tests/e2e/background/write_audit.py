@@ -37,7 +37,7 @@ class Audit:
         return [*self._calls(), *self._ends()]
 
     def _calls(self) -> Iterator[str]:
-        """A call ends once, and nothing is written to it afterwards, by whomever."""
+        """A call ends once, and no process writes to it afterwards."""
         for part, outcomes in _written(self._sessions, "audit_parts").items():
             ended = [outcome for outcome in outcomes if outcome is not None]
             if len(ended) > 1 or (ended and outcomes[-1] is None):

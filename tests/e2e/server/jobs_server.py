@@ -14,21 +14,22 @@ from outrider.background.reports import JobReport, ReportTable
 from outrider.background.worktrees import WorktreeChanges
 from outrider.server.state import BackgroundJobs
 from outrider.server.users import UserDirectory
-from tests.e2e.background.worker_fleet import Fleet
+from tests.e2e.background.worker_group import WorkerGroup
 from tests.e2e.server.http_server import Client, served
 
 
 class Runs:
-    """Who asks the server, and the workers that no server knows of; `woken` counts how often it wanted one."""
+    """A client of a server with background runs, and the worker processes. `woken` counts the requests of the server
+    for a worker."""
 
-    def __init__(self, client: Client, fleet: Fleet, database: RunDatabase) -> None:
+    def __init__(self, client: Client, workers: WorkerGroup, database: RunDatabase) -> None:
         self.client = client
-        self.fleet = fleet
+        self.workers = workers
         self._reports = ReportTable(database)
         self.woken = 0
 
     def report(self, run: dict[str, Any], diff: str, stat: str) -> None:
-        """As a worker would keep it that works in a repository."""
+        """Stores the report that a worker in a repository stores."""
         outcome = msgspec.convert(run["outcome"], JobReport.__annotations__["outcome"], strict=False)
         self._reports.store_report(
             run["id"], JobReport(outcome=outcome, changes=WorktreeChanges(diff=diff, stat=stat, commits=1))
@@ -37,9 +38,9 @@ class Runs:
 
 @asynccontextmanager
 async def serving_runs(folder: Path, users: UserDirectory | None = None) -> AsyncIterator[Runs]:
-    fleet = Fleet(folder)
-    fleet.place = str(folder / "sessions.db")
-    database = RunDatabase(fleet.database)
+    workers = WorkerGroup(folder)
+    workers.store_address = str(folder / "sessions.db")
+    database = RunDatabase(workers.database)
 
     def background(engine: Engine) -> BackgroundJobs:
         return BackgroundJobs(lambda: open_job_client(database, engine.store), wake, workspace=folder)
@@ -49,8 +50,8 @@ async def serving_runs(folder: Path, users: UserDirectory | None = None) -> Asyn
 
     try:
         async with served(folder, ["never asked"], background=background, users=users) as client:
-            runs = Runs(client, fleet, database)
+            runs = Runs(client, workers, database)
             yield runs
     finally:
-        fleet.clear()
+        workers.kill_all()
         database.close()

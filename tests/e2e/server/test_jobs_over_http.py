@@ -1,4 +1,4 @@
-"""Background runs as a program sees them that speaks to the server."""
+"""Background runs over the HTTP API."""
 
 import asyncio
 from decimal import Decimal
@@ -37,7 +37,7 @@ async def test_a_run_is_submitted_once_followed_answered_and_shown_with_what_cam
         status, run = await runs.client.ask("POST", "/api/jobs", order)
         assert (status, run["state"], run["user"]) == (201, "queued", "ann")
         assert (await runs.client.ask("POST", "/api/jobs", order))[1]["id"] == run["id"] == order["id"]
-        runs.fleet.start()
+        runs.workers.start()
         found = await until(runs, run["id"], "waiting")
         assert [question["tool"] for question in found["approvals"]] == ["risky"]
         assert (await runs.client.ask("POST", f"/api/jobs/{run['id']}/approve", {}))[0] == 200
@@ -60,7 +60,7 @@ async def test_a_run_and_those_of_a_schedule_have_the_approval_level_that_they_w
         assert (await runs.client.ask("GET", f"/api/sessions/{run['id']}"))[1]["approval"] == "edits"
         order = {"cron": "0 7 * * *", "prompt": "look", "approval": "edits", "mode": "agent", "queue": "nightly"}
         assert (await runs.client.ask("POST", "/api/schedules", order))[0] == 201
-        database = RunDatabase(runs.fleet.database)
+        database = RunDatabase(runs.workers.database)
         (schedule,) = ScheduleTable(database).list_schedules()
         database.close()
         assert (schedule.order["approval"], schedule.order["mode"]) == ("edits", "agent")
@@ -71,13 +71,13 @@ async def test_a_run_and_those_of_a_schedule_have_the_approval_level_that_they_w
 async def test_an_answer_to_a_question_wakes_a_worker_for_the_run_that_waited_for_it(tmp_path):
     async with serving_runs(tmp_path) as runs:
         run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of ask"}))[1]
-        worker, _ = runs.fleet.start()
+        worker, _ = runs.workers.start()
         (question,) = (await until(runs, run["id"], "waiting"))["approvals"]
-        runs.fleet.kill(worker)
+        runs.workers.kill(worker)
         before = runs.woken
         status, answered = await runs.client.ask("POST", f"/api/approvals/{question['id']}", {"allow": True})
         assert (status, answered["answer"], runs.woken) == (200, "allowed", before + 1)
-        runs.fleet.start()
+        runs.workers.start()
         await until(runs, run["id"], "done")
 
 
@@ -163,7 +163,7 @@ async def test_runs_that_are_submitted_at_once_share_the_budget(tmp_path):
             for _ in range(3):
                 group.create_task(submit("ana"))
                 group.create_task(submit("ben", limits={"cost": "1"}))
-        database = RunDatabase(runs.fleet.database)
+        database = RunDatabase(runs.workers.database)
         try:
             async with open_job_client(database, client.engine.store) as jobs:
                 costs = {
@@ -189,7 +189,7 @@ async def test_a_run_of_an_administrator_is_not_continued_after_the_role_has_end
     async with serving_runs(tmp_path, users) as runs:
         client, token = runs.client, tokens["ana"]
         run = (await client.ask("POST", "/api/jobs", {"prompt": "1 steps of ask"}, token=token))[1]["id"]
-        runs.fleet.start()
+        runs.workers.start()
         asked = (await until(runs, run, "waiting"))["approvals"][0]["id"]
         users.change("ana", lambda user: msgspec.structs.replace(user, role="operator"))
         resume = {

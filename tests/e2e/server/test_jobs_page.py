@@ -24,7 +24,7 @@ async def test_a_person_submits_a_run_follows_it_answers_it_and_sees_what_came_o
         await page.fill("#job-prompt", "2 steps of ask")
         await page.press("#job-prompt", "Control+Enter")
         await page.locator(".badge[data-state=queued]").wait_for()
-        runs.fleet.start()
+        runs.workers.start()
         await page.locator(".log details.call").first.wait_for()
         await page.locator(".badge[data-state=waiting]").wait_for()
         question = page.locator(".question")
@@ -47,7 +47,7 @@ async def test_a_person_sees_what_the_agents_do_that_a_run_calls(tmp_path):
     async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
         run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of delegate"}))[1]
         await page.goto(f"{runs.client.address.url}/#/jobs/{run['id']}")
-        runs.fleet.start()
+        runs.workers.start()
         agent = page.locator(".log details.called")
         await agent.locator("summary", has_text="reviewer").first.wait_for()
         await agent.locator("details.call", has_text="ask-0").locator(".status.done").wait_for()
@@ -154,7 +154,7 @@ async def test_the_jobs_view_is_looked_at(tmp_path):
         for prompt in ("1 steps of mornings", "1 steps of evenings"):
             made = (await runs.client.ask("POST", "/api/schedules", {"cron": "0 7 * * *", "prompt": prompt}))[1]
         await runs.client.ask("POST", f"/api/schedules/{made['id']}/pause")
-        runs.fleet.start()
+        runs.workers.start()
         await page.goto(f"{runs.client.address.url}/#/jobs")
         for state in ("done", "waiting", "delayed"):
             await page.locator(f"table.jobs .badge[data-state={state}]").wait_for(timeout=60_000)

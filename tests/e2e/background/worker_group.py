@@ -26,34 +26,45 @@ from tests.e2e.background.worker_process import REPEATABLE
 ROOT = Path(__file__).parents[3]
 
 
-class Fleet:
+class WorkerGroup:
     """The database of runs, the workers that execute them, and the effects of their calls."""
 
     def __init__(self, folder: Path, server: str | None = None) -> None:
         self.effects = folder / "effects"
         self.effects.touch()
         self.database = server or f"sqlite:///{folder / 'runs.sqlite'}"
-        self.place = server or str(folder / "sessions.sqlite")
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.store_address = server or str(folder / "sessions.sqlite")
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def store(self) -> Store:
-        return PostgresStore(self.place) if self.place.startswith("postgresql") else SqliteStore(Path(self.place))
+        return (
+            PostgresStore(self.store_address)
+            if self.store_address.startswith("postgresql")
+            else SqliteStore(Path(self.store_address))
+        )
 
-    def begin(self, **settings: str) -> subprocess.Popen[bytes]:
-        """A worker that may still be starting."""
+    def start_unready(self, **settings: str) -> subprocess.Popen[bytes]:
+        """Starts a worker and does not wait until it is ready."""
         child = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker_process", self.database, self.place, str(self.effects)],
+            [
+                sys.executable,
+                "-m",
+                f"{__package__}.worker_process",
+                self.database,
+                self.store_address,
+                str(self.effects),
+            ],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | settings,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self.workers.append(child)
+        self.processes.append(child)
         return child
 
     def start(self, **settings: str) -> tuple[subprocess.Popen[bytes], str]:
-        """A worker that works, and its id."""
-        child = self.begin(**settings)
+        """Starts a worker, and returns its process and its id when it is ready."""
+        child = self.start_unready(**settings)
         assert child.stdout is not None
         return child, msgspec.json.decode(child.stdout.readline())["worker"]
 
@@ -62,35 +73,35 @@ class Fleet:
         child.wait()
         if child.stdout is not None:
             child.stdout.close()
-        self.workers.remove(child)
+        self.processes.remove(child)
 
-    def clear(self) -> None:
-        for child in list(self.workers):
+    def kill_all(self) -> None:
+        for child in list(self.processes):
             child.send_signal(signal.SIGCONT)
             self.kill(child)
 
-    def happened(self) -> Counter[str]:
+    def count_effects(self) -> Counter[str]:
         return Counter(self.effects.read_text().split())
 
 
 class Watched:
-    """The runs of a fleet from the outside."""
+    """Reads and checks the runs of a group of workers through the client and the store."""
 
-    def __init__(self, fleet: Fleet, jobs: JobClient, store: Store) -> None:
-        self.fleet = fleet
+    def __init__(self, workers: WorkerGroup, jobs: JobClient, store: Store) -> None:
+        self.workers = workers
         self.jobs = jobs
         self.store = store
 
     async def submit(self, prompt: str, **given: Any) -> Run:
-        return await self.jobs.submit_run(prompt, workspace=str(self.fleet.effects.parent), **given)
+        return await self.jobs.submit_run(prompt, workspace=str(self.workers.effects.parent), **given)
 
     async def calls(self, run_id: str) -> list[ToolPart]:
         messages = (await self.store.load(run_id)).messages
         return [call for message in messages for call in message.get_parts_by_type(ToolPart)]
 
     async def faults(self, runs: Sequence[Run]) -> list[str]:
-        """What must not be: every run, every call and every effect is looked at."""
-        written = self.fleet.happened()
+        """Returns the errors that a check of every run, call and effect finds."""
+        written = self.workers.count_effects()
         happened = Counter({name.removeprefix(REPEATABLE): count for name, count in written.items()})
         found = [f"{name} happened {count} times" for name, count in written.items() if _too_often(name, count)]
         for run in runs:
@@ -111,24 +122,25 @@ class Watched:
 
 
 def _cut(call: ToolPart) -> bool:
-    """A worker that lets go of a run cancels its call, which is an end that is known; this one is not, and the call was
-    not repeated as often as it may be."""
+    """Returns whether a call was interrupted, although it could have been repeated. A worker that releases a run
+    cancels its call instead."""
     again = call.metadata.get(REPEATED, 0) < MAX_REPEATS
     return isinstance(call.state, ToolError) and call.state.reason != "canceled" and again
 
 
 def _too_often(name: str, count: int) -> bool:
-    """What is safe to repeat may happen once more for each crash that cut it off; all else happens once."""
+    """Returns whether an effect happened more often than allowed: repeatable calls run again after each crash, others
+    once."""
     return count > (1 + MAX_REPEATS if name.startswith(REPEATABLE) else 1)
 
 
 @contextlib.asynccontextmanager
 async def watched(folder: Path, server: str | None = None) -> AsyncIterator[Watched]:
-    fleet = Fleet(folder, server)
-    database = RunDatabase(fleet.database)
+    workers = WorkerGroup(folder, server)
+    database = RunDatabase(workers.database)
     try:
-        async with fleet.store() as store, open_job_client(database, store) as jobs:
-            yield Watched(fleet, jobs, store)
+        async with workers.store() as store, open_job_client(database, store) as jobs:
+            yield Watched(workers, jobs, store)
     finally:
-        fleet.clear()
+        workers.kill_all()
         database.close()

@@ -20,7 +20,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
+from outrider.errors import ConfigurationError, StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
 from outrider.sessions.database_files import check_encoding, configure_connection, prepare_file, to_store_error
 
 # SQLAlchemy parses a text each time that it is made of one; the statements of runs are few.
@@ -136,6 +136,18 @@ def is_outage(problem: BaseException) -> bool:
     if isinstance(problem, sql_errors.DBAPIError) and problem.connection_invalidated:
         return True
     return isinstance(problem, sql_errors.OperationalError | sql_errors.InterfaceError | sql_errors.TimeoutError)
+
+
+@contextmanager
+def skip_failed_entry(entry: str) -> Generator[None]:
+    """Logs why an entry cannot be processed, so that the entries after it are. Raises the error if the database or the
+    store cannot be used, because then all of them fail."""
+    try:
+        yield
+    except Exception as problem:  # an entry may contain anything
+        if is_outage(problem) or isinstance(problem, StoreUnavailableError | StorageFullError):
+            raise
+        _log.warning("cannot process %s, will retry: %s: %s", entry, type(problem).__name__, problem)
 
 
 class JsonSerializer(Serializer):

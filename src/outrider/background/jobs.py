@@ -12,7 +12,7 @@ import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
 from msgspec.structs import replace
 
-from outrider.background.database import WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
+from outrider.background.database import WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase, skip_failed_entry
 from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerInfo, WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
@@ -37,6 +37,7 @@ from outrider.engine.archive import SessionArchive
 from outrider.engine.inbox import first_line_title
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
+from outrider.presentation.formats import short_id
 from outrider.project.sandbox import RunWorktree
 from outrider.sessions.records import Approval, ApprovalScope, InboxItem, StoredSession, check_metadata
 from outrider.sessions.store import Store
@@ -347,15 +348,17 @@ class JobClient:
 
     async def submit_due(self) -> None:
         """Submits the runs of due schedules and queues runs whose predecessor is over. A worker calls it with every
-        heartbeat."""
+        heartbeat. An entry that cannot be processed is logged and skipped."""
         now = now_ms()
         for schedule in await asyncio.to_thread(self._schedules.list_schedules, due=now):
-            order = msgspec.convert(schedule.order, JobOptions, strict=False)
-            await self.submit_run(schedule.prompt, **{**order, "run_id": schedule.run_id()})
-            await asyncio.to_thread(self._schedules.advance_due, schedule, now)
+            with skip_failed_entry(f"schedule {short_id(schedule.id)}"):
+                order = msgspec.convert(schedule.order, JobOptions, strict=False)
+                await self.submit_run(schedule.prompt, **{**order, "run_id": schedule.run_id()})
+                await asyncio.to_thread(self._schedules.advance_due, schedule, now)
         for run_id in await asyncio.to_thread(self._queue.list_awaited_runs):
-            if (await self.get_run(run_id)).is_over:
-                await asyncio.to_thread(self._queue.release_dependents, run_id)
+            with skip_failed_entry(f"runs that wait for run {short_id(run_id)}"):
+                if (await self.get_run(run_id)).is_over:
+                    await asyncio.to_thread(self._queue.release_dependents, run_id)
 
     async def get_report(self, run_id: str) -> JobReport | None:
         """Returns the report of a run; None before it has ended."""

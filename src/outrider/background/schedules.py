@@ -13,8 +13,9 @@ import msgspec
 import sqlalchemy as sa
 from croniter import croniter
 
-from outrider.background.database import RunDatabase
+from outrider.background.database import RunDatabase, skip_failed_entry
 from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.presentation.formats import short_id
 from outrider.types.ids import new_id, now_ms
 
 _PAUSED_DUE = (1 << 62) + 1  # due time of a paused schedule: workers of all versions never find it due
@@ -90,11 +91,16 @@ class ScheduleTable:
         return schedule
 
     def list_schedules(self, *, due: int | None = None) -> Sequence[Schedule]:
-        """Returns the schedules ordered by due time, paused ones last; with `due` only those that are due by then."""
-        statement = f"SELECT schedule, due FROM {self._table} WHERE due <= :due ORDER BY due, id"
+        """Returns the schedules ordered by due time, paused ones last; with `due` only those that are due by then. A
+        damaged row is logged and skipped."""
+        statement = f"SELECT id, schedule, due FROM {self._table} WHERE due <= :due ORDER BY due, id"
         with self._engine.connect() as db:
             rows = db.execute(sa.text(statement), {"due": _PAUSED_DUE if due is None else due}).all()
-        return [_decode_schedule(row.schedule, row.due) for row in rows]
+        schedules: list[Schedule] = []
+        for row in rows:
+            with skip_failed_entry(f"schedule {short_id(row.id)}"):
+                schedules.append(_decode_schedule(row.schedule, row.due))
+        return schedules
 
     def advance_due(self, schedule: Schedule, now: int) -> None:
         """Moves the schedule to its next time after `now`; missed times result in one run, not in one each."""

@@ -20,6 +20,7 @@ from outrider.background.database import (
     is_outage,
     is_unexpected_error,
     repeat_during_outage,
+    skip_failed_entry,
     worker_queue,
 )
 from outrider.background.executor import FRESH_SECONDS, RunAssignment, RunExecutor
@@ -522,7 +523,8 @@ class Worker:
 
     async def _resume_waiting(self) -> None:
         for run_id in await asyncio.to_thread(self.job_client.waiting_runs.list_runs):
-            await self.job_client.resume_if_answered(run_id)
+            with skip_failed_entry(f"waiting run {short_id(run_id)}"):
+                await self.job_client.resume_if_answered(run_id)
 
     async def _rejoin_workers(self) -> None:
         """Releases all runs after other workers removed this one as dead. It requeues them first, so that none is lost,

@@ -3,18 +3,23 @@
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+import msgspec
 import sqlalchemy as sa
+from msgspec.structs import replace
 
 from outrider.background.database import RunDatabase
-from outrider.background.jobs import open_job_client
+from outrider.background.jobs import QueuePlacement, open_job_client
+from outrider.background.queue import RunQueue
 from outrider.background.schedules import ScheduleTable, next_due_time
 from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.presentation.formats import short_id
 from outrider.sessions.memory_store import MemoryStore
 from outrider.types.ids import is_id, now_ms
 
@@ -115,6 +120,51 @@ async def test_runs_have_the_approval_level_of_their_schedule(tmp_path: Path):
         await jobs.submit_due()
         (run,) = await jobs.list_runs()
         assert (await jobs.store.get(run.id)).approval == "edits"
+    database.close()
+
+
+def execute(database: RunDatabase, statement: str, **values: Any) -> None:
+    with database.engine.begin() as db:
+        db.execute(sa.text(statement), values)
+
+
+async def test_an_entry_that_cannot_be_processed_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        made = [await jobs.add_schedule("0 * * * *", prompt, timezone="UTC") for prompt in ("first", "second", "third")]
+        for number, schedule in enumerate(made):
+            ScheduleTable(database).advance_due(schedule, schedule.due - (50 - number) * HOUR)
+        damage = "UPDATE outrider_schedules SET schedule = :text WHERE id = :id"
+        execute(database, damage, text="{", id=made[0].id)
+        execute(database, damage, text=msgspec.json.encode(replace(made[1], order={"limits": 1})), id=made[1].id)
+        predecessor = await jobs.submit_run("predecessor")
+        waiting = [await jobs.submit_run("go", place=QueuePlacement(after_run=predecessor.id)) for _ in range(2)]
+        execute(database, "UPDATE outrider_entries SET after_run = '0' WHERE id = :id", id=waiting[0].id)
+        await jobs.cancel_run(predecessor.id)
+        await jobs.submit_due()
+        assert "third" in [run.prompt for run in await jobs.list_runs()]
+        entries = RunQueue(database).get_entries([run.id for run in waiting])
+        assert [entries[run.id].after_run for run in waiting] == ["0", ""]
+    assert [text.partition(",")[0] for text in caplog.messages] == [
+        f"cannot process schedule {short_id(made[0].id)}",
+        f"cannot process schedule {short_id(made[1].id)}",
+        "cannot process runs that wait for run 0",
+    ]
+    database.close()
+
+
+async def test_a_database_that_cannot_be_reached_is_no_failed_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        made = await jobs.add_schedule("0 * * * *", "look", timezone="UTC")
+        ScheduleTable(database).advance_due(made, made.due - 50 * HOUR)
+
+        async def lose_connection(*_: Any, **__: Any) -> None:
+            raise sa.exc.OperationalError("SELECT", {}, Exception("the server closed the connection"))
+
+        monkeypatch.setattr(jobs, "submit_run", lose_connection)
+        with pytest.raises(sa.exc.OperationalError):
+            await jobs.submit_due()
     database.close()
 
 

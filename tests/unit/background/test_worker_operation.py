@@ -77,6 +77,26 @@ async def test_a_run_that_dbos_dequeued_and_lost_is_executed(state: str, tmp_pat
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
 
 
+async def test_a_waiting_run_is_continued_also_if_another_one_cannot_be(tmp_path: Path):
+    def step() -> str:
+        return "done"
+
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with (
+        Engine([agent()], [scripted(answer)], [Tool(step, policy="ask")], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        jobs = worker.job_client
+        jobs.waiting_runs.add_run("0")
+        run = await jobs.submit_run("go", workspace=str(tmp_path), mode="agent")
+        while not (found := await jobs.get_run(run.id)).is_over:
+            for question in await jobs.open_approvals(run.id) if found.state == "waiting" else ():
+                await engine.answer(question.id, allow=True)  # the worker finds the answer with a heartbeat
+            await asyncio.sleep(0.05)
+    database.close()
+
+
 class SmallDisk(RunWorkspace):
     """A workspace on a disk that is full at first; what is raised depends on who notices it."""
 

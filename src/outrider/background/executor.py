@@ -345,10 +345,7 @@ class RunExecutor:
             for run_id, engine in open_runs.items():
                 if _has_running_call(engine, run_id):
                     continue
-                with suppress(StoreUnavailableError):
-                    # First, since a call could start while the snapshot is stored. No one takes the run before the end.
-                    await self.release_run(run_id, engine)
-                    await self._workspace.save_snapshot(run_id, force=True)
+                if await self._release_and_save(run_id, engine):
                     await released(run_id)
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
@@ -356,9 +353,18 @@ class RunExecutor:
         """Releases all runs. From then on no run starts or ends in this executor."""
         self._leaving = True
         for run_id, engine in self.open_runs.items():
-            with suppress(StoreUnavailableError):  # another worker takes over the lease
-                await self.release_run(run_id, engine)
-                await self._workspace.save_snapshot(run_id, force=True)  # with what its canceled calls have written
+            await self._release_and_save(run_id, engine)
+
+    async def _release_and_save(self, run_id: str, engine: Engine) -> bool:
+        """Releases a run, then stores its files with what its canceled calls have written; no call can start meanwhile.
+        Returns whether both succeeded. If not, another worker takes over the lease, and the other runs are released."""
+        try:
+            await self.release_run(run_id, engine)
+            await self._workspace.save_snapshot(run_id, force=True)
+        except (OutriderError, OSError) as problem:
+            _log.warning("run %s is not released completely: %s", short_id(run_id), problem)
+            return False
+        return True
 
     async def _wait_for_store(self, run_id: str, problem: StoreUnavailableError) -> None:
         """Waits until the store can be read again."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from time import monotonic
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
+from outrider._sync import cancel_tasks
 from outrider.background.database import (
     STARTED,
     WORKFLOW_NAME,
@@ -189,19 +190,21 @@ class Worker:
 
     async def __aexit__(self, *_: object) -> None:
         """Lets running calls end, then puts all runs back into the queue, so that another worker continues them
-        immediately."""
-        await self.drain()
-        self._stop_monitor()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
-        await self._executor.release_all()
-        await asyncio.to_thread(self.runtime.stop)
+        immediately. It stops everything also after an error, or if it is cancelled meanwhile."""
+        async with AsyncExitStack() as stack:  # it calls the last one first
+            stack.push_async_callback(asyncio.to_thread, self._client.destroy)
+            stack.push_async_callback(self._deregister)
+            stack.push_async_callback(asyncio.to_thread, self.runtime.stop)
+            stack.push_async_callback(self._executor.release_all)
+            stack.push_async_callback(cancel_tasks, self._tasks)
+            stack.callback(self._stop_monitor)
+            stack.push_async_callback(self.drain)
+
+    async def _deregister(self) -> None:
         try:
             await asyncio.to_thread(self.remove_worker, self.id)
         except SQLAlchemyError as problem:
             _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
-        await asyncio.to_thread(self._client.destroy)
 
     async def drain(self) -> None:
         """Takes no more runs and lets running calls end, for up to `grace` seconds; runs without a running call

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from outrider import Engine, Tool
 from outrider.background.database import RunDatabase, worker_queue
 from outrider.background.executor import RunExecutor
+from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.jobs import QueuePlacement, open_job_client
 from outrider.background.queue import RunQueue
 from outrider.background.records import JobSpec, RunFilter
@@ -201,6 +202,68 @@ async def test_a_stopped_worker_lets_its_call_end_and_another_one_continues_with
     messages = (await store.load(run.id)).messages
     states = [part.state.status for message in messages for part in message.get_parts_by_type(ToolPart)]
     assert states == ["completed"] * 3
+    database.close()
+
+
+@asynccontextmanager
+async def busy_worker(database: RunDatabase, store: MemoryStore, folder: Path, **options: Any) -> AsyncIterator[Worker]:
+    """A worker that executes two runs, whose calls do not end."""
+    started = asyncio.Semaphore(0)
+
+    async def step() -> None:
+        started.release()
+        await asyncio.Event().wait()
+
+    async with (
+        asyncio.timeout(SECONDS),
+        Engine([agent()], [scripted(answer)], [Tool(step)], store=store) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.1, **options) as worker,
+    ):
+        for _ in range(2):
+            await worker.job_client.submit_run("go", workspace=str(folder))
+            await started.acquire()
+        yield worker
+    assert not worker.runtime.is_running
+
+
+class BrokenDisk(RunWorkspace):
+    """A workspace whose files cannot be read."""
+
+    async def save_snapshot(self, run_id: str, *, force: bool = False) -> None:
+        if force:  # the run is released
+            raise OSError(errno.EIO, f"the disk is broken: {run_id}")
+
+
+async def test_a_worker_is_stopped_and_removed_although_the_files_of_its_runs_cannot_be_stored(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    store = MemoryStore()
+    async with busy_worker(database, store, tmp_path, workspace=BrokenDisk(store)) as worker:
+        assert worker.status.runs == 2
+    assert WorkerRegistry(database).other_heartbeats() == []
+    async with open_job_client(database, store) as jobs:
+        assert [run.state for run in await jobs.list_runs()] == ["queued"] * 2
+    database.close()
+
+
+async def test_a_worker_whose_drain_is_cancelled_is_stopped_and_removed(tmp_path: Path):
+    database, is_busy = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), asyncio.Event()
+    workers: list[Worker] = []
+
+    async def work() -> None:
+        async with busy_worker(database, MemoryStore(), tmp_path, grace=SECONDS) as worker:
+            workers.append(worker)
+            is_busy.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await is_busy.wait()
+    task.cancel()
+    while not workers[0].status.is_draining:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert (workers[0].runtime.is_running, WorkerRegistry(database).other_heartbeats()) == (False, [])
     database.close()
 
 

@@ -260,12 +260,14 @@ class SessionEventFeed:
         self._frames: list[SseFrame] = []
         self._send_timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._reader_lock = asyncio.Lock()  # no reader starts while the one before it stops
+        self._joining = 0  # clients that wait for the reader
         self._is_silent = False
         self._late_batches = 0  # batches sent while events were held
 
     @property
     def is_idle(self) -> bool:
-        return not self._listeners
+        return not self._listeners and not self._joining
 
     async def stored_batches(self, after: int) -> AsyncGenerator[FrameBatch]:
         """Yields every stored change after `after`."""
@@ -281,18 +283,23 @@ class SessionEventFeed:
     async def add_listener(self, listener: FeedListener) -> None:
         """Starts the reader at the session's current sequence number before the stored changes are read, so that the
         two overlap and leave no gap."""
-        if self._reader is None:
-            seq = (await self._engine.store.get(self._session_id)).seq
-            if self._reader is None:
-                self._reader = asyncio.create_task(self._read_changes(seq))
-        self._listeners.add(listener)
-        self._session_tree.followers += 1
+        self._joining += 1
+        try:
+            async with self._reader_lock:
+                if self._reader is None or self._reader.done():  # it ends when the store fails
+                    seq = (await self._engine.store.get(self._session_id)).seq
+                    self._reader = asyncio.create_task(self._read_changes(seq))
+                self._listeners.add(listener)
+                self._session_tree.followers += 1
+        finally:
+            self._joining -= 1
 
     async def remove_listener(self, listener: FeedListener) -> None:
         self._session_tree.followers -= listener in self._listeners
         self._listeners.discard(listener)
-        if self.is_idle:
-            await self._stop_reader()
+        async with self._reader_lock:
+            if self.is_idle:
+                await self._stop_reader()
 
     async def _stop_reader(self) -> None:
         pump, self._reader = self._reader, None
@@ -584,8 +591,8 @@ class SessionFeedRegistry:
                 yield encode(unseen)
         finally:
             await feed.remove_listener(listener)
-            if feed.is_idle:
-                self._feeds.pop(key, None)
+            if feed.is_idle and self._feeds.get(key) is feed:
+                del self._feeds[key]
 
     async def stream_all(
         self,

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider.engine.engine import Engine
+from outrider.errors import StoreUnavailableError
 from outrider.event_bus import EventBus
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
@@ -31,11 +32,31 @@ class SlowStore:
             yield await self.given.get()
 
 
+class RestartedStore(SlowStore):
+    """Its readers end when the test lets them, and fail if it says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ending, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def changes(self, session_id: str, *, after: int, follow: bool = True) -> AsyncGenerator[StoredChange, None]:
+        try:
+            while follow:
+                change = await self.given.get()
+                if change.seq < 0:
+                    raise StoreUnavailableError("the database was restarted")
+                yield change
+        finally:
+            if follow:
+                self.is_ending.set()
+                await self.may_end.wait()
+
+
 class Half:
     """As much of an engine as a feed knows."""
 
-    def __init__(self) -> None:
-        self.store = SlowStore()
+    def __init__(self, store: SlowStore | None = None) -> None:
+        self.store = store or SlowStore()
         self.bus = EventBus()
 
     def publish(self, *events: Event) -> None:
@@ -67,7 +88,9 @@ async def received_frames(engine: Half, count: int, work: Any) -> list[Any]:
 
 def read(body: bytes) -> list[Any]:
     received: list[Any] = []
-    for frame in filter(None, body.split(b"\n\n")):
+    for frame in body.split(b"\n\n"):
+        if not frame or frame.startswith(b":"):
+            continue
         lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
         if lines[b"event"] == b"change":
             received.append(int(lines[b"id"]))
@@ -107,3 +130,37 @@ async def test_no_waiter_hangs_for_a_change_that_does_not_come():
         engine.publish(text_event(3), piece("an answer"), text_event(None), LoopStartedEvent(session_id="another"))
 
     assert await received_frames(engine, 1, work()) == ["an answer"]
+
+
+async def test_a_client_that_comes_while_the_last_one_leaves_stays_connected():
+    store = RestartedStore()
+    registry = SessionFeedRegistry(cast("Engine", Half(store)))
+    first, second = registry.stream_frames("s", 0), registry.stream_frames("s", 0)
+    await anext(first)
+    await asyncio.sleep(0)  # the reader starts
+    leaving = asyncio.create_task(first.aclose())
+    await store.is_ending.wait()
+    joining = asyncio.create_task(anext(second))
+    await asyncio.sleep(0.05)
+    store.may_end.set()
+    await leaving
+    async with asyncio.timeout(10), aclosing(second):
+        await joining
+        await store.given.put(StoredChange(1))
+        assert await anext(frame async for body in second for frame in read(body)) == 1
+
+
+async def test_a_client_that_comes_after_the_store_has_failed_is_not_forgotten():
+    store = RestartedStore()
+    store.may_end.set()
+    registry = SessionFeedRegistry(cast("Engine", Half(store)))
+    first, second = registry.stream_frames("s", 0), registry.stream_frames("s", 0)
+    async with asyncio.timeout(10), aclosing(first), aclosing(second):
+        await anext(first)
+        await store.given.put(StoredChange(-1))
+        await store.is_ending.wait()
+        await asyncio.sleep(0.05)
+        await anext(second)
+        await store.given.put(StoredChange(1))
+        assert await anext(frame async for body in second for frame in read(body)) == 1
+        assert [body async for body in first] == []

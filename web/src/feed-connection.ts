@@ -1,6 +1,6 @@
 // The one connection to the server's event stream, for all sessions that are followed. It runs in a shared worker, so
 // that all tabs of the browser use one connection, or in the page where there are no shared workers.
-import { readEvents, setCredential } from "./api";
+import { readEvents, setCredential, type ServerEvent } from "./api";
 import type { Change, LiveEvent, SessionSummary } from "./types";
 
 export type FeedMessage =
@@ -24,6 +24,7 @@ interface Subscriber {
 export class FeedConnection {
   private readonly subscribers = new Set<Subscriber>();
   private readonly positions = new Map<string, number>(); // the last change that arrived, by session
+  private readonly rewound = new Set<string>(); // sessions whose position is older than the current connection's
   private readonly summaries = new Map<string, SessionSummary>();
   private current: AbortController | null = null;
   private isConnected: boolean | null = null;
@@ -39,6 +40,7 @@ export class FeedConnection {
   }
 
   private handle(subscriber: Subscriber, request: FeedRequest): void {
+    if (!this.subscribers.has(subscriber)) return; // a page that is closed
     switch (request.kind) {
       case "start":
         setCredential(request.credential); // a worker has no local storage
@@ -47,8 +49,10 @@ export class FeedConnection {
       case "follow": {
         subscriber.sessions.add(request.sessionId);
         const known = this.positions.get(request.sessionId);
-        this.positions.set(request.sessionId, Math.min(known ?? request.after, request.after));
-        if (known === undefined || known > request.after) this.restart(0);
+        if (known !== undefined && known <= request.after) break;
+        this.positions.set(request.sessionId, request.after);
+        this.rewound.add(request.sessionId);
+        this.restart(0);
         break;
       }
       case "unfollow":
@@ -58,7 +62,7 @@ export class FeedConnection {
       case "close":
         this.subscribers.delete(subscriber);
         this.forgetUnused();
-        if (!this.subscribers.size) this.current?.abort();
+        if (!this.subscribers.size) this.disconnect();
         break;
     }
   }
@@ -69,6 +73,16 @@ export class FeedConnection {
     for (const id of this.positions.keys()) if (!used.has(id)) this.positions.delete(id);
   }
 
+  // A worker may outlive its tabs; the next tab starts from nothing.
+  private disconnect(): void {
+    clearTimeout(this.restartTimer);
+    this.current?.abort();
+    this.current = null;
+    this.isConnected = null;
+    this.summaries.clear();
+    this.delay = FIRST_DELAY;
+  }
+
   private restart(delay: number): void {
     clearTimeout(this.restartTimer);
     this.restartTimer = setTimeout(() => void this.connect(), delay);
@@ -76,17 +90,19 @@ export class FeedConnection {
 
   private async connect(): Promise<void> {
     this.current?.abort();
-    if (!this.subscribers.size) return;
     const controller = new AbortController();
     this.current = controller;
+    this.rewound.clear();
+    const isCurrent = (): boolean => this.current === controller; // a replaced connection delivers what it had received
     const follow = [...this.positions].map(([id, seq]) => `${id}:${seq}`).join(",");
     try {
       const path = `/events?views=true&follow=${encodeURIComponent(follow)}`;
-      await readEvents("GET", path, undefined, controller.signal, (event) => this.receive(event), () => this.opened());
+      const receive = (event: ServerEvent): void => void (isCurrent() && this.receive(event));
+      await readEvents("GET", path, undefined, controller.signal, receive, () => void (isCurrent() && this.opened()));
     } catch {
       // reported below
     }
-    if (this.current !== controller) return; // another connection has replaced this one
+    if (!isCurrent()) return;
     this.setConnected(false);
     this.restart(this.delay);
     this.delay = Math.min(this.delay * 2, LONGEST_DELAY);
@@ -102,7 +118,7 @@ export class FeedConnection {
     for (const subscriber of this.subscribers) subscriber.deliver({ kind: "connected", connected });
   }
 
-  private receive(event: { name: string; data: string }): void {
+  private receive(event: ServerEvent): void {
     const data = JSON.parse(event.data);
     if (event.name === "sessions") {
       for (const summary of data as SessionSummary[]) {
@@ -117,6 +133,7 @@ export class FeedConnection {
       event.name === "change"
         ? { kind: "change", sessionId, seq: data.seq, change: data.change }
         : { kind: "live", sessionId, events: data.events };
+    if (this.rewound.has(sessionId)) return; // its follower misses changes before this one; the next connection has all
     if (message.kind === "change" && this.positions.has(sessionId)) this.positions.set(sessionId, message.seq);
     for (const subscriber of this.subscribers) if (subscriber.sessions.has(sessionId)) subscriber.deliver(message);
   }

@@ -129,7 +129,8 @@ class BrowserLogins:
         return self._find("cookie", cookie)
 
     def is_signed_in(self, login_id: str) -> bool:
-        return login_id in self._logins
+        login = self._logins.get(login_id)
+        return login is not None and login.expires > self._clock()
 
     def sign_out(self, login_id: str) -> None:
         if self._logins.pop(login_id, None) is not None:
@@ -151,6 +152,9 @@ class BrowserLogins:
         return [login for login in found if login.expires > self._clock()]
 
     def _save(self) -> None:
+        """Stores the logins. It forgets those that have expired."""
+        now = self._clock()
+        self._logins = {login.id: login for login in self._logins.values() if login.expires > now}
         if self._path is not None:
             write_private_file(self._path, msgspec.json.encode(list(self._logins.values())))
 

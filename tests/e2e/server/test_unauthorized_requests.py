@@ -172,8 +172,12 @@ def test_logins_and_links_expire_and_survive_a_restart(tmp_path):
     assert not again.find_by_secret(cookie) and not again.find_by_cookie(secret) and not again.find_by_secret("")
     now[0] += LINK_SECONDS + 1
     assert not logins.redeem_code(code)
+    found = logins.find_by_secret(secret)
+    assert found and logins.is_signed_in(found.id)
     now[0] += LOGIN_SECONDS
-    assert not logins.find_by_secret(secret)
+    assert not logins.find_by_secret(secret) and not logins.is_signed_in(found.id)
+    logins.sign_in()
+    assert found.id not in (tmp_path / "logins.json").read_text(), "expired logins are forgotten"
 
 
 def test_files_with_hashes_are_private_whatever_an_interrupted_write_left(tmp_path):

@@ -131,7 +131,7 @@ class EvalBudget:
             self._left -= cost or Decimal(0)
 
 
-class _SuiteEnvironment:
+class SuiteWorkspace:
     """Folders, the sandbox and commands of one run of a suite."""
 
     def __init__(self, suite: EvalSuite, base: Path, sandbox: Sandbox) -> None:
@@ -141,7 +141,7 @@ class _SuiteEnvironment:
         self.data = base / "data"
         self._prepared: dict[str, asyncio.Task[Path]] = {}
 
-    def environment(self, bus: EventBus) -> ToolEnvironment:
+    def tool_environment(self, bus: EventBus) -> ToolEnvironment:
         """Returns the surroundings of the tools. The suite is hidden from the agent: it has the checks and
         solutions."""
         folder = Path(self.suite.folder).resolve()
@@ -222,7 +222,7 @@ class _SuiteEnvironment:
 class _AttemptOutcome:
     """An `EvalOutcome`: what an attempt left behind."""
 
-    def __init__(self, case: EvalCase, bench: _SuiteEnvironment, baseline: Path, workspace: Path) -> None:
+    def __init__(self, case: EvalCase, suite_workspace: SuiteWorkspace, baseline: Path, workspace: Path) -> None:
         self.case = case
         self.workspace = workspace
         self.baseline = baseline
@@ -234,7 +234,7 @@ class _AttemptOutcome:
         self.calls: list[ToolPart] = []
         self.judge_costs: list[Decimal | None] = []
         self.judge: Callable[[str, str], Any] | None = None
-        self._bench = bench
+        self._suite_workspace = suite_workspace
         self._patch: str | None = None
 
     @property
@@ -246,7 +246,7 @@ class _AttemptOutcome:
 
     async def run_command(self, command: str, *, seconds: float) -> CommandResult:
         """Runs a command in the workspace, inside the sandbox."""
-        return await self._bench.run_command(command, self.workspace, seconds=seconds)
+        return await self._suite_workspace.run_command(command, self.workspace, seconds=seconds)
 
     async def ask_judge(self, model: str, criterion: str) -> tuple[bool, str]:
         """Lets a model decide about a criterion."""
@@ -254,7 +254,7 @@ class _AttemptOutcome:
             raise ConfigurationError("there is no judge here")
         return await self.judge(model, criterion)
 
-    async def take_session(self, store: Store, session_id: str, answer: str) -> None:
+    async def load_transcript(self, store: Store, session_id: str, answer: str) -> None:
         """Reads the transcript; steps and calls are those of all agents."""
         self.session, self.answer = await load_session(store, session_id), answer
         sessions = (self.session, *await load_descendants(store, session_id))
@@ -277,7 +277,7 @@ class SuiteRunner:
         providers: Sequence[Provider | CustomProvider],
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
-        bench: _SuiteEnvironment,
+        suite_workspace: SuiteWorkspace,
         folder: Path | None,
         cassettes: CassetteMode,
         background: "Background | JobClient | None" = None,
@@ -286,7 +286,7 @@ class SuiteRunner:
         self._agents = list(agents)
         self._providers = {one.name: one for one in map(as_provider, providers)}
         self._tools = tuple(tools)
-        self._bench = bench
+        self._suite_workspace = suite_workspace
         self._folder = folder
         self._cassettes = cassettes
         self._background = background
@@ -301,7 +301,7 @@ class SuiteRunner:
         for variant in self._suite.matrix.variants():
             self._agents_of(variant)
         for case in self._suite.cases:
-            self._bench.check_fixture(case)
+            self._suite_workspace.check_fixture(case)
             for judge in (check for check in case.checks if isinstance(check, JudgeCheck)):
                 self._judge_of(case, judge.model)
 
@@ -322,12 +322,12 @@ class SuiteRunner:
         self, case: EvalCase, variant: EvalVariant, number: int, money: Decimal | None
     ) -> EvalAttempt:
         """Runs one attempt and its checks. Errors of the model are part of the result."""
-        baseline, workspace = await self._bench.copy_fixture(case)
-        outcome = _AttemptOutcome(case, self._bench, baseline, workspace)
+        baseline, workspace = await self._suite_workspace.copy_fixture(case)
+        outcome = _AttemptOutcome(case, self._suite_workspace, baseline, workspace)
         work = self._run_in_queue if self._background else self._run_in_process
         try:
             result = await work(outcome, variant, number, money)
-            status, checks = _judge_end(result, money, self._limits_of(case)), tuple[CheckResult, ...]()
+            status, checks = _status_without_checks(result, money, self._limits_of(case)), tuple[CheckResult, ...]()
             if status is None:
                 outcome.judge = lambda model, text: self._ask_judge(outcome, variant, number, model, text)
                 outcome.patch  # noqa: B018  computed before checks write files
@@ -359,7 +359,7 @@ class SuiteRunner:
                 if results[-1].reason != "completed":
                     break
             outcome.seconds = monotonic() - start
-            await outcome.take_session(engine.store, session_id, results[-1].text)
+            await outcome.load_transcript(engine.store, session_id, results[-1].text)
             trace = await self._save_trace(engine.store, session_id, case, variant, number)
         return AttemptEnd(
             reason=results[-1].reason, error=results[-1].error, limit=results[-1].limit or "", trace=trace
@@ -395,7 +395,7 @@ class SuiteRunner:
         outcome.seconds = monotonic() - start
         end = report.outcome
         outcome.usage = Usage().plus(end.tokens, end.cost)
-        await outcome.take_session(jobs.store, handle.id, end.output)
+        await outcome.load_transcript(jobs.store, handle.id, end.output)
         trace = await self._save_trace(jobs.store, handle.id, outcome.case, variant, number)
         kind = ProviderError if end.provider else OutriderError
         error = kind(end.error) if end.error else None
@@ -433,7 +433,7 @@ class SuiteRunner:
     ) -> AsyncGenerator[Engine, None]:
         """Opens an engine for one attempt, which records its requests or answers them from the cassette."""
         bus, workspace = EventBus(), outcome.workspace
-        environment = self._bench.environment(bus)
+        environment = self._suite_workspace.tool_environment(bus)
         records = self._cassettes == "record"
         providers: list[Provider | CustomProvider] = list(self._providers.values())
         if self._cassettes == "replay":
@@ -543,7 +543,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     trace: str = ""
 
 
-def _judge_end(end: AttemptEnd, money: Decimal | None, limits: Limits) -> AttemptStatus | None:
+def _status_without_checks(end: AttemptEnd, money: Decimal | None, limits: Limits) -> AttemptStatus | None:
     """Returns the status of an attempt that cannot be judged by its checks: the model was not reached, or the run's
     money was spent. None for all others, also for those that reached a limit of the case."""
     own = (ContextOverflowError, ContentFilterError)
@@ -679,13 +679,13 @@ async def async_run_suite(
     folder = options.get("folder")
     target = None if folder is None else Path(folder)
     progress = _SuiteProgress(suite, options)
-    async with _open_bench(suite, options.get("sandbox", "auto")) as bench:
+    async with _open_suite_workspace(suite, options.get("sandbox", "auto")) as suite_workspace:
         runner = SuiteRunner(
             suite,
             agents,
             providers,
             tools,
-            bench=bench,
+            suite_workspace=suite_workspace,
             folder=target,
             cassettes=options.get("cassettes", "off"),
             background=options.get("background"),
@@ -742,17 +742,19 @@ def _failed_attempt(
 
 
 @asynccontextmanager
-async def _open_bench(suite: EvalSuite, sandbox: Literal["auto", "none"]) -> AsyncGenerator[_SuiteEnvironment, None]:
+async def _open_suite_workspace(
+    suite: EvalSuite, sandbox: Literal["auto", "none"]
+) -> AsyncGenerator[SuiteWorkspace, None]:
     """Opens the temporary folder of a run."""
     base = await asyncio.to_thread(lambda: Path(mkdtemp(prefix="outrider-eval-")).resolve())
     confined: Sandbox = LazySandbox(base / "scratch", search_path)
     if sandbox == "none":
         confined = NoSandbox("sandbox='none' was given", "", accepted=True)
-    bench = _SuiteEnvironment(suite, base, confined)
+    suite_workspace = SuiteWorkspace(suite, base, confined)
     try:
-        yield bench
+        yield suite_workspace
     finally:
-        await bench.cancel_preparations()
+        await suite_workspace.cancel_preparations()
         await asyncio.to_thread(shutil.rmtree, base, ignore_errors=True)
 
 
@@ -770,18 +772,18 @@ def run_suite(
 async def validate_suite(suite: EvalSuite, *, sandbox: Literal["auto", "none"] = "auto") -> list[CaseValidation]:
     """Tests the checks of every case that has a reference solution: with it they pass, and without it at least one of
     them fails. Checks of calls, of limits and by a judge are left out, because no model runs."""
-    async with _open_bench(suite, sandbox) as bench:
-        return [await _validate_case(case, bench) for case in suite.cases]
+    async with _open_suite_workspace(suite, sandbox) as suite_workspace:
+        return [await _validate_case(case, suite_workspace) for case in suite.cases]
 
 
-async def _validate_case(case: EvalCase, bench: _SuiteEnvironment) -> CaseValidation:
+async def _validate_case(case: EvalCase, suite_workspace: SuiteWorkspace) -> CaseValidation:
     checks = [one for one in case.checks if not isinstance(one, CallsCheck | LimitsCheck | JudgeCheck)]
     if case.reference is None or not checks:
         return CaseValidation(case=case.name, problem="it has no reference solution, or no check for it")
-    untouched = _AttemptOutcome(case, bench, *await bench.copy_fixture(case))
+    untouched = _AttemptOutcome(case, suite_workspace, *await suite_workspace.copy_fixture(case))
     if all([(await evaluate_check(check, untouched)).passed for check in checks]):
         return CaseValidation(case=case.name, problem="the untouched fixture passes")
-    solved = _AttemptOutcome(case, bench, *await bench.copy_fixture(case))
+    solved = _AttemptOutcome(case, suite_workspace, *await suite_workspace.copy_fixture(case))
     write_files(solved.workspace, case.reference.files, replace=True)
     commands = case.reference.commands
     for command in (commands,) if isinstance(commands, str) else commands:

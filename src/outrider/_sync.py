@@ -101,6 +101,10 @@ async def run_to_end(work: Awaitable[T]) -> T:
         raise
 
 
+def do_nothing() -> None:
+    """The default of a callback that the caller does not need."""
+
+
 async def wait_to_end(work: Awaitable[T]) -> T:
     """Awaits `work` to its end, also if the caller is cancelled meanwhile; the cancellation is raised then. For short
     work that must be done before the caller closes what it uses. A cancel scope of anyio cancels its task again in each

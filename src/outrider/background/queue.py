@@ -55,36 +55,36 @@ def choose_runs(queued: Sequence[QueuedRun], capacity: int, state: QueueState) -
     """Returns the next runs to start, in order. The share with the fewest running runs is next; among equals the one
     that waited longest. So the first run of each user starts before the second run of any, however many one has
     submitted."""
-    lines = _group_by_share(queued)
+    runs_by_share = _group_by_share(queued)
     room, running = dict(state.room), Counter(state.running)
     served = defaultdict(int, state.served)
     chosen: list[QueuedRun] = []
     while len(chosen) < capacity:
-        heads = [head for line in lines.values() if (head := _first_startable(line, room)) is not None]
+        heads = [head for runs in runs_by_share.values() if (head := _first_startable(runs, room)) is not None]
         if not heads:
             break
-        ticket = min(heads, key=lambda head: (running[head.user_share], served[head.user_share], head.number, head.id))
-        lines[ticket.user_share].remove(ticket)
-        running[ticket.user_share] += 1
-        served[ticket.user_share] = max(served.values(), default=0) + 1
-        for group in ticket.limit_groups:
+        run = min(heads, key=lambda head: (running[head.user_share], served[head.user_share], head.number, head.id))
+        runs_by_share[run.user_share].remove(run)
+        running[run.user_share] += 1
+        served[run.user_share] = max(served.values(), default=0) + 1
+        for group in run.limit_groups:
             if group in room:
                 room[group] -= 1
-        chosen.append(ticket)
+        chosen.append(run)
     return chosen
 
 
 def _group_by_share(queued: Sequence[QueuedRun]) -> dict[UserShare, list[QueuedRun]]:
-    lines: dict[UserShare, list[QueuedRun]] = {}
-    for ticket in sorted(queued, key=lambda ticket: (ticket.priority, ticket.number, ticket.id)):
-        lines.setdefault(ticket.user_share, []).append(ticket)
-    return lines
+    runs_by_share: dict[UserShare, list[QueuedRun]] = {}
+    for run in sorted(queued, key=lambda run: (run.priority, run.number, run.id)):
+        runs_by_share.setdefault(run.user_share, []).append(run)
+    return runs_by_share
 
 
 def _first_startable(queued: Sequence[QueuedRun], room: Mapping[LimitGroup, int]) -> QueuedRun | None:
     """Returns the first run whose groups have room. A run whose provider is at its limit does not block the runs after
     it."""
-    return next((ticket for ticket in queued if all(room.get(group, 1) > 0 for group in ticket.limit_groups)), None)
+    return next((run for run in queued if all(room.get(group, 1) > 0 for group in run.limit_groups)), None)
 
 
 _DEQUEUE_LOCK_KEY = 0x6F757473  # Postgres advisory lock: two concurrent choices would both fill the same free capacity
@@ -144,11 +144,11 @@ class RunQueue:
         self._engine, self._statements = database.engine, database.statements
         self.paused_providers: set[str] = set()  # at the last look at the queue
         self._entries = f"{database.table_prefix}entries"
-        self._line_table = f"{database.table_prefix}line"
+        self._runs_table = f"{database.table_prefix}line"
         self._reports_table = f"{database.table_prefix}reports"
         self._waiting_table = f"{database.table_prefix}waiting"
         self._retries_table = f"{database.table_prefix}retries"
-        self._turns_table = f"{database.table_prefix}turns"
+        self._served_table = f"{database.table_prefix}turns"
         self._breakers = f"{database.table_prefix}breakers"
 
     def add_run(
@@ -159,7 +159,7 @@ class RunQueue:
         line = {"id": run.id, "queue": run.queue, "user": run.user, "agent": agent, "provider": run.provider}
         added = db.execute(
             sql_text(
-                f"INSERT INTO {self._line_table} VALUES (:id, :queue, :user, :agent, :provider, NULL)"
+                f"INSERT INTO {self._runs_table} VALUES (:id, :queue, :user, :agent, :provider, NULL)"
                 " ON CONFLICT DO NOTHING"
             ),
             line,
@@ -219,7 +219,7 @@ class RunQueue:
 
     def find_ids(self, ending: str) -> Sequence[str]:
         """Returns up to two runs whose ids end with the text."""
-        statement = f"SELECT id FROM {self._line_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"
+        statement = f"SELECT id FROM {self._runs_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"
         escaped = ending.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         with self._statements.connect() as db:
             return [row.id for row in db.execute(sql_text(statement), {"ending": f"%{escaped}"})]
@@ -319,7 +319,7 @@ class RunQueue:
         return bool(db.execute(statement, {**values, "canceled": int(canceled)}).rowcount)
 
     def _insert_ended_run(self, db: sa.Connection, run: Run, *, canceled: bool) -> bool:
-        statement = sql_text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
+        statement = sql_text(f"SELECT agent, provider FROM {self._runs_table} WHERE id = :id")
         line, created = db.execute(statement, {"id": run.id}).first(), run.created or now_ms()
         names = {"agent": line.agent, "provider": line.provider} if line else {"agent": "", "provider": ""}
         place = {"id": run.id, "queue": run.queue, "user": run.user, "priority": run.priority, **names}
@@ -439,7 +439,7 @@ class RunQueue:
     def _acquire_lock(self, db: sa.Connection) -> None:
         """Serializes choices until the transaction ends. On SQLite any write statement takes the only write lock."""
         statement = f"SELECT pg_advisory_xact_lock({_DEQUEUE_LOCK_KEY})" if self._database.is_postgres else None
-        db.execute(sql_text(statement or f"DELETE FROM {self._turns_table} WHERE FALSE"))
+        db.execute(sql_text(statement or f"DELETE FROM {self._served_table} WHERE FALSE"))
 
     def _load_candidates(self, db: sa.Connection, capacity: int, provider: ProviderLookup) -> list[QueuedRun]:
         """Returns the first runs of each user and agent: more than `capacity` of one cannot be chosen."""
@@ -522,7 +522,7 @@ class RunQueue:
             group = ("provider", row.id)
             room = 0 if row.until > now_ms() else max(1 - busy[group], 0)
             state.room[group] = min(state.room.get(group, room), room)
-        rows = db.execute(sql_text(f"SELECT queue, owner, number FROM {self._turns_table}"))
+        rows = db.execute(sql_text(f"SELECT queue, owner, number FROM {self._served_table}"))
         state.served = {(row.queue, row.owner): row.number for row in rows}
         return state
 
@@ -530,7 +530,7 @@ class RunQueue:
         self, db: sa.Connection, group: LimitGroup, bounds: BoundsTable, provider: ProviderLookup
     ) -> int:
         statement = (
-            f"SELECT queue, agent, provider, count(*) AS runs FROM {self._line_table}"
+            f"SELECT queue, agent, provider, count(*) AS runs FROM {self._runs_table}"
             " WHERE begun > :since GROUP BY queue, agent, provider"
         )
         rows = db.execute(sql_text(statement), {"since": now_ms() - round(bounds.seconds * 1000)})
@@ -544,7 +544,7 @@ class RunQueue:
         ids = [run.id for run in chosen]
         entries = f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
         db.execute(self._with_ids(f"{entries} WHERE"), {"ids": ids, "worker": worker_id})
-        db.execute(self._with_ids(f"UPDATE {self._line_table} SET begun = :now WHERE"), {"ids": ids, "now": now_ms()})
+        db.execute(self._with_ids(f"UPDATE {self._runs_table} SET begun = :now WHERE"), {"ids": ids, "now": now_ms()})
         turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
         rows = ", ".join(f"(:queue{row}, :user{row}, :number{row})" for row in range(len(turns)))
         values: dict[str, Any] = {}
@@ -552,7 +552,7 @@ class RunQueue:
             values |= {f"queue{row}": queue, f"user{row}": user, f"number{row}": number}
         db.execute(
             sql_text(
-                f"INSERT INTO {self._turns_table} VALUES {rows}"
+                f"INSERT INTO {self._served_table} VALUES {rows}"
                 " ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number"
             ),
             values,

@@ -247,10 +247,12 @@ KEEPALIVE_SECONDS = 15.0  # seconds of silence before a keepalive comment is sen
 class SessionEventFeed:
     """Reads the changes and events of one session while it has listeners. With `views` they come with what to show."""
 
-    def __init__(self, session_id: str, engine: Engine, family: FollowedSessions, *, views: bool = False) -> None:
+    def __init__(
+        self, session_id: str, engine: Engine, followed_sessions: FollowedSessions, *, views: bool = False
+    ) -> None:
         self._session_id = session_id
         self._views = views
-        self._session_tree = family
+        self._followed_sessions = followed_sessions
         self._engine = engine
         self._listeners: set[FeedListener] = set()
         self._pending_events: list[Event] = []
@@ -290,12 +292,12 @@ class SessionEventFeed:
                     seq = (await self._engine.store.get(self._session_id)).seq
                     self._reader = asyncio.create_task(self._read_changes(seq))
                 self._listeners.add(listener)
-                self._session_tree.followers += 1
+                self._followed_sessions.followers += 1
         finally:
             self._joining -= 1
 
     async def remove_listener(self, listener: FeedListener) -> None:
-        self._session_tree.followers -= listener in self._listeners
+        self._followed_sessions.followers -= listener in self._listeners
         self._listeners.discard(listener)
         async with self._reader_lock:
             if self.is_idle:
@@ -311,7 +313,7 @@ class SessionEventFeed:
         """Reads changes until the store fails or the feed stops, and then closes all listeners; clients reconnect."""
         self._announced_seq = self._stored_seq = seq
         handler = self._event_handler(asyncio.get_running_loop())
-        unsubscribe = self._session_tree.subscribe(self._session_id, handler)
+        unsubscribe = self._followed_sessions.subscribe(self._session_id, handler)
         self._send_keepalive()
         try:
             async with aclosing(self._engine.store.changes(self._session_id, after=seq)) as changes:
@@ -329,7 +331,7 @@ class SessionEventFeed:
     def _event_handler(self, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:
         def handle_event(event: Event) -> None:
             is_own = event.session_id == self._session_id
-            if not (is_own or self._session_tree.forwards_event(event, self._session_id)):
+            if not (is_own or self._followed_sessions.forwards_event(event, self._session_id)):
                 return
             if not is_own or _is_transient(event):
                 call_in_loop(loop, self._enqueue_event, event, self._announced_seq)
@@ -366,7 +368,7 @@ class SessionEventFeed:
         """Starts the timer of a batch at its first frame. More followers of the server get longer batches, because
         writing to all of them must not slow down turns and requests."""
         if self._send_timer is None:
-            seconds = BATCH_SECONDS * (1 + self._session_tree.followers / LISTENERS_PER_BATCH_DELAY)
+            seconds = BATCH_SECONDS * (1 + self._followed_sessions.followers / LISTENERS_PER_BATCH_DELAY)
             self._send_timer = asyncio.get_running_loop().call_later(seconds, self._send_batch)
 
     def _send_batch(self) -> None:
@@ -562,7 +564,7 @@ class SessionFeedRegistry:
 
     def __init__(self, engine: Engine, questions: QuestionQueue | None = None) -> None:
         self._engine = engine
-        self._session_tree = FollowedSessions(engine)
+        self._followed_sessions = FollowedSessions(engine)
         self._feeds: dict[tuple[str, bool], SessionEventFeed] = {}
         self._session_states = SessionStateFeed(engine, questions)
         self._outboxes: set[_Outbox] = set()
@@ -575,7 +577,7 @@ class SessionFeedRegistry:
         key, listener = (session_id, views), FeedListener()
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = SessionEventFeed(session_id, self._engine, self._session_tree, views=views)
+            feed = self._feeds[key] = SessionEventFeed(session_id, self._engine, self._followed_sessions, views=views)
         try:
             await feed.add_listener(listener)
             # The listener is registered: a client may act after this comment without missing events.
@@ -643,7 +645,7 @@ class SessionFeedRegistry:
         for feed in list(self._feeds.values()):
             await feed.close()
         await self._session_states.close()
-        self._session_tree.close()
+        self._followed_sessions.close()
 
 
 def _name_session(session_id: str, frame: SseFrame) -> bytes:

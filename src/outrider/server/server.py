@@ -20,6 +20,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from outrider._sync import do_nothing
 from outrider.background.health import HealthServer, configure_log
 from outrider.config.settings import Settings, with_first_vendor
 from outrider.engine.engine import Engine
@@ -366,7 +367,7 @@ class OutriderServer(uvicorn.Server):
         app: AsgiApp,
         address: ListenAddress,
         feeds: SessionFeedRegistry,
-        on_ready: Callable[[], object] = bool,
+        on_ready: Callable[[], object] = do_nothing,
         monitor: ServerMonitor | None = None,
     ) -> None:
         self._feeds = feeds

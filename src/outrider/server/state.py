@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from starlette.routing import BaseRoute
 
-from outrider._sync import run_beside
+from outrider._sync import do_nothing, run_beside
 from outrider.background.health import Sample, process_samples
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
@@ -38,7 +38,7 @@ class BackgroundJobs:
     `workspace` unless another folder is named."""
 
     def __init__(
-        self, open: JobClientFactory, start_worker: Callable[[], object] = bool, *, workspace: Path | None = None
+        self, open: JobClientFactory, start_worker: Callable[[], object] = do_nothing, *, workspace: Path | None = None
     ) -> None:
         self.workspace = workspace or Path.cwd()
         self._open = open

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 import msgspec
 
+from outrider._sync import do_nothing
 from outrider.config.file import WEBHOOK_EVENTS, WebhookEvent
 from outrider.config.settings import Settings
 from outrider.engine.archive import StoredSession
@@ -125,7 +126,7 @@ class TurnWebhooks:
         self._errors: dict[str, WebhookError] = {}
         self._is_due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._unsubscribe: Callable[[], object] = bool
+        self._unsubscribe: Callable[[], object] = do_nothing
 
     async def __aenter__(self) -> Self:
         """Raises ConfigurationError for a webhook of the configuration that cannot be used."""

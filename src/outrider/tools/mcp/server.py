@@ -427,7 +427,7 @@ class McpServer:
         try:
             self._listener(ServerUpdate(self.name, what, self.status))
         except Exception:  # noqa: BLE001  an exception in a callback must not affect the server
-            _log.exception("a listener failed on news of the MCP server %s", self.name)
+            _log.exception("a listener failed on an update of the MCP server %s", self.name)
 
     def _forward_log(self, progress: Progress) -> None:
         """Sends a log message to all open calls, because the protocol does not name the call."""

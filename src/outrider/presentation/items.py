@@ -691,20 +691,26 @@ def _reasoning_item(part: ReasoningPart) -> ReasoningItem:
 
 
 def _user_items(message: Message) -> Iterator[TranscriptItem]:
+    """Text and files are one item; the other parts are shown as in an answer, custom ones at the end."""
     if (notice := plan_notice(message)) is not None:
         yield NoticeItem(f"{message.id}-plan", notice, message.id)
+    custom: list[TranscriptItem] = []
     for part in message.parts:
-        if isinstance(part, CompactionPart):
-            yield NoticeItem(part.id, compaction_notice(part), message.id)
-        elif isinstance(part, TextPart) and "command" in part.metadata:
-            yield _command_item(part)
+        if isinstance(part, ToolUsePart | ToolResultPart | FilePart) or _is_user_text(part):
+            continue
+        if (item := part_item(part)) is not None and type(part) in STORED_KINDS:
+            yield item
+        elif item is not None:
+            custom.append(item)
     files = tuple(message.get_parts_by_type(FilePart))
     text = "\n".join(part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic)
     if text.strip() or files:
         yield UserItem(message.id, text, files, message.id)
-    for part in message.parts:
-        if type(part) not in STORED_KINDS and not isinstance(part, ToolUsePart | ToolResultPart):
-            yield NoticeItem(part.id, _custom_notice(part), message.id)
+    yield from custom
+
+
+def _is_user_text(part: AnyPart) -> bool:
+    return isinstance(part, TextPart) and "command" not in part.metadata
 
 
 def _command_item(part: TextPart) -> CommandItem:

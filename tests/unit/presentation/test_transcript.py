@@ -475,3 +475,10 @@ def test_the_notice_names_each_server_that_cannot_be_used():
     notice = event_notice(SessionUpdatedEvent(session_id=SESSION, changes={"mcp_servers": servers}))
     assert notice is not None
     assert notice.text == "MCP: db is not available (failed): no such file; new is in an unknown state"
+
+
+def test_parts_of_a_user_message_are_shown_as_in_an_answer():
+    parts = [TextPart("look"), SubtaskPart("reviewer", "reads it", "prompt"), SnapshotPart("hash")]
+    items = list(message_items(Message("user", parts)))
+    assert [type(item) for item in items] == [NoticeItem, UserItem]
+    assert items[0].notice.text == "reviewer: reads it"

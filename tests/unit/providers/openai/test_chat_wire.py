@@ -16,6 +16,7 @@ from outrider.errors import (
     RateLimitError,
 )
 from outrider.providers.openai.chat_client import ChatWire
+from outrider.providers.openai.chat_encode import ChatDialect, dialect_for_model
 from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
@@ -117,6 +118,11 @@ def test_the_system_text_comes_first_under_the_name_that_the_model_knows(dialect
 def test_the_limit_has_the_name_that_the_model_knows(dialect: str, model: str, field: str):
     sent = body(dialect, model, ModelSettings(max_output_tokens=9))
     assert {name: sent[name] for name in sent if name.startswith("max_")} == {field: 9}
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
+def test_a_row_that_names_the_field_of_the_limit_names_it_for_all_models(model: str):
+    assert dialect_for_model(ChatDialect(name="old", limit="max_tokens"), model).limit == "max_tokens"
 
 
 def test_sampling_is_sent_when_it_is_given():

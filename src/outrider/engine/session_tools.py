@@ -679,11 +679,11 @@ def limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str)
         access.kind != "network" and not (access.grantable and is_within(access.target, workspace))
         for access in outcome.blocked
     )
-    if answer.choice == "outside" or (outcome.predicted and not outcome.blocked):
+    if answer.access.unconfined or (outcome.predicted and not outcome.blocked):
         return OutcomeAnswer(allowed=False, words=reasons.OWNER_STAYS)
     if not leaves:
         return answer
-    if wants_hosts and answer.choice != "paths":
+    if wants_hosts and answer.access.hosts:
         return msgspec.structs.replace(answer, choice="hosts")
     return OutcomeAnswer(allowed=False, words=reasons.OWNER_STAYS)
 

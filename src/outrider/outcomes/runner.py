@@ -292,7 +292,7 @@ class SandboxedCommands:
                 await context.resume_work()
                 if not answer.allowed:
                     raise unchanged_failure(formatted.content, answer)
-                if answer.choice == "outside" or not protects:
+                if answer.access.unconfined or not protects:
                     self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
                     return await self._run_as_planned(context, execute, format_result)
         if self._policy(writable=False).network != "off":
@@ -391,7 +391,7 @@ class SandboxedCommands:
         if not answer.allowed:
             why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
             raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
-        if effect.outside or answer.choice == "outside":
+        if effect.outside or answer.access.unconfined:
             return CommandPlan("none", prints_remote=plan.prints_remote)
         hosts = tuple(dict.fromkeys((*effect.hosts, *plan.open_hosts))) if effect.hosts else ()
         keeps = plan.keeps or effect.keeps
@@ -475,13 +475,14 @@ class SandboxedCommands:
             return with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted) + why, not_approved=wanted)
         if not answer.allowed:
             return with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
-        if answer.choice == "outside":
+        granted = answer.access
+        if granted.unconfined:
             return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
         paths = [Path(one.target) for one in pending.blocked if one.kind != "network" and one.target and one.grantable]
         return CommandPlan(
-            hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
-            writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
+            hosts=tuple(filter(None, network)) if network and granted.hosts else None,
+            writable=tuple(paths) if granted.paths else (),
             flow=plan.flow,
             open_hosts=plan.open_hosts,
             prints_remote=plan.prints_remote,

@@ -1,7 +1,7 @@
 """Parts of an approval question: what a call does, the rules that an answer stores, and the outcome of a sandboxed
 command (the files that it changed, and what the sandbox blocked)."""
 
-from typing import Literal
+from typing import Literal, NamedTuple, assert_never
 
 import msgspec
 
@@ -119,6 +119,14 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     predicted: str = ""
 
 
+class GrantedAccess(NamedTuple):
+    """What the answer about a blocked command grants: the hosts, the paths, or to run outside the sandbox."""
+
+    hosts: bool = False
+    paths: bool = False
+    unconfined: bool = False
+
+
 class OutcomeAnswer(msgspec.Struct, frozen=True):
     """The answer to a question about an outcome. `keep` names the files to keep, None for all.
 
@@ -130,6 +138,21 @@ class OutcomeAnswer(msgspec.Struct, frozen=True):
     keep: tuple[str, ...] | None = None
     choice: OutcomeChoice = "keep"
     attended: bool = True
+
+    @property
+    def access(self) -> GrantedAccess:
+        """What a blocked command may use when it runs again."""
+        match self.choice:
+            case "keep":
+                return GrantedAccess(hosts=True, paths=True)
+            case "hosts":
+                return GrantedAccess(hosts=True)
+            case "paths":
+                return GrantedAccess(paths=True)
+            case "outside":
+                return GrantedAccess(unconfined=True)
+            case _:
+                assert_never(self.choice)
 
 
 class CallEffect(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -52,8 +52,8 @@ check: $(STAMP)  ## lint, format, types, import layers, dead code, language
 	@$(BIN)/python scripts/check-language
 
 fix: $(STAMP)  ## let ruff fix and format what it can
-	@$(BIN)/ruff check --fix .
-	@$(BIN)/ruff format .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix .; status=$$?; $(BIN)/ruff format .; exit $$status
 
 names: $(STAMP)  ## add new stored, sent and public names to the pinned lists in tests/architecture
 	@$(BIN)/python -m tests.architecture.test_stored_names write

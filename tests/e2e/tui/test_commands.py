@@ -398,10 +398,10 @@ async def test_uncommitted_changes_are_shown_without_running_what_the_repository
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "/diff")
         await opened(app, PageScreen)
+        await until(lambda: "untracked: new.txt" in str(app.screen.query_one(Static).render()))
         shown = str(app.screen.query_one(Static).render())
         assert "remember the milk" in shown
         assert "remember the bread" in shown
-        assert "untracked: new.txt" in shown
     assert not (workspace / "hacked").exists()
 
 

@@ -17,7 +17,7 @@ import { countWaiting, markSeen, Sidebar, STATE_TEXTS } from "./sidebar";
 import { switchTheme } from "./appearance";
 import { FirstKey, FolderPicker, TRUST_CHANGED } from "./settings";
 import type { MessageActions } from "./parts";
-import type { FolderTrust, Notice, RestoreResult, Session } from "./types";
+import type { FolderTrust, RestoreResult, Session } from "./types";
 
 const pageError = signal<Error | null>(null);
 const reportError = (error: unknown): void => void (pageError.value = error as Error);
@@ -391,12 +391,12 @@ function SessionView({ model, choices, isAdmin, onPanel, onFolder }: SessionView
       }).catch(model.report);
     },
     fork: (message) => void fork(message.id).then(open, model.report),
-    undo: (message) => void restore("undo", message.id).then((result) => model.addNotice(describeUndo(result)), model.report),
+    undo: (message) => void restore("undo", message.id).then(({ notice }) => model.addNotice(notice), model.report),
   }), [model]);
   const commands = useMemo((): PageCommand[] => [
     { name: "compact", description: "Replace old messages with a summary: /compact INSTRUCTIONS, or /compact undo", run: compact },
-    { name: "undo", description: "Undo the file changes of the last turn", run: async () => model.addNotice(describeUndo(await restore("undo"))) },
-    { name: "redo", description: "Restore what was undone", run: async () => model.addNotice(describeUndo(await restore("redo"), "Restored")) },
+    { name: "undo", description: "Undo the file changes of the last turn", run: async () => model.addNotice((await restore("undo")).notice) },
+    { name: "redo", description: "Restore what was undone", run: async () => model.addNotice((await restore("redo")).notice) },
     { name: "continue", description: "Continue an interrupted turn", run: () => model.continueTurn() },
     { name: "rename", description: "Change the title: /rename TITLE", run: async (title) => void (await patch(path, { title })) },
     { name: "fork", description: "Continue in a copy of this session", run: async () => open(await fork()) },
@@ -438,15 +438,6 @@ function TrustHint({ workspace, onReview }: { workspace: string; onReview: () =>
       <button class="quiet" aria-label="Close this hint" onClick={() => { localStorage.setItem(key, "closed"); setClosed(true); }}>✕</button>
     </div>
   );
-}
-
-// What an undo did; files that were changed since are left as they are.
-function describeUndo({ off, actions }: RestoreResult, verb = "Undone"): Notice {
-  if (off) return { level: "info", text: off };
-  if (!actions.length) return { level: "info", text: "There is nothing to change." };
-  const left = actions.filter(({ action }) => action === "conflict" || action === "doubtful").map(({ path }) => path);
-  if (left.length) return { level: "warning", text: `Changed since and left as they are: ${left.join(", ")}` };
-  return { level: "success", text: `${verb}: ${actions.map(({ path }) => path).join(", ")}` };
 }
 
 // After a failure, a limit or an interruption: continue, with the same or another model.

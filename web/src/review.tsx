@@ -55,7 +55,7 @@ export function Review({ model }: { model: SessionModel }) {
   const undo = async (file: ReviewFile, hunk?: ReviewHunk): Promise<void> => {
     try {
       const result = await post<RestoreResult>(`${path}/review/undo`, { path: file.path, ...(hunk ? { hunk: hunk.id } : {}), ...(turn ? { turn } : {}) });
-      setNotice(result.off ? `${file.path} was left as it is: ${result.off}.` : `Undone in ${file.path}.`);
+      setNotice(result.notice.text);
       await load();
     } catch (error) {
       model.report(error);
@@ -64,8 +64,7 @@ export function Review({ model }: { model: SessionModel }) {
   const undoFrom = async (to: string): Promise<void> => {
     try {
       const result = await post<RestoreResult>(`${path}/files`, { direction: "undo", to });
-      const left = result.actions.filter(({ action }) => action === "conflict" || action === "doubtful").map((action) => action.path);
-      setNotice(result.off || `Undone: ${result.actions.length - left.length} files.${left.length ? ` Changed since and left as they are: ${left.join(", ")}.` : ""}`);
+      setNotice(result.notice.text);
       setTurn("");
       await load();
     } catch (error) {

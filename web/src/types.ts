@@ -341,8 +341,7 @@ export interface ChangeReview {
 }
 
 export interface RestoreResult {
-  off: string;
-  actions: { path: string; action: string }[];
+  notice: Notice;
 }
 
 // An answer or a call of a session, or of an agent that it called.

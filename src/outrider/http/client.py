@@ -37,7 +37,9 @@ _MIN_RECHECK_SECONDS = 0.01
 
 
 class ResponseWatchdog:
-    """Enforces the timeouts of one response with the timer of its connection; a received chunk only moves numbers."""
+    """Enforces the timeouts of one response with the timer of its connection.
+
+    A received chunk only updates numbers, which the timer checks when it fires."""
 
     __slots__ = ("_connection", "_idle", "_max_total", "_next_idle", "_quiet", "_timeouts", "_total", "_waiting_since")
 
@@ -84,22 +86,22 @@ class ResponseWatchdog:
     def _check_limits(self) -> None:
         if self._connection is None:
             return
-        left, problem = (
+        seconds, problem = (
             self._time_left() if self._waiting_since else (max(self._shortest_limit(), _MIN_RECHECK_SECONDS), "")
         )
-        if left > 0:
-            self._connection.timer.set(left, self._check_limits)
+        if seconds > 0:
+            self._connection.timer.set(seconds, self._check_limits)
         else:
             self._connection.fail(StalledStreamError(problem, type="stalled"))
 
     def _time_left(self) -> tuple[float, str]:
         """Returns the seconds until the first timeout, and its error message."""
         waited = monotonic() - self._waiting_since
-        quiet, most = self._timeouts.quiet, self._max_total
+        quiet, max_total = self._timeouts.quiet, self._max_total
         return min(
             (self._idle - waited, f"the server sent nothing for {self._idle:g} s"),
             (quiet - self._quiet - waited, f"the server sent only keep-alives for {quiet:g} s"),
-            (most - self._total - waited, f"the answer was not complete after {most:g} s"),
+            (max_total - self._total - waited, f"the answer was not complete after {max_total:g} s"),
         )
 
 
@@ -110,10 +112,14 @@ _MAX_CACHED_TARGETS = 64  # a conversation sends all requests to one URL
 class HttpClient:
     """Sends requests over pooled connections.
 
-    It does not follow redirects, because an API key must not reach another host; `send_with_redirects` does. `proxy`
-    selects the proxy per URL. `is_allowed` decides on each resolved IP address before a connection to it is opened; it
-    excludes a proxy, which would resolve the name again. `max_body_bytes` is for callers that cut long bodies. With
-    `unix_socket` all connections go to this socket, whatever the URL says.
+    It does not follow redirects, because an API key must not reach another host; `send_with_redirects` does.
+
+    - `timeouts`: the timeouts of every request.
+    - `proxy`: selects the proxy per URL.
+    - `is_allowed`: decides on each resolved IP address before a connection to it is opened. It excludes a proxy, which
+      would resolve the name again.
+    - `max_body_bytes`: for callers that cut long bodies.
+    - `unix_socket`: all connections go to this socket, whatever the URL says.
     """
 
     def __init__(
@@ -261,8 +267,8 @@ class _SocketResponse:
             data = self._first or await self._receive(connection)
             self._first = b""
             chunk = self._body.feed(data) if data else b""
-        except NetworkError as broken:
-            return self._fail(broken)
+        except NetworkError as error:
+            return self._fail(error)
         if not data or self._body.ended:
             self._end_body(disconnected=not data)
         return chunk
@@ -284,8 +290,8 @@ class _SocketResponse:
         self._watchdog.stop()
         try:
             self._body.close()
-        except NetworkError as broken:
-            self._fail(broken)
+        except NetworkError as error:
+            self._fail(error)
             return
         connection, self._connection = self._connection, None
         if connection is None:
@@ -361,16 +367,16 @@ def redirected_request(request: HttpRequest, status: int, target: str) -> HttpRe
     browsers do so (RFC 9110, 15.4)."""
     headers = {name: value for name, value in request.headers.items() if not name.lower().startswith("proxy-")}
     if not _same_origin(HttpAddress.parse(request.url), HttpAddress.parse(target)):
-        keep = _HEADERS_FOR_OTHER_ORIGINS | (_BODY_HEADERS if request.body else frozenset[str]())
-        headers = {name: value for name, value in headers.items() if name.lower() in keep}
+        forwarded_names = _HEADERS_FOR_OTHER_ORIGINS | (_BODY_HEADERS if request.body else frozenset[str]())
+        headers = {name: value for name, value in headers.items() if name.lower() in forwarded_names}
     if request.method != "HEAD" and (status == 303 or (status in (301, 302) and request.method == "POST")):
         headers = {name: value for name, value in headers.items() if name.lower() not in _BODY_HEADERS}
         return HttpRequest(target, headers, method="GET")
     return msgspec.structs.replace(request, url=target, headers=headers)
 
 
-def _same_origin(one: HttpAddress, other: HttpAddress) -> bool:
-    return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
+def _same_origin(address: HttpAddress, other: HttpAddress) -> bool:
+    return (address.scheme, address.host, address.port) == (other.scheme, other.host, other.port)
 
 
 async def read_body(response: HttpResponse, max_bytes: int) -> tuple[bytes, bool]:

@@ -76,7 +76,7 @@ class HttpConnection(asyncio.Protocol):
         self._received: list[bytes] = []
         self._received_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._writable: asyncio.Event | None = None  # while the transport takes no more data
+        self._writable: asyncio.Event | None = None  # set while the transport accepts no more data
         self._paused = False
         self._at_eof = False  # the peer sends no more bytes
         self._failure: Exception | None = None
@@ -301,35 +301,35 @@ async def _connect_to_allowed(
 ) -> socket.socket:
     """Connects to the first IP address that is allowed and accepts. Raises AddressRefusedError if none is allowed."""
     try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        address_infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except ValueError as error:  # characters that no host name has
         raise NetworkError(f"the host name {address.host!r} is not valid", type="connect") from error
-    allowed = [info for info in found if is_allowed(_ip_address(info[4]))]
+    allowed = [info for info in address_infos if is_allowed(_ip_address(info[4]))]
     if not allowed:
-        raise AddressRefusedError(address.host, str(_ip_address(found[0][4])))
-    for family, kind, protocol, _, target in allowed[:-1]:
+        raise AddressRefusedError(address.host, str(_ip_address(address_infos[0][4])))
+    for family, kind, protocol, _, socket_address in allowed[:-1]:
         with suppress(OSError):  # includes TimeoutError
             async with asyncio.timeout(_ADDRESS_SECONDS):
-                return await _open_socket(loop, (family, kind, protocol), target)
-    family, kind, protocol, _, target = allowed[-1]
-    return await _open_socket(loop, (family, kind, protocol), target)
+                return await _open_socket(loop, (family, kind, protocol), socket_address)
+    family, kind, protocol, _, socket_address = allowed[-1]
+    return await _open_socket(loop, (family, kind, protocol), socket_address)
 
 
 async def _open_socket(
-    loop: asyncio.AbstractEventLoop, kind: tuple[int, int, int], target: tuple[Any, ...]
+    loop: asyncio.AbstractEventLoop, kind: tuple[int, int, int], socket_address: tuple[Any, ...]
 ) -> socket.socket:
     sock = socket.socket(*kind)
     try:
         sock.settimeout(0)  # asyncio requires a non-blocking socket
-        await loop.sock_connect(sock, target)
+        await loop.sock_connect(sock, socket_address)
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _ip_address(target: tuple[Any, ...]) -> IpAddress:
-    return ip_address(str(target[0]).partition("%")[0])
+def _ip_address(socket_address: tuple[Any, ...]) -> IpAddress:
+    return ip_address(str(socket_address[0]).partition("%")[0])
 
 
 def _happy_eyeballs_delay(loop: asyncio.AbstractEventLoop) -> float | None:
@@ -360,16 +360,16 @@ async def _open_tunnel(connection: HttpConnection, address: HttpAddress, proxy: 
 async def _start_tls(connection: HttpConnection, address: HttpAddress, context: ssl.SSLContext) -> None:
     loop = asyncio.get_running_loop()
     try:
-        secured = await loop.start_tls(connection.transport, connection, context, server_hostname=address.host)
+        tls_transport = await loop.start_tls(connection.transport, connection, context, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
         raise certificate_error(address, error) from None
     except OSError as error:
         raise NetworkError(
             f"no secure connection to {address.authority_with_port}: {_error_text(error)}", type="connect"
         ) from None
-    if secured is None:
+    if tls_transport is None:
         raise NetworkError(f"no secure connection to {address.authority_with_port}: it was closed", type="connect")
-    connection.set_transport(secured)
+    connection.set_transport(tls_transport)
 
 
 def default_ssl_context() -> ssl.SSLContext:
@@ -407,7 +407,8 @@ def _enable_keepalive(connection: HttpConnection) -> None:
 
 
 def _connect_error_text(error: OSError) -> str:
-    """Returns the reason in words. The texts of asyncio repeat the addresses instead; several errors are one text."""
+    """Returns the cause of a failed connection. The messages of asyncio repeat the addresses instead, and join several
+    errors to one string."""
     number = error.errno or 0
     if not number and "[Errno " in str(error):
         number = int(str(error).partition("[Errno ")[2].partition("]")[0])

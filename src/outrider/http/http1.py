@@ -26,10 +26,10 @@ class HttpHeaders(Mapping[str, str]):
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         self.pairs = pairs
         self._values: dict[str, str] = {}
-        for given, value in pairs:
-            name = given.lower()
-            known = self._values.get(name)
-            self._values[name] = value if known is None else f"{known}, {value}"
+        for name, value in pairs:
+            key = name.lower()
+            earlier = self._values.get(key)
+            self._values[key] = value if earlier is None else f"{earlier}, {value}"
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
@@ -198,13 +198,13 @@ class BodyReader(Protocol):
 def create_body_reader(head: ResponseHead, *, method: str = "GET", max_bytes: int | None = None) -> BodyReader:
     """Returns the reader for the body after this head. Raises NetworkError for an unsupported encoding.
 
-    `max_bytes` is for a caller that cuts a long body: a compressed body yields few bytes more than that and then none.
+    `max_bytes` is for a caller that cuts a long body: a compressed body yields slightly more and then nothing.
     """
     if method == "HEAD":
         return EmptyBody()
-    codings = head.headers.get("transfer-encoding", "").lower()
-    if codings and codings.rpartition(",")[2].strip() != "chunked":
-        raise NetworkError(f"the response has the unsupported transfer encoding {codings}", type="encoding")
+    transfer_encoding = head.headers.get("transfer-encoding", "").lower()
+    if transfer_encoding and transfer_encoding.rpartition(",")[2].strip() != "chunked":
+        raise NetworkError(f"the response has the unsupported transfer encoding {transfer_encoding}", type="encoding")
     body = FramedBody(head)
     content_encoding = head.headers.get("content-encoding", "identity").strip().lower()
     if content_encoding in ("", "identity"):
@@ -294,12 +294,12 @@ class DecompressedBody:
         return self._body.has_surplus
 
     def feed(self, data: bytes) -> bytes:
-        packed = self._body.feed(data)
-        if self._cut or not packed:
+        compressed = self._body.feed(data)
+        if self._cut or not compressed:
             return b""
         self._received = True
         try:
-            return self._decompress(packed)
+            return self._decompress(compressed)
         except zlib.error as error:
             raise NetworkError(f"the response cannot be decompressed: {error}", type="encoding") from error
 
@@ -363,15 +363,15 @@ class HttpAddress(msgspec.Struct, frozen=True):
     @lru_cache(maxsize=64)  # a conversation sends all requests to one URL
     def parse(cls, url: str) -> "HttpAddress":
         """Parses a URL. Raises ConfigurationError; its message omits the query, which may hold a key."""
-        shown = url.partition("?")[0]
+        url_without_query = url.partition("?")[0]
         try:
             parts = urlsplit(url.strip())
             port = parts.port or _DEFAULT_PORTS[parts.scheme.lower()]
             host = _ascii_host(parts.hostname or "")
         except (KeyError, ValueError) as error:
-            raise ConfigurationError(f"not a valid HTTP URL: {shown}") from error
+            raise ConfigurationError(f"not a valid HTTP URL: {url_without_query}") from error
         if not host or any(char.isspace() for char in host):
-            raise ConfigurationError(f"not a valid HTTP URL: {shown}")
+            raise ConfigurationError(f"not a valid HTTP URL: {url_without_query}")
         query = f"?{parts.query}" if parts.query else ""
         target = quote(f"{parts.path or '/'}{query}", safe=_SAFE_CHARACTERS)
         return cls(parts.scheme.lower(), host, port, target, _basic_credentials(parts.username, parts.password))
@@ -438,7 +438,7 @@ class RequestTarget:
             return self._head_prefix + b"\r\n"
         return b"".join((self._head_prefix, b"content-length: %d\r\n\r\n" % len(request.body), request.body))
 
-    def _encode_head(self, method: str, given: dict[str, str]) -> bytes:
+    def _encode_head(self, method: str, request_headers: dict[str, str]) -> bytes:
         address, proxy = self.address, self.proxy
         headers = {"host": address.authority, "accept": "*/*", "user-agent": "outrider"}
         headers["accept-encoding"] = "identity"  # a compressing proxy would delay events
@@ -449,7 +449,7 @@ class RequestTarget:
             target = address.absolute_url
             if proxy.credentials:
                 headers["proxy-authorization"] = proxy.credentials
-        headers |= {name.lower(): value for name, value in given.items()}
-        for name in ("content-length", "transfer-encoding"):  # the body is one piece of known length
+        headers |= {name.lower(): value for name, value in request_headers.items()}
+        for name in ("content-length", "transfer-encoding"):  # the body is complete, so its length is known
             headers.pop(name, None)
         return encode_head(method, target, headers).removesuffix(b"\r\n")

@@ -1,5 +1,5 @@
-"""The transport contract: send an encoded request, return a response whose body is read in chunks. With the parser for
-server-sent events, of which a streamed body consists."""
+"""The transport contract: send an encoded request, return a response whose body is read in chunks. The module also has
+the parser for server-sent events, of which a streamed body consists."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -16,8 +16,16 @@ ProxySelector = Callable[[str], str | None]
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """An encoded HTTP request. `patience` multiplies the timeouts for a server that sends nothing, `start_patience`
-    only the one for the first byte. `layout` describes the composition of the body of a request to a model."""
+    """An encoded HTTP request.
+
+    - `url`: the complete URL, which may contain a key in its query.
+    - `headers`: are added to the headers of the transport, or replace them.
+    - `body`: the encoded body.
+    - `method`: the HTTP method.
+    - `patience`: multiplies the timeouts for a server that sends nothing.
+    - `start_patience`: multiplies only the timeout for the first byte.
+    - `layout`: describes the composition of the body of a request to a model.
+    """
 
     url: str
     headers: dict[str, str]
@@ -36,9 +44,12 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Timeouts in seconds; `math.inf` means none. They measure only the time spent waiting for the server, not the
     reader's own time.
 
-    `connect` limits the connection including TLS, `first_byte` the wait for the first byte of the body, `idle` the time
-    between two received chunks, `quiet` the time in which only keep-alives arrive and no delta, `total` the whole
-    response. `closing` replaces `idle` once the answer is complete and only the end of the stream is missing.
+    - `connect`: limits opening the connection, including TLS.
+    - `first_byte`: limits the wait for the first byte of the body.
+    - `idle`: limits the time between two received chunks.
+    - `quiet`: limits the time in which only keep-alives arrive and no delta.
+    - `total`: limits the whole response.
+    - `closing`: replaces `idle` once the answer is complete and only the end of the stream is missing.
     """
 
     connect: float = 15.0
@@ -54,14 +65,14 @@ class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise ConfigurationError(f"HttpTimeouts({name}={value!r}): it is a number of seconds above 0")
 
     def scaled_for(self, request: HttpRequest) -> "HttpTimeouts":
-        """Returns the timeouts with a longer wait for a silent server, as the request asks for."""
+        """Returns the timeouts, with a longer wait for a silent server if the request asks for it."""
         patience, start = request.patience, request.patience * request.start_patience
         return self if start == 1.0 else _scaled_timeouts(self, patience, start)
 
 
 @lru_cache(maxsize=64)
 def _scaled_timeouts(timeouts: HttpTimeouts, patience: float, start: float) -> HttpTimeouts:
-    """Cached, because the same few values are checked for each request."""
+    """Returns the timeouts multiplied by these factors. Cached, because the constructor checks every value."""
     return msgspec.structs.replace(
         timeouts,
         first_byte=timeouts.first_byte * start,
@@ -92,7 +103,7 @@ class HttpResponse(Protocol):
         ...
 
     def limit_remaining(self, seconds: float) -> None:
-        """Limits the remaining wait for the rest of the response to this many seconds."""
+        """Limits the further wait for this response to this many seconds."""
         ...
 
     def close(self) -> None:
@@ -146,15 +157,15 @@ class ServerEventReader:
         if not chunk:
             return []
         lines = chunk.splitlines()
-        last = chunk[-1]
-        if last != 0x0A:
-            self._after_cr = last == 0x0D
+        last_byte = chunk[-1]
+        if last_byte != 0x0A:
+            self._after_cr = last_byte == 0x0D
             if not self._after_cr:
-                rest = lines.pop()
+                tail = lines.pop()
                 if not lines:
-                    return self._buffer_tail(rest)
+                    return self._buffer_tail(tail)
                 lines[0] = self._complete_line(lines[0])
-                self._buffer_tail(rest)
+                self._buffer_tail(tail)
                 return self._read_lines(lines)
         lines[0] = self._complete_line(lines[0])
         return self._read_lines(lines)
@@ -164,8 +175,8 @@ class ServerEventReader:
         lines = [self._complete_line(b"")] if self._tail else []
         return self._read_lines([*lines, b""])
 
-    def _buffer_tail(self, rest: bytes) -> list[ServerEvent]:
-        self._tail += rest
+    def _buffer_tail(self, tail: bytes) -> list[ServerEvent]:
+        self._tail += tail
         self._check_size(len(self._tail))
         return []
 

@@ -55,13 +55,13 @@ class ImportedResults:
                 self._by_call_id.setdefault(part.tool_use_id, []).append(part)
 
     def take(self, call_id: str) -> ToolResultPart | None:
-        waiting = self._by_call_id.get(call_id)
-        return waiting.pop(0) if waiting else None
+        results = self._by_call_id.get(call_id)
+        return results.pop(0) if results else None
 
     def unclaimed_text(self, part: ToolResultPart) -> TextPart | None:
         """Returns the text for a result that belongs to no call; None if a call has taken it."""
-        waiting = self._by_call_id.get(part.tool_use_id, ())
-        if not any(other is part for other in waiting):
+        results = self._by_call_id.get(part.tool_use_id, ())
+        if not any(result is part for result in results):
             return None
         return TextPart(ORPHAN.format(content=part.content), synthetic=True, id=part.id)
 
@@ -98,9 +98,9 @@ def _summary_message(part: CompactionPart) -> Message:
 def _messages_after_summary(history: Sequence[Message], part: CompactionPart, position: int) -> list[Message]:
     """Returns the messages before the compaction that its summary does not cover. Their large outputs are removed,
     except those of the last answer, which the model may not have processed yet."""
-    start = next((at for at in range(position - 1, -1, -1) if history[at].id == part.tail_start_id), position)
-    last = max(start, position - 1)
-    return [*map(_without_large_outputs, history[start:last]), *history[last:position]]
+    start = next((index for index in range(position - 1, -1, -1) if history[index].id == part.tail_start_id), position)
+    last_answer = max(start, position - 1)
+    return [*map(_without_large_outputs, history[start:last_answer]), *history[last_answer:position]]
 
 
 def _without_large_outputs(message: Message) -> Message:
@@ -138,13 +138,14 @@ _NOT_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
 def lower(history: Sequence[Message], *, family: str) -> Prompt:
     """Returns the prompt for a model of `family`. Reasoning and other vendor state is included only for the family that
     produced it."""
-    for one in history:
-        if not isinstance(one, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+    for message in history:
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"lower() takes a list of Message values, such as session.messages, got one with a {type(one).__name__}"
+                "lower() takes a list of Message values, such as session.messages, "
+                f"but the list contains a {type(message).__name__}"
             )
-    seen = apply_compaction(history)
-    return Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
+    visible = apply_compaction(history)
+    return Prompt(alternate_roles(lowered_messages(visible, family, UniqueCallIds(ImportedResults(visible)))))
 
 
 def end_with_user(prompt: Prompt, history: Sequence[Message]) -> Prompt:
@@ -170,17 +171,17 @@ def lowered_messages(history: Iterable[Message], family: str, call_ids: "UniqueC
 
 
 def _without_open_uses(paused: Message, history: Sequence[Message]) -> Message:
-    """Returns a paused answer without the uses of vendor tools whose result has never come: vendors reject them once
+    """Returns a paused answer without the uses of vendor tools whose result never arrived: vendors reject them once
     another message follows."""
     blocks = [_opaque_block(part) for message in history for part in message.parts if isinstance(part, ReasoningPart)]
-    answered = {block.get("tool_use_id") for block in blocks}
-    parts = [part for part in paused.parts if not _is_open_use(part, answered)]
+    answered_ids = {block.get("tool_use_id") for block in blocks}
+    parts = [part for part in paused.parts if not _is_open_use(part, answered_ids)]
     return paused if len(parts) == len(paused.parts) else replace(paused, parts=parts)
 
 
-def _is_open_use(part: AnyPart, answered: Collection[Any]) -> bool:
+def _is_open_use(part: AnyPart, answered_ids: Collection[Any]) -> bool:
     block = _opaque_block(part) if isinstance(part, ReasoningPart) else {}
-    return block.get("type") in ("server_tool_use", "mcp_tool_use") and block.get("id") not in answered
+    return block.get("type") in ("server_tool_use", "mcp_tool_use") and block.get("id") not in answered_ids
 
 
 def _opaque_block(part: ReasoningPart) -> dict[str, Any]:
@@ -191,18 +192,18 @@ def _opaque_block(part: ReasoningPart) -> dict[str, Any]:
 def alternate_roles(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iterator[ModelMessage]:
     """Merges adjacent messages of one role. With `opening`, a conversation that starts with the assistant gets a
     synthetic user message, since every API requires one."""
-    waiting: ModelMessage | None = None
+    pending: ModelMessage | None = None
     for message in messages:
-        if opening and waiting is None and message.role == "assistant":
-            waiting = _opening_message()
-        if waiting is not None and waiting.role == message.role:
-            waiting = ModelMessage(message.role, _results_first(waiting.content + message.content))
+        if opening and pending is None and message.role == "assistant":
+            pending = _opening_message()
+        if pending is not None and pending.role == message.role:
+            pending = ModelMessage(message.role, _results_first(pending.content + message.content))
             continue
-        if waiting is not None:
-            yield waiting
-        waiting = message
-    if waiting is not None:
-        yield waiting
+        if pending is not None:
+            yield pending
+        pending = message
+    if pending is not None:
+        yield pending
     elif opening:
         yield _opening_message()
 
@@ -213,8 +214,8 @@ def tool_name(name: str) -> str:
 
 
 class UniqueCallIds:
-    """Makes call ids unique within a prompt, since providers and imports may repeat them. `results` are imported
-    ones."""
+    """Makes call ids unique within a prompt, since providers and imports may repeat them. `results` are those of
+    imported conversations."""
 
     def __init__(self, results: ImportedResults | None = None) -> None:
         self._seen: dict[str, int] = {}
@@ -268,13 +269,13 @@ def _split_steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
 
 def _split_call(part: ToolPart, call_id: str, results: ImportedResults) -> tuple[ToolUsePart, ToolResultPart]:
     """Splits a call into tool use and result; both have the id of the stored part."""
-    state, name, given_input = part.state, tool_name(part.tool), part.state.input
+    state, name, tool_input = part.state, tool_name(part.tool), part.state.input
     if isinstance(forwarder := part.metadata.get(FORWARDED_BY), str):  # as the model called it
-        name, given_input = tool_name(forwarder), {"tool": part.tool, "arguments": state.input}
-    use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=given_input, metadata=part.metadata, id=part.id)
+        name, tool_input = tool_name(forwarder), {"tool": part.tool, "arguments": state.input}
+    use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=tool_input, metadata=part.metadata, id=part.id)
     result = tool_result(part, call_id)
-    if result is None and (given := results.take(part.call_id)) is not None:
-        result = replace(given, tool_use_id=call_id, tool_name=name, id=part.id)
+    if result is None and (imported := results.take(part.call_id)) is not None:
+        result = replace(imported, tool_use_id=call_id, tool_name=name, id=part.id)
     if result is None:
         result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=name, id=part.id)
     elif isinstance(state, ToolCompleted) and state.time.compacted is not None:
@@ -294,8 +295,8 @@ def _visible_part(part: AnyPart, family: str) -> ModelPart | None:
         case ReasoningPart():
             return part if part.provider_state.get("family") == family else None
         case FilePart():
-            named = f"(file: {part.filename or part.mime})"
-            return part if family in part.metadata else TextPart(named, synthetic=True)
+            note = f"(file: {part.filename or part.mime})"
+            return part if family in part.metadata else TextPart(note, synthetic=True)
         case ToolPart() | StepStartPart() | StepFinishPart() | SnapshotPart() | PatchPart() | AgentPart():
             return None
         case SubtaskPart() | RetryPart() | CompactionPart():
@@ -305,33 +306,33 @@ def _visible_part(part: AnyPart, family: str) -> ModelPart | None:
 
 
 def convert_custom_part(part: AnyPart) -> TextPart | FilePart | None:
-    """Returns what a model sees of a part of a registered kind, if it has `to_api_format`: a content block in the form
-    of Anthropic's. A block that is invalid, or would be a call or its result, is not sent."""
+    """Returns what a model sees of a part of a registered kind, if it has `to_api_format`, which returns a content
+    block in the form of the Messages API. A block that is invalid, or would be a call or its result, is not sent."""
     convert = getattr(part, "to_api_format", None)
     if convert is None:
         return None
     from outrider.types.anthropic_blocks import part_from_anthropic  # lazy: only for custom parts
 
     try:
-        found = part_from_anthropic(convert())
+        content = part_from_anthropic(convert())
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001  user code may raise anything
         _log.exception("a part of the kind %s has no form for models", part.type)
         return None
-    return found if isinstance(found, TextPart | FilePart) else None
+    return content if isinstance(content, TextPart | FilePart) else None
 
 
 def _user_parts(message: Message, family: str, results: ImportedResults) -> Iterator[ModelPart]:
     for part in message.parts:
         if is_standard_part(part):
-            sent = _user_part(part, family)
+            visible = _user_part(part, family)
         elif isinstance(part, ToolResultPart):
-            sent = results.unclaimed_text(part)
+            visible = results.unclaimed_text(part)
         else:
-            sent = convert_custom_part(part)
-        if sent is not None:
-            yield sent
+            visible = convert_custom_part(part)
+        if visible is not None:
+            yield visible
 
 
 def _user_part(part: Part, family: str) -> ModelPart | None:
@@ -358,17 +359,17 @@ def _is_incomplete(message: Message) -> bool:
 
 
 def _without_trailing_reasoning(parts: list[ModelPart], *, broke_off: bool) -> list[ModelPart]:
-    """Vendors reject reasoning at the end of a message. Opaque blocks that are stored as reasoning, such as results of
-    vendor tools, may be at the end of a complete answer."""
+    """Removes reasoning at the end of a message, which vendors reject. Opaque blocks that are stored as reasoning, such
+    as results of vendor tools, may be at the end of a complete answer."""
     end = len(parts)
-    while end and isinstance(last := parts[end - 1], ReasoningPart) and (broke_off or _is_thought(last)):
+    while end and isinstance(part := parts[end - 1], ReasoningPart) and (broke_off or _is_thought(part)):
         end -= 1
     return parts[:end]
 
 
 def _is_thought(part: ReasoningPart) -> bool:
-    retained = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
-    return retained is None or retained.get("type") in _THOUGHTS
+    block = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
+    return block is None or block.get("type") in _THOUGHTS
 
 
 def _opening_message() -> ModelMessage:
@@ -387,42 +388,44 @@ class PromptProjection:
         self.family = family
         self._prompt = Prompt()
         self._call_ids = UniqueCallIds()
-        self._seen = 0
-        self._last: tuple[str, int] = ("", 0)
+        self._lowered_count = 0  # how many messages of the history the prompt contains
+        self._last_fingerprint: tuple[str, int] = ("", 0)
 
     def prompt(self, history: Sequence[Message]) -> Prompt:
         """Returns the prompt for the history; the same object grows from turn to turn."""
-        added = self._new_messages(history) if self._is_continuation(history) else None
-        if added is None:
-            seen = apply_compaction(history)
-            self._call_ids = UniqueCallIds(ImportedResults(seen))
-            messages = lowered_messages(seen, self.family, self._call_ids)
+        new_messages = self._new_messages(history) if self._is_continuation(history) else None
+        if new_messages is None:
+            visible = apply_compaction(history)
+            self._call_ids = UniqueCallIds(ImportedResults(visible))
+            messages = lowered_messages(visible, self.family, self._call_ids)
             self._prompt = Prompt(alternate_roles(messages))
         else:
-            for message in added:
+            for message in new_messages:
                 self._prompt.append(message)
         self._store_position(history)
         return self._prompt
 
     def _new_messages(self, history: Sequence[Message]) -> list[ModelMessage] | None:
         """Returns the messages to append; None if the prompt must be built again."""
-        new = history[self._seen :]
-        if any(map(has_compaction, new)) or any(map(results_in, new)):
+        added = history[self._lowered_count :]
+        if any(map(has_compaction, added)) or any(map(results_in, added)):
             return None
-        if new and self._seen and history[self._seen - 1].metadata.get(PAUSED):
+        if added and self._lowered_count and history[self._lowered_count - 1].metadata.get(PAUSED):
             return None  # what its tools returned decides how the paused answer is sent
-        added = list(alternate_roles(lowered_messages(new, self.family, self._call_ids), opening=not self._prompt))
-        merges = added and self._prompt and added[0].role == self._prompt[-1].role
-        return None if merges else added
+        messages = list(alternate_roles(lowered_messages(added, self.family, self._call_ids), opening=not self._prompt))
+        merges = messages and self._prompt and messages[0].role == self._prompt[-1].role
+        return None if merges else messages
 
     def _is_continuation(self, history: Sequence[Message]) -> bool:
-        return 0 < self._seen <= len(history) and _fingerprint(history[self._seen - 1]) == self._last
+        count = self._lowered_count
+        return 0 < count <= len(history) and _fingerprint(history[count - 1]) == self._last_fingerprint
 
     def _store_position(self, history: Sequence[Message]) -> None:
-        """A message with an open call may still change, so it is lowered again next time."""
+        """Stores how much of the history the prompt contains. A message with an open call may still change, so it is
+        lowered again next time."""
         settled = bool(history) and all([part.ended for part in history[-1].parts if isinstance(part, ToolPart)])
-        self._seen = len(history) if settled else 0
-        self._last = _fingerprint(history[-1]) if settled else ("", 0)
+        self._lowered_count = len(history) if settled else 0
+        self._last_fingerprint = _fingerprint(history[-1]) if settled else ("", 0)
 
 
 def _fingerprint(message: Message) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from outrider.types.parts import BodyEdit, CacheMiss, CompactionPart, SentReques
 from outrider.types.request import BodyLayout, Prompt, Request
 
 BEFORE_REQUEST = "before_request"
-_CONVERSATION = "\x01"  # represents the id of the conversation in a stored head; JSON never contains it
+_CONVERSATION = "\x01"  # replaces the id of the conversation in a stored head; JSON never contains it
 _CLOSING = b"]}"
 _NOTHING_HASHED = blake2b(digest_size=12)
 
@@ -41,8 +41,8 @@ CacheCause = Literal[
 
 
 class RequestBody(msgspec.Struct, frozen=True):
-    """One request for a comparison. `body` has no cache marks, because the servers ignore them when they compare
-    prefixes. `compaction` is the id of the last compaction in the transcript."""
+    """A request, for a comparison with another one. `body` has no cache marks, because the servers ignore them when
+    they compare prefixes. `compaction` is the id of the last compaction in the transcript."""
 
     model: str
     body: bytes
@@ -89,13 +89,13 @@ def _read_head(head: bytes) -> _RequestHead:
 
 
 def sent_head(stored: str, conversation: str) -> bytes:
-    """Returns the head as it was sent."""
+    """Returns a stored head as it was sent, with the id of the conversation."""
     return stored.replace(_CONVERSATION, conversation).encode()
 
 
 def request_of(message: Message) -> SentRequestRecord | None:
-    """Returns the record of the request that a message answers, or that asked for its summary; None if it was not
-    recorded."""
+    """Returns the record of the request that a message answers, or of the request for the summary that a message has;
+    None if it was not recorded."""
     for part in message.parts:
         if isinstance(part, StepStartPart) and part.request:
             return part.request
@@ -121,7 +121,7 @@ def last_compaction(history: Sequence[Message]) -> str:
 
 
 def family_of(form: tuple[str, ...]) -> str:
-    """Returns the model family whose private state messages in this form have."""
+    """Returns the model family whose private state is sent in messages of this form."""
     return "google" if form[:1] == ("google",) else "".join(form[1:2])
 
 
@@ -145,14 +145,14 @@ def _apply_edit(content: bytes | bytearray, edit: BodyEdit) -> bytes:
     return b"".join((content[: edit.offset], edit.text.encode(), content[edit.offset + edit.removed :]))
 
 
-def common_prefix(one: bytes | bytearray, other: bytes | bytearray) -> int:
+def common_prefix(first: bytes | bytearray, second: bytes | bytearray) -> int:
     """Returns the number of equal bytes at the start."""
-    low, high = 0, min(len(one), len(other))
-    if one[:high] == other[:high]:
+    low, high = 0, min(len(first), len(second))
+    if first[:high] == second[:high]:
         return high
     while high - low > 1:
         middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == second[low:middle]:
             low = middle
         else:
             high = middle
@@ -192,10 +192,10 @@ class RequestRecorder:
         self._stored_head: str | None = None
         self._stored_form: tuple[str, ...] = ()
         self._stored_conversation = ""
-        self._stored_with = 0  # the step that has the stored head
+        self._stored_with = 0  # the step whose record has the stored head
         self._last_head = b""
         self._hash = _NOTHING_HASHED
-        self._hashed: _SentBody | None = None  # what the hash has read
+        self._hashed: _SentBody | None = None  # the request whose bytes the hash has read
         self._current: _SentBody | None = None
         self._previous: _SentBody | None = None
         self._cached_models = set[str]()
@@ -203,8 +203,8 @@ class RequestRecorder:
     def record(
         self, body: bytes, layout: BodyLayout, request: Request, transcript: Sequence[Message]
     ) -> SentRequestRecord:
-        """Returns the record of the request that the last message of the transcript answers. `layout` is what was made
-        of `request`."""
+        """Returns the record of the request that the last message of the transcript answers. `layout` describes
+        the body that was encoded from `request`."""
         rewrite, patch = _find_change(layout, request.prompt)
         answer = transcript[-1]
         created = answer.time.created if answer.time else 0
@@ -241,16 +241,16 @@ class RequestRecorder:
     def _digest(self, body: bytes, layout: BodyLayout, current: _SentBody) -> str:
         if layout.inserts:
             return digest_body(body)
-        before = self._hashed
-        if before is None or before.head is not current.head or before.messages is not current.messages:
+        hashed = self._hashed
+        if hashed is None or hashed.head is not current.head or hashed.messages is not current.messages:
             self._hash = _read_head(layout.head).hash.copy()
             self._hash.update(memoryview(body)[len(layout.head) : -len(_CLOSING)])
         else:
-            self._hash.update(current.messages[before.length : current.length])
+            self._hash.update(current.messages[hashed.length : current.length])
         self._hashed = current if current.length else None
-        whole = self._hash.copy()
-        whole.update(_CLOSING)
-        return _encode_digest(whole.digest())
+        final_hash = self._hash.copy()
+        final_hash.update(_CLOSING)
+        return _encode_digest(final_hash.digest())
 
     def _changed_head(
         self, layout: BodyLayout, conversation: str, transcript: Sequence[Message]
@@ -260,49 +260,52 @@ class RequestRecorder:
         if layout.head is self._last_head and layout.form == self._stored_form and self._stored_with != step:
             return "", ()
         if self._stored_head is None:
-            known = find_head(transcript[:-1])
-            self._stored_head, self._stored_form = (known.head, known.form) if known else ("", ())
-            self._stored_conversation = known.conversation if known else ""
+            record = find_head(transcript[:-1])
+            self._stored_head, self._stored_form = (record.head, record.form) if record else ("", ())
+            self._stored_conversation = record.conversation if record else ""
         self._last_head = layout.head
         head = stored_head(layout, conversation)
-        named = conversation if _CONVERSATION in head else ""  # a fork has the head of its origin, with another id
+        # A fork has the same stored head as its origin, but another id.
+        stored_conversation = conversation if _CONVERSATION in head else ""
         stored = self._stored_head, self._stored_form, self._stored_conversation
-        if (head, layout.form, named) == stored and self._stored_with != step:
+        if (head, layout.form, stored_conversation) == stored and self._stored_with != step:
             return "", ()
         self._stored_head, self._stored_form, self._stored_with = head, layout.form, step
-        self._stored_conversation = named
+        self._stored_conversation = stored_conversation
         return head, layout.form
 
 
 def record_single(body: bytes, layout: BodyLayout, prompt: Prompt, conversation: str) -> SentRequestRecord:
-    """Returns the record of a request that is no step, such as that for a summary, with its own head. `prompt` is that
-    of the transcript; what differs is stored as a patch."""
+    """Returns the record of a request that is not a step, such as the request for a summary. It has its own head.
+    `prompt` is the prompt of the transcript; differences to it are stored as a patch."""
     rewrite, patch = _find_change(layout, prompt)
     head = stored_head(layout, conversation)
     inserts = tuple(BodyEdit(offset, text.decode()) for offset, text in layout.inserts)
-    named = conversation if _CONVERSATION in head else ""
-    return SentRequestRecord(len(body), digest_body(body), head, layout.form, rewrite, patch, inserts, named)
+    stored_conversation = conversation if _CONVERSATION in head else ""
+    return SentRequestRecord(
+        len(body), digest_body(body), head, layout.form, rewrite, patch, inserts, stored_conversation
+    )
 
 
 def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBody | None:
     """Returns the last stored request, which another process or an earlier run has sent; None if there is none, or if
     it has another form, such as that of another API."""
-    recorded = (at for at in range(len(history) - 1, -1, -1) if request_of(history[at]) is not None)
-    position = next((at for at in recorded if history[at].role == "assistant"), None)
-    known = None if position is None else find_head(history)
-    if position is None or known is None or known.form != layout.form:
+    recorded = (index for index in range(len(history) - 1, -1, -1) if request_of(history[index]) is not None)
+    position = next((index for index in recorded if history[index].role == "assistant"), None)
+    head_record = None if position is None else find_head(history)
+    if position is None or head_record is None or head_record.form != layout.form:
         return None
     answer, record = history[position], request_of(history[position])
     if record is None or (record.rewrite and record.rewrite != BEFORE_REQUEST):
         return None
-    head = sent_head(known.head, known.conversation)
+    head = sent_head(head_record.head, head_record.conversation)
     length = record.size - len(head) - len(_CLOSING) - (not head.endswith(b"["))
     messages: bytes | bytearray = layout.messages
     is_plain = record.patch is None and not record.inserts
     if not is_plain or digest_body(join_body(head, messages[:length])) != record.digest:
-        before = history[:position]
+        earlier = history[:position]
         family = family_of(layout.form)
-        prompt = end_with_user(lower(before, family=family), before)
+        prompt = end_with_user(lower(earlier, family=family), earlier)
         messages = change_messages(record, layout.encode(prompt), marks=False)
         length = len(messages)
     created = answer.time.created if answer.time else 0
@@ -310,23 +313,23 @@ def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBod
 
 
 def _find_change(layout: BodyLayout, prompt: Prompt) -> tuple[str, BodyEdit | None]:
-    """Returns what changed the messages of the transcript, and the bytes that a hook replaced."""
+    """Returns the name of what changed the messages of the transcript, or "", and the bytes that a hook replaced."""
     if layout.prompt is prompt:
         return "", None
     form = prompt.find_rewrite(layout.prompt)
     if form is not None:
         return form, None
-    given, sent = bytes(layout.encode(prompt)), bytes(layout.messages)
-    if given == sent:  # the hook changed the head only
+    expected, sent = bytes(layout.encode(prompt)), bytes(layout.messages)
+    if expected == sent:  # the hook changed the head only
         return BEFORE_REQUEST, None
-    start = common_prefix(given, sent)
+    start = common_prefix(expected, sent)
     while start and start < len(sent) and sent[start] & 0xC0 == 0x80:  # not inside of a character
         start -= 1
-    end = common_prefix(given[: start - 1 if start else None : -1], sent[: start - 1 if start else None : -1])
+    end = common_prefix(expected[: start - 1 if start else None : -1], sent[: start - 1 if start else None : -1])
     while end and sent[len(sent) - end] & 0xC0 == 0x80:
         end -= 1
     text = sent[start : len(sent) - end].decode("utf-8", "replace")
-    return BEFORE_REQUEST, BodyEdit(start, text, len(given) - start - end)
+    return BEFORE_REQUEST, BodyEdit(start, text, len(expected) - start - end)
 
 
 _MIN_CACHEABLE_TOKENS = 1024  # the shortest prefix that vendors cache
@@ -342,7 +345,7 @@ def is_unexpected(tokens: Tokens, achievable: float) -> bool:
 
 def explain_miss(previous: RequestBody, current: RequestBody, tokens: Tokens) -> CacheMiss:
     """Returns the first difference between two consecutive requests and its cause. If the second one continues the
-    first, the provider has not used its cache. Settings that do not change what the model reads are no cause."""
+    first, the provider has not used its cache. Settings that do not change what the model reads are not a cause."""
     cause, offset = None, common_prefix(previous.body, current.body)
     if previous.model != current.model:
         cause = ("model", f"{previous.model} → {current.model}")
@@ -351,16 +354,19 @@ def explain_miss(previous: RequestBody, current: RequestBody, tokens: Tokens) ->
         if cause is not None and previous.compaction != current.compaction:
             cause = ("compaction", f"it also changed the {cause[0]}")
     if cause is None:
-        before = previous.body[previous.head_size : -len(_CLOSING)]
-        shared = common_prefix(before, current.body[current.head_size :])
+        old_messages = previous.body[previous.head_size : -len(_CLOSING)]
+        shared = common_prefix(old_messages, current.body[current.head_size :])
         offset = current.head_size + shared
-        cause = _compare_messages(previous, current) if shared < len(before) else _explain_expiry(previous, current)
+        cause = (
+            _compare_messages(previous, current) if shared < len(old_messages) else _explain_expiry(previous, current)
+        )
     achievable = 0.0 if cause[0] == "model" else offset / len(current.body)
     return CacheMiss(cause[0], cause[1], offset, tokens.cache.read / max(1, tokens.prompt), achievable)
 
 
 def is_reported(miss: CacheMiss, tokens: Tokens, *, caches: bool) -> bool:
-    """Whether a miss is worth a report: one of the vendor only if it `caches` requests of this model at all."""
+    """Returns whether a miss is worth a report. A miss without a cause in the request is reported only if the vendor
+    `caches` requests of this model at all."""
     return miss.cause not in ("expired", "vendor") or (caches and is_unexpected(tokens, miss.achievable))
 
 
@@ -380,7 +386,7 @@ def _explain_expiry(previous: RequestBody, current: RequestBody) -> tuple[CacheC
 
 
 _MISSING = object()
-# Fields that are no part of what a model reads, so that a prefix stays valid if they change.
+# Fields that the model does not read: a cached prefix stays valid if they change.
 _UNCACHED_FIELDS = frozenset(
     {
         "cache_control", "maxOutputTokens", "max_completion_tokens", "max_output_tokens", "max_tokens", "metadata",
@@ -397,7 +403,7 @@ _DATE = lazy_pattern(
 
 
 def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str] | None:
-    """Returns the first field that differs, None if a cache ignores those that do."""
+    """Returns the first field that differs; None if a cache ignores all fields that differ."""
     cause = _first_changed_field(previous, current)
     if cause and BEFORE_REQUEST in (previous.rewrite, current.rewrite) and cause[0] in ("tools", "system prompt"):
         return "hook", f"before_request changed the {cause[0]}"
@@ -455,7 +461,7 @@ def tool_server(name: str) -> str:
 
 
 def _compare_tools(before: dict[str, Any], now: dict[str, Any]) -> tuple[CacheCause, str] | None:
-    """Returns what changed in the tools. The cache mark is on the last of them and is no part of it."""
+    """Returns what changed in the tools. The cache mark of the last tool is ignored."""
     lists = [[(name, _cached_settings(tool)) for name, tool in iterate_tools(head)] for head in (before, now)]
     if lists[0] == lists[1]:
         return None
@@ -465,15 +471,15 @@ def _compare_tools(before: dict[str, Any], now: dict[str, Any]) -> tuple[CacheCa
         "removed": [name for name in old if name not in new],
         "changed": [name for name in new if name in old and new[name] != old[name]],
     }
-    names = [name for listed in changes.values() for name in listed]
+    names = [name for group in changes.values() for name in group]
     if names == ["skill"]:
         return "skills", "the list of skills changed"
     if not names:
         return "tools", "the order of the tools changed"
     servers = sorted({tool_server(name) for name in names} - {""})
     by = f"by the MCP server {', '.join(servers)}: " if servers else ""
-    listed = "; ".join(f"{verb} {', '.join(group[:5])}" for verb, group in changes.items() if group)
-    return "tools", f"{by}{listed}"
+    summary = "; ".join(f"{verb} {', '.join(group[:5])}" for verb, group in changes.items() if group)
+    return "tools", f"{by}{summary}"
 
 
 def system_text(head: dict[str, Any]) -> str:
@@ -506,8 +512,8 @@ def _compare_system_texts(old: str, new: str) -> tuple[CacheCause, str]:
     if _DATE.search(_word_at(old, start)) and _DATE.search(_word_at(new, start)):
         return "date", f"{_word_at(old, start).strip()!r} → {_word_at(new, start).strip()!r} in line {line}"
     headers = [*_INSTRUCTIONS_HEADER.finditer(new, 0, max(start, 0) + 1)]
-    if not headers and (found := _INSTRUCTIONS_HEADER.search(old, max(0, start - 1))) and found.start() <= start + 1:
-        headers = [found]
+    if not headers and (header := _INSTRUCTIONS_HEADER.search(old, max(0, start - 1))) and header.start() <= start + 1:
+        headers = [header]
     if headers:
         inside = new.count("\n", headers[-1].end(), start)
         return "instructions file", f"{headers[-1][1]}, line {max(1, inside)}"
@@ -515,7 +521,7 @@ def _compare_system_texts(old: str, new: str) -> tuple[CacheCause, str]:
 
 
 def _word_at(text: str, position: int) -> str:
-    """Returns the words around a position in the same line."""
+    """Returns the text around a position, within its line."""
     start = max(text.rfind("\n", 0, position) + 1, position - 12)
     end = text.find("\n", position)
     return text[start : min(len(text) if end < 0 else end, position + 12)]

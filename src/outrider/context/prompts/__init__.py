@@ -25,13 +25,13 @@ def render_prompt(name: str, prompts: Mapping[str, str], /, **fields: str) -> st
 
 
 _NO_OVERRIDES: Mapping[str, str] = {}
-_NOTES_OF_0_1 = "Today is "  # how the notes of every session begin that version 0.1 stored
+_NOTES_OF_0_1 = "Today is "  # the beginning of the notes in all sessions that version 0.1 stored
 _AGENT, _LOCAL_AGENT, _PLAN = "agent", "local_agent", "plan_mode"
 
 
 def system_prompt(
     agent: Agent,
-    others: Iterable[Agent],
+    colleagues: Iterable[Agent],
     mode: Mode = "agent",
     *,
     notes: str = "",
@@ -41,12 +41,12 @@ def system_prompt(
     """Returns the system prompt. It is byte-identical as long as agents and mode are equal, so that caches hit.
 
     `rights` are the fields of the text about the mode, for sessions with built-in tools. A session of version 0.1 keeps
-    the texts that it began with."""
+    the prompts that it started with."""
     if notes.startswith(_NOTES_OF_0_1):
         agent, prompts, rights = _agent_of_0_1(agent), {_PLAN: prompt_text("plan_mode_0_1"), **prompts}, None
     paragraphs = [agent.fixed_instructions.strip(), _mode_text(agent, mode, prompts, rights), notes]
-    if listed := "\n".join(f"- {other.name}: {role_of(other)}" for other in others):
-        paragraphs.append(render_prompt("colleagues", prompts, name=agent.name, agents=listed))
+    if agent_lines := "\n".join(f"- {colleague.name}: {role_of(colleague)}" for colleague in colleagues):
+        paragraphs.append(render_prompt("colleagues", prompts, name=agent.name, agents=agent_lines))
     if mode == "plan":
         paragraphs.append(render_prompt(_PLAN, prompts))
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
@@ -70,7 +70,8 @@ def describe_mode_change(
     prompts: Mapping[str, str] = _NO_OVERRIDES,
     rights: Mapping[str, str] | None = None,
 ) -> str:
-    """Returns what the model reads when the mode has changed: the text that a session has that starts in this mode."""
+    """Returns the note to the model after a change of mode, with the text that a session has if it starts in this
+    mode."""
     if notes.startswith(_NOTES_OF_0_1):
         prompts, rights = {_PLAN: prompt_text("plan_mode_0_1"), **prompts}, None
     if mode == "plan":
@@ -83,12 +84,12 @@ def describe_mode_change(
 
 
 def describe_level_change(level: ApprovalLevel) -> str:
-    """Returns what the model reads when the approval level has changed."""
+    """Returns the note to the model after a change of the approval level."""
     return f"The approval level is now {level}. Agent mode asks about: {APPROVAL_DESCRIPTIONS[level]}."
 
 
 def describe_model_change(model: str) -> str:
-    """Returns what the model reads that continues the conversation of another one."""
+    """Returns the note to a model that continues the conversation of another model."""
     return f"From here on the model is {model}. Another model wrote earlier answers."
 
 

@@ -28,7 +28,7 @@ class OptionDefaults(NamedTuple):
 
     @property
     def oidc_role_pairs(self) -> list[str]:
-        """The texts VALUE=ROLE of `oidc_roles`."""
+        """The pairs VALUE=ROLE of `oidc_roles`."""
         return [pair.strip() for pair in self.oidc_roles.split(",") if pair.strip()]
 
 

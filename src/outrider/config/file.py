@@ -52,19 +52,21 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
 
     def apply_to(self, limits: Limits) -> Limits:
         """Returns the limits with the values that this table sets."""
-        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
-        if isinstance(given.get("cost"), float):
-            given["cost"] = Decimal(str(given["cost"]))
-        return msgspec.structs.replace(limits, **given)
+        overrides = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        if isinstance(overrides.get("cost"), float):
+            overrides["cost"] = Decimal(str(overrides["cost"]))
+        return msgspec.structs.replace(limits, **overrides)
 
 
-def stricter_limits(one: Limits, other: Limits) -> Limits:
+def stricter_limits(limits: Limits, other: Limits) -> Limits:
     """Returns the lower value of each limit; None means no limit."""
-    return Limits(**{name: _lower_bound(getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__})
+    return Limits(
+        **{name: _lower_bound(getattr(limits, name), getattr(other, name)) for name in Limits.__struct_fields__}
+    )
 
 
-def _lower_bound(one: Any, other: Any) -> Any:
-    return min((bound for bound in (one, other) if bound is not None), default=None)
+def _lower_bound(first: Any, second: Any) -> Any:
+    return min((bound for bound in (first, second) if bound is not None), default=None)
 
 
 class RetryTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,9 +145,9 @@ class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EgressTable(msgspec.Struct, frozen=True, kw_only=True):
-    """`[egress]`: where a session may send data without a question after it has read text of others. The keys of
+    """`[egress]`: where a session may send data without a question after it has read untrusted text. The keys of
     `allow` are host names, `mcp:SERVER` or `tool:NAME`. Results of `private_servers` (MCP) are private data, those of
-    `trusted_servers` are not text of others."""
+    `trusted_servers` are trusted text."""
 
     allow: dict[str, BudgetTable] = {}
     private_servers: StringTuple = ()
@@ -182,15 +184,22 @@ class RunRetryTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
-    """`[background]`: the number of concurrent `runs` per worker, and limits per queue and per provider. A run counts
-    against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
-    hosts of a private network that may be notified; public hosts are always allowed. With `webhook_secret` the notices
-    are signed. A turn waits `outage_seconds` for
-    an unavailable database; afterwards the run continues from its stored state when the database is available. `user`
-    is the name under which submitted runs take turns with those of other users. A worker that is stopped gives running
-    calls `grace_seconds` to end. Up to `snapshot_megabytes` of the changed files of a run's worktree are stored, so
-    that another machine continues with them; 0 for none. With `snapshot_ignored` files that git ignores are
-    included."""
+    """`[background]`: background runs and their workers. Workers that share a database should use the same limits.
+
+    - `runs`: the number of concurrent runs per worker.
+    - `outage_seconds`: how long a turn waits for an unavailable database. Afterwards the run continues from its stored
+      state when the database is available.
+    - `grace_seconds`: how long running calls may take to end when their worker is stopped.
+    - `retry`: how often a failed run starts again.
+    - `webhooks`: hosts of a private network that may be notified; public hosts are always allowed.
+    - `webhook_secret`: signs the notices.
+    - `queues`: limits per queue.
+    - `providers`: limits per provider. A run counts against the provider of its entry agent.
+    - `user`: the name under which submitted runs take turns with those of other users.
+    - `snapshot_megabytes`: up to this size the changed files of a run's worktree are stored, so that another machine
+      continues with them; 0 for none.
+    - `snapshot_ignored`: whether these include files that git ignores.
+    """
 
     runs: PositiveInt = 4
     outage_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600
@@ -250,9 +259,9 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_FILE_BYTES = 1 << 20
-_MSGSPEC_ERROR = lazy_pattern(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_MSGSPEC_ERROR = lazy_pattern(r"^(?P<problem>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN_VALUE = lazy_pattern(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
-_TYPE_NAMES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false",
+_TYPE_NAMES = {"int": "a whole number", "float": "a number", "str": "a string", "bool": "true or false",
                "object": "a table", "array": "a list", "decimal": "a number"}  # fmt: skip
 # Tables with user-chosen keys, and the struct type of their values.
 _NAMED_TABLES: dict[str, type[msgspec.Struct]] = {"providers": ProviderTable, "agents": AgentTable}
@@ -267,7 +276,8 @@ class ParsedConfig(msgspec.Struct, frozen=True):
 
 
 def read_config_file(path: Path) -> ParsedConfig:
-    """Read and parse a file; a missing file is an empty configuration. Raises ConfigurationError for an invalid one."""
+    """Reads and parses a file; a missing file is an empty configuration. Raises ConfigurationError for an invalid
+    one."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -298,7 +308,7 @@ def read_servers_file(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def parse_config(content: bytes, source: str) -> ParsedConfig:
-    """Parse TOML text. Error messages call it `source`."""
+    """Parses TOML text. Error messages refer to it as `source`."""
     import tomllib
 
     try:
@@ -315,17 +325,17 @@ def parse_config(content: bytes, source: str) -> ParsedConfig:
 
 
 def describe_validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct], where: str = "") -> str:
-    """Reword a msgspec error: the key, the expected type, and the allowed values."""
-    found = _MSGSPEC_ERROR.match(str(error))
-    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
+    """Rewords a msgspec error: states the key, the expected type, and the allowed values."""
+    match = _MSGSPEC_ERROR.match(str(error))
+    problem, path = (match["problem"], match["path"] or "") if match else (str(error), "")
     key = where + path.removeprefix("$").removeprefix(".")
-    what = re.sub(r"`([a-z |]+)`", lambda types: _type_names(types[1]), what)
+    problem = re.sub(r"`([a-z |]+)`", lambda types: _type_names(types[1]), problem)
     choices = _allowed_values(kind, path.removeprefix("$.").split("."))
-    if value := _UNKNOWN_VALUE.match(what):
+    if value := _UNKNOWN_VALUE.match(problem):
         hint = suggest_name(value["value"], choices)
         return f"{key}: {value['value']!r} is not allowed{hint}; allowed values: {', '.join(choices)}"
     expected = f"; expected {', '.join(choices)}" if choices else ""
-    return f"{key.rstrip('.') or 'the file'}: {what[:1].lower()}{what[1:]}{expected}"
+    return f"{key.rstrip('.') or 'the file'}: {problem[:1].lower()}{problem[1:]}{expected}"
 
 
 def _type_names(types: str) -> str:
@@ -342,8 +352,8 @@ def _allowed_values(kind: Any, keys: list[str]) -> list[str]:
 
 
 def _locate_error(table: Mapping[str, Any], error: msgspec.ValidationError) -> str:
-    """Describe an error. In a table with user-chosen names msgspec does not report the name, so it is found by a second
-    validation."""
+    """Describes an error. In a table with user-chosen names msgspec does not report the name, so a second validation
+    finds it."""
     for key, kind in _NAMED_TABLES.items():
         for name, inner in _subtables(table.get(key)):
             try:
@@ -353,17 +363,17 @@ def _locate_error(table: Mapping[str, Any], error: msgspec.ValidationError) -> s
     return describe_validation_error(error, ConfigFile)
 
 
-def suggest_name(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """Returns a "did you mean" hint for a misspelled name, or ""."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(name, list(known), n=3)
+    matches = get_close_matches(name, list(names), n=3)
     swapped = [match for match in matches if sorted(match) == sorted(name)]  # `modle` means model, not mode
     return f"; did you mean {(swapped or matches)[0]}?" if matches else ""
 
 
 def _reject_api_keys(table: Mapping[str, Any], source: str) -> None:
-    """Reject keys in the file, because files end up in backups, repositories and screenshots."""
+    """Rejects keys in the file, because files end up in backups, repositories and screenshots."""
     for name, provider in _subtables(table.get("providers")):
         if "api_key" in provider:
             raise ConfigurationError(
@@ -386,7 +396,8 @@ def _unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], source: 
 def _nested_tables(
     table: dict[str, Any], kind: Any, where: str
 ) -> Iterator[tuple[dict[str, Any], type[msgspec.Struct], str]]:
-    """Returns the tables inside a table with their struct types: itself, or its subtables with user-chosen names."""
+    """Yields the tables inside a table with their struct types: the table itself, or its subtables with user-chosen
+    names."""
     for struct in _struct_types(kind):
         if get_origin(kind) is dict:
             yield from ((inner, struct, f"{where}{name}.") for name, inner in _subtables(table))
@@ -402,9 +413,9 @@ def _subtables(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _struct_types(kind: Any) -> list[type[msgspec.Struct]]:
-    """Returns the struct types of a field, also of an optional one."""
+    """Returns the struct types of a field, which may be optional."""
     return [
-        found
-        for found in (kind, *getattr(kind, "__args__", ()))
-        if isinstance(found, type) and issubclass(found, msgspec.Struct)
+        candidate
+        for candidate in (kind, *getattr(kind, "__args__", ()))
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct)
     ]

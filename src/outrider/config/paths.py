@@ -75,12 +75,13 @@ class AppFolders(msgspec.Struct, frozen=True):
 def find_app_folders(environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> AppFolders:
     """Returns the folders: `$OUTRIDER_HOME` for everything if it is set, else the platform's standard locations."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
-    own = environ.get("OUTRIDER_HOME", "").strip()
-    if own:
-        folder = Path(own.replace("~", str(home), 1) if own.startswith("~/") else own)
+    override = environ.get("OUTRIDER_HOME", "").strip()
+    if override:
+        folder = Path(override.replace("~", str(home), 1) if override.startswith("~/") else override)
         if not folder.is_absolute():
             raise ConfigurationError(
-                f"OUTRIDER_HOME is {own!r}, a relative path that would differ for each workspace; set an absolute path"
+                f"OUTRIDER_HOME is {override!r}, a relative path that would differ for each workspace; "
+                "set an absolute path"
             )
         return AppFolders(folder, folder, home)
     match platform:
@@ -98,7 +99,7 @@ def find_app_folders(environ: Mapping[str, str] = os.environ, *, platform: str =
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Create the folder if necessary, readable by its owner only. A folder with the sticky bit, such as /tmp, is for
+    """Creates the folder if necessary, readable by its owner only. A folder with the sticky bit, such as /tmp, is for
     all users and stays as it is. Raises ConfigurationError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
@@ -111,8 +112,8 @@ def make_private_folder(folder: Path) -> Path:
     return folder
 
 
-def _absolute_or_default(environ: Mapping[str, str], name: str, otherwise: Path) -> Path:
+def _absolute_or_default(environ: Mapping[str, str], name: str, default: Path) -> Path:
     """Returns the path in a variable if it is absolute. The XDG specification ignores relative ones; they would depend
     on the current folder."""
-    given = Path(environ.get(name, ""))
-    return given if given.is_absolute() else otherwise
+    path = Path(environ.get(name, ""))
+    return path if path.is_absolute() else default

@@ -114,11 +114,11 @@ def search_path(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("PATH", "")
 
 
-def redactor_for(providers: Iterable[Provider], more: Iterable[str] = ()) -> Redactor:
-    """Build a redactor for the keys of these providers, the values in `more` and everything that matches a key
-    format."""
+def redactor_for(providers: Iterable[Provider], extra_secrets: Iterable[str] = ()) -> Redactor:
+    """Builds a redactor for the keys of these providers, the values in `extra_secrets` and everything that matches a
+    key format."""
     return Redactor.from_environment(
-        os.environ, [*more, *(secret for provider in providers for secret in _provider_secrets(provider))]
+        os.environ, [*extra_secrets, *(secret for provider in providers for secret in _provider_secrets(provider))]
     )
 
 
@@ -192,7 +192,7 @@ _VENDOR_OF_KIND = {"openai-responses": "openai"}
 def expand_model_name(text: str, kinds: Mapping[str, str]) -> str:
     """Returns PROVIDER/MODEL for an alias such as `opus`, a model name without a provider, or PROVIDER/ALIAS.
 
-    Other texts are returned unchanged. `kinds` are the kinds of the known providers by name, the preferred first."""
+    Other strings are returned unchanged. `kinds` are the kinds of the known providers by name, preferred ones first."""
     text = text.strip()
     provider, slash, model = text.partition("/")
     if slash and provider in kinds:
@@ -201,8 +201,8 @@ def expand_model_name(text: str, kinds: Mapping[str, str]) -> str:
     if text in kinds:
         return text
     alias = MODEL_ALIASES.get(text.lower())
-    found = (vendor for vendor, prefix in _MODEL_PREFIXES.items() if re.match(prefix, text))
-    vendor = alias[0] if alias else next(found, None)
+    vendors = (vendor for vendor, prefix in _MODEL_PREFIXES.items() if re.match(prefix, text))
+    vendor = alias[0] if alias else next(vendors, None)
     owner = next((name for name, kind in kinds.items() if _vendor(kind) == vendor), None)
     if vendor is None or owner is None:
         return text
@@ -223,7 +223,7 @@ class ProviderRegistry:
     """The providers of the user and the built-in ones, with their keys."""
 
     def __init__(self, tables: Mapping[str, ProviderTable], environ: Mapping[str, str], source: str) -> None:
-        self._own = tables
+        self._user_tables = tables
         self._tables = {**LOCAL_SERVERS, **tables}
         self._environ = environ
         self._source = source
@@ -232,17 +232,19 @@ class ProviderRegistry:
     def usable_providers(self) -> tuple[Provider, ...]:
         """Returns the providers that have credentials. The embedded model and local servers are left out: they are used
         only when named."""
-        found = (self.find_provider(name) for name in self.names if name in self._own or name in BUILT_IN_PROVIDERS)
+        candidates = (
+            self.find_provider(name) for name in self.names if name in self._user_tables or name in BUILT_IN_PROVIDERS
+        )
         return tuple(
-            provider for provider in found if provider.kind != "local" and not self.missing_credentials(provider)
+            provider for provider in candidates if provider.kind != "local" and not self.missing_credentials(provider)
         )
 
     def find_provider(self, name: str) -> Provider:
         """Returns the provider of that name. Raises ConfigurationError if it is unknown or misconfigured."""
         if name not in self.names:
-            known = ", ".join(self.names)
+            names = ", ".join(self.names)
             raise ConfigurationError(
-                f"there is no provider {name!r}{suggest_name(name, self.names)} (there are: {known})"
+                f"there is no provider {name!r}{suggest_name(name, self.names)} (there are: {names})"
             )
         table = self._tables.get(name, ProviderTable())
         kind = table.kind or BUILT_IN_PROVIDERS.get(name)
@@ -276,7 +278,7 @@ class ProviderRegistry:
     def missing_key_variable(self, name: str) -> str | None:
         """Returns the name of the `api_key_env` variable if it is configured but not set; requests are then sent
         without a key."""
-        variable = self._own[name].api_key_env if name in self._own else None
+        variable = self._user_tables[name].api_key_env if name in self._user_tables else None
         return variable if variable and not self._environ.get(variable, "").strip() else None
 
     def default_model(self) -> str:
@@ -287,42 +289,42 @@ class ProviderRegistry:
         return ""
 
     def model_of(self, name: str) -> str:
-        if name in LOCAL_SERVERS and name not in self._own:
+        if name in LOCAL_SERVERS and name not in self._user_tables:
             return ""
         table = self._tables.get(name, ProviderTable())
         return table.model or DEFAULT_MODELS.get(table.kind or BUILT_IN_PROVIDERS.get(name, ""), "")
 
     def resolve_model(self, model: str, where: str) -> tuple[str, str]:
-        """Split `PROVIDER/MODEL`, a provider name alone, an alias or a model name alone into provider and model. Raises
-        ConfigurationError if either is unknown."""
-        name, slash, rest = self._expand_name(model).partition("/")
+        """Splits `PROVIDER/MODEL`, a provider name alone, an alias or a model name alone into provider and model.
+        Raises ConfigurationError if either is unknown."""
+        name, slash, model_name = self._expand_name(model).partition("/")
         if name not in self.names:
             hint = (
                 suggest_name(name, self.names) or f"; write PROVIDER/MODEL, with a provider of: {', '.join(self.names)}"
             )
             kind = "provider" if slash else "provider or model"
             raise ConfigurationError(f"{where}: there is no {kind} {name!r}{hint}")
-        chosen = rest if slash else self.model_of(name)
+        chosen = model_name if slash else self.model_of(name)
         if not chosen and name != "local" and self.find_provider(name).kind not in ("local", "outrider"):
             raise ConfigurationError(f"{where}: {model!r} names no model; write {name}/MODEL")
         return name, chosen
 
     def _expand_name(self, model: str) -> str:
-        name, _, rest = model.strip().partition("/")
-        if name in self.names and rest.lower() not in MODEL_ALIASES:
+        name, _, model_name = model.strip().partition("/")
+        if name in self.names and model_name.lower() not in MODEL_ALIASES:
             return model.strip()
         usable = {provider.name: provider.kind for provider in self.usable_providers()}
         return expand_model_name(model, {**usable, **BUILT_IN_PROVIDERS})
 
     def resolve_models(self, models: str | Sequence[str], where: str) -> tuple[str, str, tuple[str, ...]]:
-        """Returns provider and model of the first name, and the others as PROVIDER/MODEL. A text may list several
+        """Returns provider and model of the first name, and the others as PROVIDER/MODEL. A string may list several
         names, separated by commas. Raises ConfigurationError if a provider is unknown."""
-        given = [models] if isinstance(models, str) else models
-        names = [name for text in given for name in text.split(",") if name.strip()]
+        texts = [models] if isinstance(models, str) else models
+        names = [name for text in texts for name in text.split(",") if name.strip()]
         if not names:
             raise ConfigurationError(f"{where}: names no model; write PROVIDER/MODEL")
-        (provider, model), *others = [self.resolve_model(name, where) for name in names]
-        return provider, model, tuple(f"{name}/{other}" for name, other in others)
+        (provider, model), *fallbacks = [self.resolve_model(name, where) for name in names]
+        return provider, model, tuple(f"{name}/{fallback}" for name, fallback in fallbacks)
 
     def _api_key(self, table: ProviderTable, kind: ProviderKind, usual: str | None) -> str | None:
         """Returns the key of a provider. The vendor's key from the environment is never sent to another address than
@@ -339,14 +341,14 @@ AGENT_PROMPT = "agent"
 
 
 def read_prompts(folder: Path) -> dict[str, str]:
-    """Read prompt overrides by name. A prompt with the name of a tool replaces the tool's description; an empty file is
-    an empty prompt."""
+    """Reads prompt overrides by name. A prompt with the name of a tool replaces the tool's description; an empty file
+    is an empty prompt."""
     return {path.stem: _read_prompt(path) for path in sorted(folder.glob("*.md")) if path.is_file()}
 
 
 def default_instructions(folder: Path) -> str:
-    own = folder / f"{AGENT_PROMPT}.md"
-    return _read_prompt(own) if own.is_file() else prompt_text(AGENT_PROMPT)
+    override = folder / f"{AGENT_PROMPT}.md"
+    return _read_prompt(override) if override.is_file() else prompt_text(AGENT_PROMPT)
 
 
 def _read_prompt(path: Path) -> str:
@@ -402,11 +404,11 @@ class AgentBuilder:
     def _build_agent(self, name: str, table: AgentTable) -> Agent:
         where = f"{self._source}: agents.{name}"
         provider, model, fallback_models = self._resolve_models(table.model, f"{where}.model")
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             field: value for field in _COPIED_FIELDS if (value := getattr(table, field)) is not None
         }
-        given = {field: value for field, value in self._defaults.items() if value is not None} | given
-        rules = {kind: found for kind in ("allow", "ask", "deny") if (found := getattr(table.permissions, kind))}
+        fields = {field: value for field, value in self._defaults.items() if value is not None} | fields
+        rules = {kind: patterns for kind in ("allow", "ask", "deny") if (patterns := getattr(table.permissions, kind))}
         return Agent(
             name,
             self._read_instructions(table, where) or default_instructions(self._prompts),
@@ -419,7 +421,7 @@ class AgentBuilder:
             extra=table.extra,
             fallback_models=fallback_models,
             retry=self._retry_policy(table),
-            **given,
+            **fields,
         )
 
     def _resolve_models(self, models: str | Sequence[str] | None, where: str) -> tuple[str, str, tuple[str, ...]]:
@@ -428,9 +430,10 @@ class AgentBuilder:
         return self._providers.resolve_models(self._model, self._model_source) if self._model else ("", "", ())
 
     def _retry_policy(self, table: AgentTable) -> RetryPolicy | None:
-        """Returns the policy of an agent that has its own; the others use that of their provider."""
-        own = table.retry.given
-        return RetryPolicy(**{**self._retry, **own, **self._retry_flags}) if own else None
+        """Returns the retry policy of an agent whose table sets one; None for an agent that uses its provider's
+        policy."""
+        overrides = table.retry.given
+        return RetryPolicy(**{**self._retry, **overrides, **self._retry_flags}) if overrides else None
 
     def _read_instructions(self, table: AgentTable, where: str) -> str | None:
         if table.instructions is not None and table.instructions_file is not None:

@@ -78,16 +78,16 @@ def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
         f"{name} is new or has changed since you trusted this folder, and applies; `outrider trust` shows it"
         for name in trust.changed_files()
     )
-    waiting = (*ignored, *changed)
+    trust_notices = (*ignored, *changed)
     path = trust.project.root / CONFIG_FILE
     if not os.path.lexists(path):
-        return ParsedConfig(ConfigFile(), waiting)
+        return ParsedConfig(ConfigFile(), trust_notices)
     content = trust.project.read_file(path, MAX_FILE_BYTES)
     if content is None:
         reason = f"{path} is ignored: it is a link to a path outside the workspace, or not a regular file"
-        return ParsedConfig(ConfigFile(), (*waiting, reason))
-    found = parse_config(content, str(path))
-    return ParsedConfig(found.content, (*waiting, *found.notices, *_disallowed_keys(found.content, path)))
+        return ParsedConfig(ConfigFile(), (*trust_notices, reason))
+    parsed = parse_config(content, str(path))
+    return ParsedConfig(parsed.content, (*trust_notices, *parsed.notices, *_disallowed_keys(parsed.content, path)))
 
 
 def remember_shown_files(workspace: Path, folders: AppFolders) -> None:
@@ -99,9 +99,9 @@ def remember_shown_files(workspace: Path, folders: AppFolders) -> None:
 
 def _untrusted_notice(names: list[str]) -> Iterator[str]:
     if names:
-        more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
-        listed = ", ".join(names[:MAX_LISTED_NAMES])
-        yield f"this workspace is not trusted, so its files are ignored ({listed}{more}); see `outrider trust`"
+        suffix = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
+        shown_names = ", ".join(names[:MAX_LISTED_NAMES])
+        yield f"this workspace is not trusted, so its files are ignored ({shown_names}{suffix}); see `outrider trust`"
 
 
 def project_ceiling(project: ConfigFile) -> PermissionSettings:
@@ -145,7 +145,7 @@ def restrict_agent(agent: Agent, by: PermissionSettings) -> Agent:
 
 
 def _disallowed_keys(file: ConfigFile, path: Path) -> Iterator[str]:
-    defaults, of_agents = ConfigFile(), AgentTable()
+    defaults, agent_defaults = ConfigFile(), AgentTable()
     for name in ConfigFile.__struct_fields__:
         if name not in _ALLOWED_KEYS and getattr(file, name) != getattr(defaults, name):
             yield f"{path}: {name} is ignored here; set it in your own configuration"
@@ -153,13 +153,13 @@ def _disallowed_keys(file: ConfigFile, path: Path) -> Iterator[str]:
         yield f"{path}: rules.allow is ignored here: a project can only make rules stricter"
     for agent, table in file.agents.items():
         for name in AgentTable.__struct_fields__:
-            if name not in _ALLOWED_AGENT_KEYS and getattr(table, name) != getattr(of_agents, name):
+            if name not in _ALLOWED_AGENT_KEYS and getattr(table, name) != getattr(agent_defaults, name):
                 yield f"{path}: agents.{agent}.{name} is ignored here; set it in your own configuration"
 
 
-def _stricter_mode(one: Mode, other: Mode) -> Mode:
+def _stricter_mode(mode: Mode, other: Mode) -> Mode:
     """Returns the stricter mode. `MODES` lists the strictest one first."""
-    return MODES[min(MODES.index(one), MODES.index(other))]
+    return MODES[min(MODES.index(mode), MODES.index(other))]
 
 
 def check_rules(rules: RulesTable, where: str, workspace: Path) -> tuple[str, ...]:
@@ -178,11 +178,11 @@ def _check_rule_list(rules: RulesTable, kind: Effect, where: str, workspace: Pat
     from outrider.tools import builtin
     from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool, check_rule
 
-    known = {*KNOWN_NAMES, *(module.name for module in iter_modules(builtin.__path__))}
+    tool_names = {*KNOWN_NAMES, *(module.name for module in iter_modules(builtin.__path__))}
     for text in getattr(rules, kind):
         rule = check_rule(text, kind, where)
-        hint = suggest_name(canonical_tool(rule.tool), known)
-        if hint and not rule.right and canonical_tool(rule.tool) not in known:
+        hint = suggest_name(canonical_tool(rule.tool), tool_names)
+        if hint and not rule.right and canonical_tool(rule.tool) not in tool_names:
             yield f"{where}.{kind}: {text!r} names no built-in tool{hint}"
         elif kind == "allow" and text in (*rules.deny, *rules.ask):
             yield f"{where}.{kind}: {text!r} matches nothing: a rule to deny or ask of the same text comes first"
@@ -227,9 +227,10 @@ def parse_effort(name: str) -> ReasoningEffort:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of a process. `model` is that of the first agent as PROVIDER/MODEL, or "" if none is reachable. The
-    first of `agents` is the entry agent. `missing` describes missing credentials, `notices` are shown to the user. API
-    keys are only in `providers` and `environ`, whose reprs hide them."""
+    """All settings of a process. API keys are only in `providers` and `environ`, whose reprs hide them.
+
+    `model` is the model of the first agent as PROVIDER/MODEL, or "" if none is reachable. The first of `agents` is the
+    entry agent. `missing` describes missing credentials. `notices` are shown to the user."""
 
     folders: AppFolders
     workspace: Path
@@ -275,45 +276,45 @@ def read_settings(
     """Reads all sources. Raises ConfigurationError, which names the file and the key, for invalid settings."""
     workspace = _resolve_workspace(cwd)
     folders = find_app_folders(environ)
-    own, project = read_config_file(folders.config_file), read_project_config(workspace, folders)
-    file, source = own.content, str(folders.config_file)
-    users = PermissionSettings(
+    user_config, project = read_config_file(folders.config_file), read_project_config(workspace, folders)
+    file, source = user_config.content, str(folders.config_file)
+    user_permissions = PermissionSettings(
         _resolve_mode(flags, environ, file), _merge_rules(flags, file), _resolve_limits(flags, file)
     )
     providers = ProviderRegistry(file.providers, _with_stored_keys(environ, folders.keys_file), source)
-    wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
-    if wanted:
-        providers.resolve_models(wanted, "--model or OUTRIDER_MODEL")
+    model = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
+    if model:
+        providers.resolve_models(model, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
-        model=wanted or file.model or _remembered_model(folders, providers) or providers.default_model(),
-        mode=users.mode,
-        limits=users.limits,
+        model=model or file.model or _remembered_model(folders, providers) or providers.default_model(),
+        mode=user_permissions.mode,
+        limits=user_permissions.limits,
         prompts=folders.prompts_folder,
         source=source,
-        model_source="--model or OUTRIDER_MODEL" if wanted else f"{source}: model",
+        model_source="--model or OUTRIDER_MODEL" if model else f"{source}: model",
         retry=file.retry.given,
         retry_flags=flags.retry,
         effort=file.reasoning_effort,
         vendor_tools=file.vendor_tools,
     )
-    tables = _order_agents(file, flags, wanted, _resolve_effort(flags, environ))
-    ceiling, added = project_ceiling(project.content), project_agents(project.content, tables)
-    # The rules are checked here: errors of the agents would not name the file.
+    tables = _order_agents(file, flags, model, _resolve_effort(flags, environ))
+    ceiling, added_agents = project_ceiling(project.content), project_agents(project.content, tables)
+    # The rules are checked here, because the agents would raise errors that do not name the file.
     setting_notices = tuple(_setting_notices(flags, file, environ, source, workspace))
     project_notices = (
         *check_rules(ceiling.rules, f"{CONFIG_FILE}: rules", workspace),
-        *_agent_rule_notices(added, str(CONFIG_FILE), workspace),
+        *_agent_rule_notices(added_agents, str(CONFIG_FILE), workspace),
     )
-    rights = tighten_permissions(users, ceiling)
+    rights = tighten_permissions(user_permissions, ceiling)
     agents = (
         *(restrict_agent(agent, ceiling) for agent in builder.build_agents(tables)),
-        *(restrict_agent(agent, rights) for agent in builder.build_agents(added)),
+        *(restrict_agent(agent, rights) for agent in builder.build_agents(added_agents)),
     )
     reachable, missing = _required_providers(agents, providers)
     reachable = tuple(_with_retry(provider, file.retry.given, flags.retry) for provider in reachable)
     added_servers = read_servers_file(folders.servers_file)
-    noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
+    file_notices = (*user_config.notices, *project.notices, *_missing_key_notices(agents, providers, source))
     return Settings(
         folders=folders,
         workspace=workspace,
@@ -339,7 +340,7 @@ def read_settings(
         models=file.models,
         missing=missing,
         notices=(
-            *noticed,
+            *file_notices,
             *setting_notices,
             *_server_notices(added_servers, file, environ, folders),
             *project_notices,
@@ -348,7 +349,7 @@ def read_settings(
 
 
 def no_key_yet() -> str:
-    """The key function of a provider whose key is stored later."""
+    """Raises ConfigurationError: the key function of a provider whose key is not stored yet."""
     raise ConfigurationError("no key is stored yet: enter one on the first page or in the settings of the page")
 
 
@@ -364,7 +365,7 @@ def with_first_vendor(settings: Settings) -> Settings:
     )
     providers = (
         *settings.providers,
-        *([] if name in {one.name for one in settings.providers} else [Provider(name, kind, no_key_yet)]),
+        *([] if name in {provider.name for provider in settings.providers} else [Provider(name, kind, no_key_yet)]),
     )
     return msgspec.structs.replace(settings, agents=agents, providers=providers, missing="")
 
@@ -377,13 +378,13 @@ def reload_providers(settings: Settings) -> tuple[Provider, ...]:
     environ = _with_stored_keys(settings.environ, folders.keys_file)
     registry = ProviderRegistry(file.providers, environ, str(folders.config_file))
     current = {provider.name: provider for provider in _required_providers(settings.agents, registry)[0]}
-    known = {provider.name: provider for provider in settings.providers}
+    previous = {provider.name: provider for provider in settings.providers}
     return (
         *(
             msgspec.structs.replace(old, api_key=current[name].api_key if name in current else None)
-            for name, old in known.items()
+            for name, old in previous.items()
         ),
-        *(_with_retry(new, file.retry.given, {}) for name, new in current.items() if name not in known),
+        *(_with_retry(new, file.retry.given, {}) for name, new in current.items() if name not in previous),
     )
 
 
@@ -437,11 +438,11 @@ def _server_notices(
     added: Mapping[str, dict[str, Any]], file: ConfigFile, environ: Mapping[str, str], folders: AppFolders
 ) -> Iterator[str]:
     """Yields notices about servers of `outrider mcp add` and `import` that cannot be used as they are written."""
-    used = {name: entry for name, entry in added.items() if name not in file.mcp}
-    if used:
+    entries = {name: entry for name, entry in added.items() if name not in file.mcp}
+    if entries:
         from outrider.project.mcp import user_servers
 
-        yield from user_servers(used, str(folders.servers_file), environ).problems
+        yield from user_servers(entries, str(folders.servers_file), environ).problems
 
 
 def _missing_key_notices(agents: tuple[Agent, ...], providers: ProviderRegistry, source: str) -> Iterator[str]:
@@ -458,35 +459,35 @@ def _resolve_workspace(cwd: str | Path | None) -> Path:
 
 
 def _resolve_mode(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> Mode:
-    given = flags.mode or environ.get("OUTRIDER_MODE", "").strip()
+    name = flags.mode or environ.get("OUTRIDER_MODE", "").strip()
     for mode in MODES:
-        if mode == (given or file.mode or "agent"):
+        if mode == (name or file.mode or "agent"):
             return mode
-    hint = suggest_name(given, MODES)
-    raise ConfigurationError(f"--mode or OUTRIDER_MODE: no mode is called {given!r}{hint}; modes: {', '.join(MODES)}")
+    hint = suggest_name(name, MODES)
+    raise ConfigurationError(f"--mode or OUTRIDER_MODE: no mode is called {name!r}{hint}; modes: {', '.join(MODES)}")
 
 
 def _resolve_approval(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> ApprovalLevel:
-    given = flags.approval or environ.get("OUTRIDER_APPROVAL", "").strip()
+    name = flags.approval or environ.get("OUTRIDER_APPROVAL", "").strip()
     for level in APPROVAL_LEVELS:
-        if level == (given or file.approval or "ask"):
+        if level == (name or file.approval or "ask"):
             return level
-    known, hint = ", ".join(APPROVAL_LEVELS), suggest_name(given, APPROVAL_LEVELS)
+    levels, hint = ", ".join(APPROVAL_LEVELS), suggest_name(name, APPROVAL_LEVELS)
     where = "--approval or OUTRIDER_APPROVAL"
-    raise ConfigurationError(f"{where}: no approval level is called {given!r}{hint}; levels: {known}")
+    raise ConfigurationError(f"{where}: no approval level is called {name!r}{hint}; levels: {levels}")
 
 
 def _resolve_effort(flags: CommandFlags, environ: Mapping[str, str]) -> ReasoningEffort | None:
-    given = flags.effort or environ.get("OUTRIDER_EFFORT", "").strip()
+    name = flags.effort or environ.get("OUTRIDER_EFFORT", "").strip()
     try:
-        return parse_effort(given) if given else None
+        return parse_effort(name) if name else None
     except ConfigurationError as error:
         raise ConfigurationError(f"--effort or OUTRIDER_EFFORT: {error}") from None
 
 
 def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:
-    given = LimitsTable(turns=flags.max_turns, cost=flags.max_cost, seconds=flags.max_seconds)
-    return given.apply_to(file.limits.apply_to(Limits()))
+    flag_limits = LimitsTable(turns=flags.max_turns, cost=flags.max_cost, seconds=flags.max_seconds)
+    return flag_limits.apply_to(file.limits.apply_to(Limits()))
 
 
 def _merge_rules(flags: CommandFlags, file: ConfigFile) -> RulesTable:
@@ -519,12 +520,12 @@ def _order_agents(
 def _required_providers(agents: tuple[Agent, ...], providers: ProviderRegistry) -> tuple[tuple[Provider, ...], str]:
     """Returns the providers of the agents and all usable ones, and a message about missing credentials."""
     needed = {agent.provider: providers.find_provider(agent.provider) for agent in agents if agent.provider}
-    others = {name: providers.find_provider(name) for agent in agents for name in agent.provider_names if name}
+    fallbacks = {name: providers.find_provider(name) for agent in agents for name in agent.provider_names if name}
     missing = NO_PROVIDER_MESSAGE if not agents[0].provider else ""
     for provider in needed.values():
         missing = missing or providers.missing_credentials(provider) or ""
     usable = {provider.name: provider for provider in providers.usable_providers()}
-    return tuple((needed | others | usable).values()), missing
+    return tuple((needed | fallbacks | usable).values()), missing
 
 
 def _with_retry(provider: Provider, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Provider:

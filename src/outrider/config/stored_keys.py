@@ -54,13 +54,13 @@ class KeyStore:
                 yield provider, key
 
     def store(self, provider: str, key: str) -> KeyLocation:
-        """Store a key and return where. Raises ConfigurationError if neither place can be written."""
-        place: KeyLocation = "keyring" if self._write_to_keyring(provider, key) else "file"
-        self._write({**self._read(), provider: StoredKey(place, key if place == "file" else "")})
-        return place
+        """Stores a key and returns where. Raises ConfigurationError if neither place can be written."""
+        location: KeyLocation = "keyring" if self._write_to_keyring(provider, key) else "file"
+        self._write({**self._read(), provider: StoredKey(location, key if location == "file" else "")})
+        return location
 
     def remove(self, provider: str) -> bool:
-        """Delete a key; returns False if there is none."""
+        """Deletes a key; returns False if there is none."""
         stored = self._read()
         if provider not in stored:
             return False
@@ -73,7 +73,8 @@ class KeyStore:
         return True
 
     def _read(self) -> dict[str, StoredKey]:
-        """Read the file. One that other users can read or write is an error: the keys in it may be known."""
+        """Reads the file. Raises ConfigurationError if other users can read or write it, because they may know the
+        keys."""
         try:
             status = self._file.lstat()
             content = self._file.read_bytes()
@@ -133,5 +134,5 @@ def provider_of_variable(variable: str) -> str:
     for provider in KEY_PROVIDERS:
         if variable in key_variable_names(BUILT_IN_PROVIDERS[provider]):
             return provider
-    names = sorted(name for one in KEY_PROVIDERS for name in key_variable_names(BUILT_IN_PROVIDERS[one]))
+    names = sorted(name for provider in KEY_PROVIDERS for name in key_variable_names(BUILT_IN_PROVIDERS[provider]))
     raise ConfigurationError(f"{variable} is not the variable of a key; there are {', '.join(names)}")

@@ -58,11 +58,15 @@ _log = logging.getLogger("outrider.models")
 
 
 def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> ModelClient:
-    """Creates the client of a provider; missing settings are read from the environment.
+    """Creates the client of a provider; missing settings are read from the environment. Raises ConfigurationError.
 
-    The provider's `options` may contain `timeouts` (HttpTimeouts), `retry` (RetryPolicy), `rate_limit` (RateLimit),
-    `cassette` (CassetteOptions or a factory) and `text_tools`, which renders tools as text for models without native
-    tool calls. Raises ConfigurationError.
+    The provider's `options` may contain:
+
+    - `timeouts`: an HttpTimeouts.
+    - `retry`: a RetryPolicy.
+    - `rate_limit`: a RateLimit.
+    - `cassette`: a CassetteOptions or a factory.
+    - `text_tools`: renders tools as text, for models without native tool calls.
     """
     match provider.kind:
         case "scripted":
@@ -107,9 +111,9 @@ def _create_http_client(provider: Provider, catalog: ModelCatalog | None) -> Mod
             wire = _create_anthropic_wire(filled, catalog or ModelCatalog())
             return _create_wire_client(filled, wire, signer=signer)
         case unknown:  # msgspec does not validate constructor arguments
-            known = ", ".join(get_args(ProviderKind))
+            kinds = ", ".join(get_args(ProviderKind))
             raise ConfigurationError(
-                f"the provider {provider.name!r} has the unknown kind {unknown!r}; use one of: {known}"
+                f"the provider {provider.name!r} has the unknown kind {unknown!r}; use one of: {kinds}"
             )
 
 
@@ -133,14 +137,14 @@ def _create_wire_client(
 
 def _create_transport(provider: Provider) -> HttpTransport:
     network = HttpClient(_parse_options(provider, "timeouts", HttpTimeouts), proxy=proxy_for)
-    given = provider.options.get("cassette")
-    if given is None:
+    cassette = provider.options.get("cassette")
+    if cassette is None:
         return network
     from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 
     factory = (
-        given
-        if isinstance(given, CassetteTransportFactory)
+        cassette
+        if isinstance(cassette, CassetteTransportFactory)
         else CassetteTransportFactory(_parse_options(provider, "cassette", CassetteOptions))
     )
     return factory.wrap_transport(network)
@@ -174,10 +178,10 @@ class ToolFallbackClient:
         return self._client.model_family(model)
 
     def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        known = self._with_tools.get(request.model)
-        if known or not request.tools:
+        accepts_tools = self._with_tools.get(request.model)
+        if accepts_tools or not request.tools:
             return self._client.stream(request)
-        return self._stream_first(request) if known is None else self._stream_as_text(request)
+        return self._stream_first(request) if accepts_tools is None else self._stream_as_text(request)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -200,7 +204,7 @@ class ToolFallbackClient:
                 yield delta
 
     def _learn_from(self, delta: Delta, model: str) -> None:
-        if not isinstance(delta, Retry):  # a failed attempt says nothing: the server may not have read the tools
+        if not isinstance(delta, Retry):  # a failed attempt proves nothing: the server may not have read the tools
             self._with_tools[model] = True
 
     def _stream_as_text(self, request: Request) -> AsyncGenerator[Delta, None]:
@@ -244,24 +248,29 @@ def encode_prompt(form: tuple[str, ...], prompt: Prompt) -> bytes | bytearray:
 
 
 def _parse_options(provider: Provider, name: str, kind: type[Settings]) -> Settings:
-    given: Any = provider.options.get(name, {})
+    value: Any = provider.options.get(name, {})
     try:
-        return given if isinstance(given, kind) else msgspec.convert(given, kind)
+        return value if isinstance(value, kind) else msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"options of the provider {provider.name!r}: {name}: {error}") from error
 
 
-def as_provider(given: Provider | CustomProvider) -> Provider:
-    """Returns the provider; one that the program implements is wrapped. Raises ConfigurationError for other values."""
-    if isinstance(given, Provider):
-        return given
-    name: Any = getattr(given, "name", None)
-    if isinstance(given, type) or not isinstance(name, str) or not name or not callable(getattr(given, "stream", None)):
+def as_provider(provider: Provider | CustomProvider) -> Provider:
+    """Returns the provider, or wraps one that the program implements. Raises ConfigurationError for other values."""
+    if isinstance(provider, Provider):
+        return provider
+    name: Any = getattr(provider, "name", None)
+    if (
+        isinstance(provider, type)
+        or not isinstance(name, str)
+        or not name
+        or not callable(getattr(provider, "stream", None))
+    ):
         raise ConfigurationError(
             f"a provider is a Provider(…) or an object with a `name` and a method `stream`, got "
-            f"{type(given).__name__}; see outrider.providers.CustomProvider"
+            f"{type(provider).__name__}; see outrider.providers.CustomProvider"
         )
-    return Provider(name, "custom", options={"client": given})
+    return Provider(name, "custom", options={"client": provider})
 
 
 _CUSTOM_IDLE_SECONDS = 600.0  # without a delta; a custom provider may have to wait for a complete answer
@@ -269,8 +278,8 @@ _STREAM_END = object()
 
 
 class CustomClient:
-    """Uses a provider of the program and does not close it. Whatever it raises or yields becomes a valid stream or a
-    ProviderError. `checks_parts` is False for a test that reports every mistake of a provider."""
+    """Streams from a provider that the program implements, and does not close it. Whatever it raises or yields becomes
+    a valid stream or a ProviderError. `checks_parts` is False for a test that reports every mistake of a provider."""
 
     def __init__(self, provider: Provider, *, checks_parts: bool = True) -> None:
         self.name = provider.name
@@ -289,7 +298,7 @@ class CustomClient:
         return str(_call_method(f"model_family of the provider {self.name!r}", find, model))
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        describe_custom_model(self._provider, request.model)  # an error is raised now, and not after the answer
+        describe_custom_model(self._provider, request.model)  # raises an error now, not after the answer
         deltas, is_complete = self._start_stream(request), False
         started = set[int]()
         try:
@@ -336,7 +345,7 @@ class CustomClient:
             raise self._as_provider_error(error) from error
 
     async def _close_stream(self, deltas: Any) -> None:
-        """Closes the stream. A failure is not reported: what it has yielded is stored."""
+        """Closes the stream. A failure is ignored, because everything that the stream yielded is stored."""
         if hasattr(deltas, "aclose"):
             with suppress(CallbackError):
                 await call_user_function(f"aclose of the provider {self.name!r}", _close_generator, deltas)
@@ -383,7 +392,7 @@ class CustomClient:
 
 
 def _validate_fields(value: msgspec.Struct) -> None:
-    """Raises msgspec.ValidationError if a field has not its declared type; a constructor does not check that."""
+    """Raises msgspec.ValidationError if a field does not have its declared type; constructors do not check types."""
     fields = asdict(value)
     if isinstance(value, UsageReport) and isinstance(value.tokens, Tokens):  # pyright: ignore[reportUnnecessaryIsInstance]
         _validate_fields(value.tokens)
@@ -415,21 +424,19 @@ def _call_method(name: str, method: Callable[[str], Any], model: str) -> Any:
 
 
 def describe_custom_model(provider: Provider, model: str) -> ModelDescription:
-    """Returns what a provider of the program says about a model."""
-    describe, name = (
-        getattr(provider.options.get("client"), "describe_model", None),
-        f"describe_model of the provider {provider.name!r}",
-    )
-    found = _call_method(name, describe, model) if callable(describe) else None
-    if found is None:
+    """Returns the description of a model by a provider that the program implements."""
+    describe = getattr(provider.options.get("client"), "describe_model", None)
+    name = f"describe_model of the provider {provider.name!r}"
+    description = _call_method(name, describe, model) if callable(describe) else None
+    if description is None:
         return ModelDescription()
-    if not isinstance(found, ModelDescription):
-        raise CallbackError(name, f"returned {type(found).__name__}; it returns a ModelDescription or None")
+    if not isinstance(description, ModelDescription):
+        raise CallbackError(name, f"returned {type(description).__name__}; it returns a ModelDescription or None")
     try:
-        _validate_fields(found)
+        _validate_fields(description)
     except msgspec.ValidationError as error:
         raise CallbackError(name, f"returned an invalid ModelDescription: {error}") from error
-    return found
+    return description
 
 
 MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
@@ -457,9 +464,9 @@ async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGener
     """
     loop = asyncio.get_running_loop()
     clients = _shared_clients.get(loop) or _clients_of_loop(loop)
-    for known in clients:
-        if known.provider == provider and have_same_limits(known.catalog, catalog):
-            yield known.client
+    for shared in clients:
+        if shared.provider == provider and have_same_limits(shared.catalog, catalog):
+            yield shared.client
             return
     client = model_client(provider, catalog=catalog)
     if len(clients) >= MAX_SHARED_CLIENTS or provider.kind in _UNSHARED_KINDS or "cassette" in provider.options:
@@ -509,8 +516,8 @@ async def _close_with_loop(client: ModelClient, loop: asyncio.AbstractEventLoop)
 
 
 def _clients_of_loop(loop: asyncio.AbstractEventLoop) -> list[_SharedClient]:
-    for other in [other for other in _shared_clients if other.is_closed()]:
-        del _shared_clients[other]
+    for closed_loop in [shared_loop for shared_loop in _shared_clients if shared_loop.is_closed()]:
+        del _shared_clients[closed_loop]
     return _shared_clients.setdefault(loop, [])
 
 
@@ -548,7 +555,8 @@ class CatalogPricing:
         return LOCAL_TOOL_PROMPT.max_result_characters
 
     def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None:
-        """Returns the cost by the model that answered, else by the requested one; some servers report other names."""
+        """Returns the cost at the price of the model that answered, or else of the requested model: some servers report
+        other names."""
         try:
             price = self.price(agent)
         except CallbackError as error:  # the answer is stored without its cost
@@ -556,39 +564,39 @@ class CatalogPricing:
             return None
         if not tokens.total or price is None or price.billed_afterwards:
             return None
-        configured = self._providers[agent.provider]
-        if configured.kind == "local":
+        provider = self._providers[agent.provider]
+        if provider.kind == "local":
             return Decimal(0)
-        if configured.kind == "custom":
+        if provider.kind == "custom":
             return _cost_by_price(price, tokens)
         for name in dict.fromkeys((model, agent.model)):
-            cost = self._catalog.cost_of(configured.kind, name, tokens, base_url=configured.base_url) if name else None
+            cost = self._catalog.cost_of(provider.kind, name, tokens, base_url=provider.base_url) if name else None
             if cost is not None:
                 return cost
         return None
 
-    def _find_facts(self, provider: str, model: str) -> tuple[ModelPrice | None, int | None, int | None]:
-        configured, catalog = self._providers[provider], self._catalog
-        if configured.kind == "scripted" and not catalog.is_configured(configured.kind, model):
+    def _find_facts(self, provider_name: str, model: str) -> tuple[ModelPrice | None, int | None, int | None]:
+        provider, catalog = self._providers[provider_name], self._catalog
+        if provider.kind == "scripted" and not catalog.is_configured(provider.kind, model):
             return None, None, None  # the name of a model says nothing about scripted answers
-        if configured.kind == "custom":
-            facts = describe_custom_model(configured, model)
+        if provider.kind == "custom":
+            facts = describe_custom_model(provider, model)
             return _custom_price(facts), facts.context, facts.output
-        if configured.kind == "outrider":
+        if provider.kind == "outrider":
             return ModelPrice(billed_afterwards=True), None, None
-        if configured.kind == "local":
+        if provider.kind == "local":
             from outrider.models.local_models import runtime_limits
             from outrider.providers.local.client import MAX_ANSWER_TOKENS
 
-            return ModelPrice(), runtime_limits(configured).context, MAX_ANSWER_TOKENS
-        rates = catalog.prices(configured.kind, model, base_url=configured.base_url)
+            return ModelPrice(), runtime_limits(provider).context, MAX_ANSWER_TOKENS
+        rates = catalog.prices(provider.kind, model, base_url=provider.base_url)
         price = ModelPrice(rates.input / _MILLION, rates.output / _MILLION) if rates is not None else None
-        context = catalog.context_limit(configured.kind, model, base_url=configured.base_url)
-        return price, context, catalog.output_limit(configured.kind, model, base_url=configured.base_url)
+        context = catalog.context_limit(provider.kind, model, base_url=provider.base_url)
+        return price, context, catalog.output_limit(provider.kind, model, base_url=provider.base_url)
 
 
 def custom_cost(provider: Provider, model: str, tokens: Tokens) -> Decimal | None:
-    """Returns the cost of an answer of a provider that the program implements, None if it states no price."""
+    """Returns the cost of an answer of a provider that the program implements; None if it states no price."""
     price = _custom_price(describe_custom_model(provider, model))
     return price and _cost_by_price(price, tokens)
 
@@ -640,11 +648,11 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
 
 
 _RENEWAL_SECONDS = 60.0  # before the end, so that no request starts with a key that expires on its way
-_RENEWAL_SHARE = 0.1  # of a short time
+_RENEWAL_SHARE = 0.1  # of the lifetime of a key that expires within ten minutes
 
 
 class CredentialSource:
-    """The current key of one provider. Requests are built with `placeholder`, which `sign` replaces by the key."""
+    """The current key of one provider. Requests are built with `placeholder`, which `sign` replaces with the key."""
 
     def __init__(self, provider: Provider) -> None:
         self.placeholder = f"credential-{new_id()}"
@@ -655,8 +663,8 @@ class CredentialSource:
         self._lock = asyncio.Lock()
 
     async def current_key(self) -> str:
-        """Returns the key, from the function if none is known or it expires. Raises AuthenticationError if the function
-        fails. Concurrent requests wait for one call."""
+        """Returns the key; calls the function if there is no key yet or the key is about to expire. Raises
+        AuthenticationError if the function fails. The lock makes concurrent requests wait for one call."""
         async with self._lock:
             if not self._value or (self._renew_at is not None and monotonic() >= self._renew_at):
                 await self._call_function()
@@ -677,18 +685,24 @@ class CredentialSource:
         self._value, self._renew_at = "", None
         name = f"the api_key function of the provider {self._name!r}"
         try:
-            given: Any = await call_user_function(name, self._function)
+            returned: Any = await call_user_function(name, self._function)
         except CallbackError as error:
             raise AuthenticationError(error.message, provider=self._name) from error
-        found = Credential(given) if isinstance(given, str) else given
-        if not isinstance(found, Credential) or not isinstance(found.value, str) or not found.value.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        credential = Credential(returned) if isinstance(returned, str) else returned
+        if (
+            not isinstance(credential, Credential)
+            or not isinstance(credential.value, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+            or not credential.value.strip()
+        ):
             raise AuthenticationError(
-                f"{name} returned no key; it returns a text or a Credential, got {type(given).__name__}",
+                f"{name} returned no key; it must return a string or a Credential, got {type(returned).__name__}",
                 provider=self._name,
             )
-        if found.seconds is not None:
-            self._renew_at = monotonic() + found.seconds - min(_RENEWAL_SECONDS, found.seconds * _RENEWAL_SHARE)
-        self._value = found.value.strip()
+        if credential.seconds is not None:
+            self._renew_at = (
+                monotonic() + credential.seconds - min(_RENEWAL_SECONDS, credential.seconds * _RENEWAL_SHARE)
+            )
+        self._value = credential.value.strip()
 
 
 async def with_current_key(provider: Provider) -> Provider:

@@ -32,12 +32,12 @@ async def async_complete(
 ) -> Answer:
     """Requests one answer from a model.
 
-    `messages` is a text or a list of messages. `tools` are ToolSpecs, schemas, or objects with `to_schema()`; the call
-    does not run them. Raises ProviderError; its `details["answer"]` holds the Answer received until then.
+    `messages` is a string or a list of messages. `tools` are ToolSpecs, schemas, or objects with `to_schema()`; the
+    call does not run them. Raises ProviderError; its `details["answer"]` holds the Answer received until then.
     """
     if isinstance(provider, str):
         raise ConfigurationError(
-            f"complete() needs a provider, got the text {provider!r}; write Provider({provider!r}, kind=…)"
+            f"complete() needs a provider, got the string {provider!r}; write Provider({provider!r}, kind=…)"
         )
     check_names("complete()", unknown, ("system", "tools", "stream", "settings"))
     _check_request(model, messages, system, tools)
@@ -58,9 +58,9 @@ def _check_request(model: object, messages: object, system: object, tools: objec
     if not isinstance(model, str) or not model:
         raise ConfigurationError(f"complete(): model is the name of a model, got {model!r}")
     if not isinstance(system, str | None):
-        raise ConfigurationError(f"complete(): system is a text, got {type(system).__name__}")
+        raise ConfigurationError(f"complete(): system is a string, got {type(system).__name__}")
     if messages is None or messages == "" or (not system and (messages == [] or messages == ())):
-        raise ConfigurationError("complete(): messages is empty; pass a text or a list of Message values")
+        raise ConfigurationError("complete(): messages is empty; pass a string or a list of Message values")
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise ConfigurationError(f"complete(): tools is a list, got {type(tools).__name__}; write tools=[…]")
 
@@ -76,7 +76,7 @@ def complete(
     settings: ModelSettings | Mapping[str, Any] | None = None,
     **unknown: Never,
 ) -> Answer:
-    """Runs `async_complete` from synchronous code, also inside a running event loop such as a notebook."""
+    """Runs `async_complete` from synchronous code, including inside a running event loop such as that of a notebook."""
     return run_sync(
         lambda: async_complete(
             provider, model, messages, system=system, tools=tools, stream=stream, settings=settings, **unknown
@@ -105,15 +105,15 @@ def _to_messages(messages: str | Message | Sequence[Message]) -> Sequence[Messag
             return [text_message("user", messages)]
         case Message():
             return [messages]
-        case [*several] if {type(message) for message in several} <= {Message}:
-            return several
+        case [*message_list] if {type(message) for message in message_list} <= {Message}:
+            return message_list
         case _:
             raise ConfigurationError("messages must be a string or a list of Message objects")
 
 
 def answer_cost(provider: Provider, requested_model: str, assembler: AnswerAssembler) -> Decimal | None:
-    """Returns the cost that the response reports, or else the cost by the model that answered or was requested; some
-    servers report other names."""
+    """Returns the cost that the response reports, or else the cost at the price of the model that answered or was
+    requested: some servers report other names."""
     if assembler.cost is not None:
         return assembler.cost
     if assembler.tokens == Tokens():

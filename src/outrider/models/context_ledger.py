@@ -97,7 +97,7 @@ class BodySpan(msgspec.Struct, frozen=True):
 
 class SentRequestView(msgspec.Struct, frozen=True):
     """A request that was built again from a stored session. `body` is what was sent, `plain` is the same without cache
-    marks. `exact` says that the bytes have the recorded digest; they differ if secrets were redacted or if another
+    marks. `exact` is True if the bytes have the recorded digest; they differ if secrets were redacted or if another
     version of the program sent them."""
 
     step: int
@@ -114,7 +114,7 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of one step by source; the request for the summary of a compaction has the step 0.
 
     `cached` is the share of the prompt that came from the provider's cache, `achievable` the share that is equal to the
-    request before. Without `recorded` nothing else is known."""
+    request before. Without `recorded` only the message and its model are known."""
 
     step: int
     message_id: str
@@ -175,10 +175,10 @@ class _RequestBuilder:
         self._messages = messages
         self._head: SentRequestRecord | None = None
         self._projections: dict[str, PromptProjection] = {}
-        self._later = 0
-        self._changed_later = [at for message in messages for part in message.parts if (at := _changed_at(part))]
+        self._later_count = 0  # changes after the request that is built, as in `_changed_later`
+        self._changed_later = [time for message in messages for part in message.parts if (time := _changed_at(part))]
         self._sources = MessageSources(messages)
-        self._known_head: tuple[bytes, tuple[BodySpan, ...]] = (b"", ())
+        self._head_cache: tuple[bytes, tuple[BodySpan, ...]] = (b"", ())
         self._spans: dict[int, tuple[ModelMessage, tuple[BodySpan, ...]]] = {}
 
     def build(self, position: int, step: int) -> SentRequestView | None:
@@ -186,10 +186,10 @@ class _RequestBuilder:
         record = request_of(message)
         if record is not None and record.head and step:
             self._head = record
-        with_head = record if step == 0 else self._head  # the head of a summary is its own
-        if record is None or with_head is None:
+        head_record = record if step == 0 else self._head  # the head of a summary is its own
+        if record is None or head_record is None:
             return None
-        form, head = with_head.form, sent_head(with_head.head, with_head.conversation)
+        form, head = head_record.form, sent_head(head_record.head, head_record.conversation)
         history = self._history(position, message)
         prompt = end_with_user(self._project(form, history), history)
         if record.rewrite and record.rewrite != BEFORE_REQUEST:
@@ -201,7 +201,7 @@ class _RequestBuilder:
         changed = change_messages(record, encoded)
         body = join_body(head, changed)
         plain = join_body(head, change_messages(record, encoded, marks=False)) if record.inserts else body
-        compared = RequestBody(
+        plain_body = RequestBody(
             str(message.model),
             plain,
             len(head),
@@ -212,20 +212,20 @@ class _RequestBuilder:
         change = ContextSource("hook", BEFORE_REQUEST) if step else ContextSource("prompt file", "compaction.md")
         spans = self._all_spans(head, prompt, encoded, record, len(body), change)
         exact = len(body) == record.size and digest_body(body) == record.digest
-        return SentRequestView(step, message, record, form, body, compared, exact, spans)
+        return SentRequestView(step, message, record, form, body, plain_body, exact, spans)
 
     def _history(self, position: int, message: Message) -> list[Message]:
         """Returns the messages as they were when the request was sent: with outputs that were removed and summaries
         that were undone later."""
         history = list(self._messages[:position])
         sent = message.time.created if message.time else 0
-        later = sum(at > sent for at in self._changed_later)
-        if later != self._later:
-            self._later = later
+        later = sum(time > sent for time in self._changed_later)
+        if later != self._later_count:
+            self._later_count = later
             self._projections.clear()  # earlier messages differ from those of the request before
         if not later:
             return history
-        return [replace(one, parts=[_part_at(part, sent) for part in one.parts]) for one in history]
+        return [replace(earlier, parts=[_part_at(part, sent) for part in earlier.parts]) for earlier in history]
 
     def _project(self, form: tuple[str, ...], history: Sequence[Message]) -> Prompt:
         family = family_of(form)
@@ -251,9 +251,9 @@ class _RequestBuilder:
         return _fill_gaps(spans, size)
 
     def _head_spans(self, head: bytes) -> tuple[BodySpan, ...]:
-        if self._known_head[0] != head:
-            self._known_head = (head, tuple(head_spans(head, self._messages)))
-        return self._known_head[1]
+        if self._head_cache[0] != head:
+            self._head_cache = (head, tuple(head_spans(head, self._messages)))
+        return self._head_cache[1]
 
     def _message_spans(self, head: bytes, prompt: Prompt, encoded: bytes | bytearray) -> Iterator[BodySpan]:
         first = len(head) + bool(encoded and not head.endswith(b"["))
@@ -275,7 +275,7 @@ def _rewrite_prompt(prompt: Prompt, form: str) -> Prompt:
 
 
 def _changed_at(part: AnyPart) -> int:
-    """Returns when the output of a call was removed or a compaction was undone, else 0."""
+    """Returns the time at which the output of a call was removed or a compaction was undone; 0 if neither happened."""
     if isinstance(part, CompactionPart):
         return part.undone.time if part.undone else 0
     state = part.state if isinstance(part, ToolPart) else None
@@ -295,13 +295,13 @@ def _part_at(part: AnyPart, sent: int) -> AnyPart:
 
 def _splice_spans(spans: Iterable[BodySpan], first: int, edit: BodyEdit, source: ContextSource) -> list[BodySpan]:
     """Applies an edit of the messages, which start at `first`, to the spans of a body."""
-    at, removed, added = first + edit.offset, edit.removed, len(edit.text.encode())
-    result = [BodySpan(source, at, at + added)]
+    position, removed, added = first + edit.offset, edit.removed, len(edit.text.encode())
+    result = [BodySpan(source, position, position + added)]
     for span in spans:
-        if span.start < at:
-            result.append(BodySpan(span.source, span.start, min(span.end, at)))
-        if span.end > at + removed:
-            start = max(span.start, at + removed)
+        if span.start < position:
+            result.append(BodySpan(span.source, span.start, min(span.end, position)))
+        if span.end > position + removed:
+            start = max(span.start, position + removed)
             result.append(BodySpan(span.source, start - removed + added, span.end - removed + added))
     return result
 
@@ -310,7 +310,7 @@ def _fill_gaps(spans: Iterable[BodySpan], size: int) -> tuple[BodySpan, ...]:
     """Returns spans that cover a body: bytes between sources are syntax of the API."""
     filled: list[BodySpan] = []
     position = 0
-    for span in sorted(spans, key=lambda one: (one.start, one.end)):
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
         if span.start > position:
             filled.append(BodySpan(ContextSource(WIRE), position, span.start))
         start, end = max(span.start, position), min(span.end, size)
@@ -347,9 +347,13 @@ def _tool_ranges(head: bytes) -> Iterator[tuple[int, int]]:
         if key != "tools":
             continue
         for item, end in _json_items(text, start):
-            declared = [at for name, at, _ in _json_members(text, item) if name == "functionDeclarations"]
-            if declared:
-                yield from _json_items(text, declared[0])
+            declarations = [
+                declarations_start
+                for name, declarations_start, _ in _json_members(text, item)
+                if name == "functionDeclarations"
+            ]
+            if declarations:
+                yield from _json_items(text, declarations[0])
             else:
                 yield item, end
 
@@ -470,18 +474,19 @@ def _text_source(message: ModelMessage, part: TextPart, owner: Message | None, s
 
 
 def _result_source(part: ToolResultPart, stored: AnyPart | None) -> ContextSource:
-    given: dict[str, Any] = stored.state.input if isinstance(stored, ToolPart) else {}
+    tool_input: dict[str, Any] = stored.state.input if isinstance(stored, ToolPart) else {}
     name = part.tool_name or ""
-    if name == "read" and given.get("file_path"):
-        return ContextSource("file read", str(PurePath(str(given["file_path"]))))
-    if name == "skill" and given.get("name"):
-        return ContextSource("skill", str(given["name"]))
+    if name == "read" and tool_input.get("file_path"):
+        return ContextSource("file read", str(PurePath(str(tool_input["file_path"]))))
+    if name == "skill" and tool_input.get("name"):
+        return ContextSource("skill", str(tool_input["name"]))
     server = tool_server(name)
     return ContextSource("output of an MCP server", server) if server else ContextSource("tool output", name)
 
 
 def _payloads(part: ModelPart) -> Iterator[bytes]:
-    """Yields what an encoder may write for a part; the first one that is found counts for a call."""
+    """Yields the strings that an encoder may write for a part. APIs encode the input of a call as a JSON object or as a
+    string."""
     match part:
         case TextPart():
             yield _json_text(part.text)
@@ -518,7 +523,8 @@ def _strings_in(value: Any) -> Iterator[str]:
 
 
 def _find_free(content: bytes, payload: bytes, position: int, taken: Sequence[tuple[int, int]]) -> int:
-    """Returns where a payload is in bytes that have no source yet, first behind `position`; -1 if it is not there."""
+    """Returns where a payload is in bytes that have no source yet, searching from `position` first; -1 if it is not
+    there."""
     for begin in (position, 0) if payload else ():
         start = content.find(payload, begin)
         while start >= 0 and any(low < start + len(payload) and start < high for low, high in taken):
@@ -606,14 +612,16 @@ def _prompt_rates(request: SentRequestView) -> tuple[Decimal, Decimal] | None:
     message, tokens = request.message, request.message.tokens
     kind, model = _KINDS.get(request.form[0], request.form[0]), message.model.model if message.model else ""
     catalog = shared_catalog()
-    whole = catalog.cost_of(kind, model, tokens)
-    if whole is None or not tokens.prompt:
+    full_cost = catalog.cost_of(kind, model, tokens)
+    if full_cost is None or not tokens.prompt:
         return None
-    scale = message.cost / whole if message.cost is not None and whole else Decimal(1)
-    read = catalog.cost_of(kind, model, Tokens(cache=CacheTokens(tokens.cache.read))) or Decimal(0)
-    rest = Tokens(tokens.input, cache=CacheTokens(0, tokens.cache.write))
-    other = catalog.cost_of(kind, model, rest) or Decimal(0)
-    return scale * read / max(1, tokens.cache.read), scale * other / max(1, tokens.input + tokens.cache.write)
+    scale = message.cost / full_cost if message.cost is not None and full_cost else Decimal(1)
+    cached_cost = catalog.cost_of(kind, model, Tokens(cache=CacheTokens(tokens.cache.read))) or Decimal(0)
+    uncached = Tokens(tokens.input, cache=CacheTokens(0, tokens.cache.write))
+    uncached_cost = catalog.cost_of(kind, model, uncached) or Decimal(0)
+    return scale * cached_cost / max(1, tokens.cache.read), scale * uncached_cost / max(
+        1, tokens.input + tokens.cache.write
+    )
 
 
 def sum_shares(steps: Iterable[StepContext]) -> tuple[SourceShare, ...]:
@@ -628,9 +636,9 @@ def sum_shares(steps: Iterable[StepContext]) -> tuple[SourceShare, ...]:
     return tuple(sorted(sums.values(), key=lambda share: (-(share.cost or 0), -share.tokens, share.kind, share.name)))
 
 
-def _add_shares(one: SourceShare, other: SourceShare) -> SourceShare:
-    cost = one.cost if other.cost is None else other.cost if one.cost is None else one.cost + other.cost
-    return SourceShare(one.kind, one.name, one.bytes + other.bytes, one.tokens + other.tokens, cost)
+def _add_shares(total: SourceShare, share: SourceShare) -> SourceShare:
+    cost = total.cost if share.cost is None else share.cost if total.cost is None else total.cost + share.cost
+    return SourceShare(total.kind, total.name, total.bytes + share.bytes, total.tokens + share.tokens, cost)
 
 
 def month_of(time: int) -> str:
@@ -641,24 +649,24 @@ def month_of(time: int) -> str:
 def find_request(messages: Sequence[Message], step: int | None = None) -> SentRequestView:
     """Returns the request of a step, or the last one that was recorded; for step 0, the last one for a summary. Raises
     ConfigurationError if there is none."""
-    found: SentRequestView | None = None
+    recorded: SentRequestView | None = None
     if step == 0:
         for request in rebuild_requests(messages):
-            found = request if isinstance(request, SentRequestView) and request.step == 0 else found
-        if found is None:
+            recorded = request if isinstance(request, SentRequestView) and request.step == 0 else recorded
+        if recorded is None:
             raise ConfigurationError("the session has no summary whose request is recorded")
-        return found
-    answers = (one for one in rebuild_requests(messages) if isinstance(one, Message) or one.step)
+        return recorded
+    answers = (entry for entry in rebuild_requests(messages) if isinstance(entry, Message) or entry.step)
     for number, request in enumerate(answers, 1):
         if isinstance(request, SentRequestView):
-            found = request
+            recorded = request
         if number == step:
             if isinstance(request, SentRequestView):
                 return request
             raise ConfigurationError(f"the request of step {step} is not recorded")
-    if found is None or step is not None:
+    if recorded is None or step is not None:
         raise ConfigurationError("no request is recorded" if step is None else f"there is no step {step}")
-    return found
+    return recorded
 
 
 def compare_requests(before: SentRequestView, after: SentRequestView) -> RequestComparison:

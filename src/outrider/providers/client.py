@@ -208,7 +208,7 @@ _MAX_TIMEOUT_FACTOR = 10.0
 
 @runtime_checkable
 class RecordedTransport(Protocol):
-    """A transport that plays a recording, and knows whether a request was sent again when it was recorded."""
+    """A transport that plays a recording, and states whether a request was sent again when it was recorded."""
 
     def expects(self, request: HttpRequest) -> bool: ...
 
@@ -312,8 +312,8 @@ class RequestAttempts:
         return exchange
 
     def _with_patience(self, request: HttpRequest) -> HttpRequest:
-        """An answer without streaming arrives when it is complete, and a server on this machine first has to read a
-        long prompt: both may take longer to start."""
+        """Returns the request with longer timeouts where an answer may take longer to start: without streaming it
+        arrives when it is complete, and a server on this machine first has to read a long prompt."""
         start = 1.0 if self._request.stream else _UNSTREAMED_PATIENCE
         start = max(start, _LOCAL_PATIENCE) if _is_local(request.url) else start
         if start == self._timeout_factor == 1.0:
@@ -457,7 +457,7 @@ class WireClient:
 
 
 class RepeatingClient:
-    """Repeats the requests of a client that does not do so itself, by the rules of `WireClient`."""
+    """Repeats failed requests of a client that does not do so itself, with the same rules as `WireClient`."""
 
     repeats_requests = True
 

@@ -191,9 +191,9 @@ def build_provider_error(
     error = kind(message, status=status, type=type or _code_as_type(code), retry_after=wait)
     if code is not None:
         error.details["code"] = code
-    should = headers.get("x-should-retry", "").lower()
-    if should in ("true", "false"):
-        error.retryable = should == "true"
+    should_retry = headers.get("x-should-retry", "").lower()
+    if should_retry in ("true", "false"):
+        error.retryable = should_retry == "true"
     return error
 
 
@@ -212,11 +212,11 @@ def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> f
     seconds = _parse_seconds(value.partition(",")[0])  # two gateways may each add the header
     if seconds is not None and seconds < _EPOCH_SECONDS:
         return seconds
-    left = _reset_seconds(value.strip(), _current_time(headers, now))
-    return left if left else None
+    wait = _reset_seconds(value.strip(), _current_time(headers, now))
+    return wait if wait else None
 
 
-# When a limit is used up, some vendors say when it is refilled instead of sending Retry-After: Anthropic as a time,
+# When a limit is used up, some vendors report when it is refilled instead of sending Retry-After: Anthropic as a time,
 # OpenAI, Groq and others as a time span ("6m0s"), GitHub and OpenRouter as a Unix time.
 _LIMIT_HEADERS = (
     "anthropic-ratelimit-requests",
@@ -247,8 +247,8 @@ def _limit_reset(headers: Mapping[str, str], now: float | None) -> float | None:
 
 def _current_time(headers: Mapping[str, str], now: float | None) -> float:
     """Returns the time of the server if it sent one, since clocks differ."""
-    sent = _parse_date(headers.get("date")) if headers.get("date") else None
-    return sent if sent is not None else now if now is not None else time.time()
+    server_time = _parse_date(headers.get("date")) if headers.get("date") else None
+    return server_time if server_time is not None else now if now is not None else time.time()
 
 
 def _reset_seconds(value: str | None, now: float) -> float | None:
@@ -256,25 +256,25 @@ def _reset_seconds(value: str | None, now: float) -> float | None:
         return None
     number = _parse_seconds(value)
     if number is not None:
-        at = number / 1000 if number > _EPOCH_MILLISECONDS else number
-        return max(at - now, 0.0) if number > _EPOCH_SECONDS else number
+        reset_at = number / 1000 if number > _EPOCH_MILLISECONDS else number
+        return max(reset_at - now, 0.0) if number > _EPOCH_SECONDS else number
     spans = re.findall(_TIME_SPAN, value) if value[:1].isdigit() and "-" not in value else []
     if spans:
         return sum(float(span) * _UNIT_SECONDS[unit] for span, unit in spans)
-    at = _parse_date(value)
-    return max(at - now, 0.0) if at is not None else None
+    reset_at = _parse_date(value)
+    return max(reset_at - now, 0.0) if reset_at is not None else None
 
 
 def _classify_error(message: str, status: int | None, names: list[str], wait: float | None) -> type[ProviderError]:
     """Selects the exception type by precision: specific error names, the message, the status, generic names."""
-    named = next((_ERROR_NAMES[name] for name in names if name in _ERROR_NAMES), None)
-    if named is RateLimitError and _matches(message, _OVER_MINUTE_QUOTA):
+    by_name = next((_ERROR_NAMES[name] for name in names if name in _ERROR_NAMES), None)
+    if by_name is RateLimitError and _matches(message, _OVER_MINUTE_QUOTA):
         return ContextOverflowError
-    if named is not None:
-        return named
-    by_words = _classify_message(message, status, wait)
-    if by_words is not None:
-        return by_words
+    if by_name is not None:
+        return by_name
+    by_message = _classify_message(message, status, wait)
+    if by_message is not None:
+        return by_message
     if status is not None and status in _ERROR_STATUSES:
         return _ERROR_STATUSES[status]
     for name in names:
@@ -313,8 +313,8 @@ def _is_overflow_message(message: str) -> bool:
     return _matches(message, _INPUT_TOO_LONG) and not _matches(message, _SINGLE_FIELD_OR_FILE)
 
 
-def _matches(message: str, meaning: str) -> bool:
-    return re.search(meaning, message, re.IGNORECASE | re.DOTALL) is not None
+def _matches(message: str, pattern: str) -> bool:
+    return re.search(pattern, message, re.IGNORECASE | re.DOTALL) is not None
 
 
 def _effective_status(status: int | None, code: str | int | None) -> int | None:
@@ -351,8 +351,8 @@ def _parse_seconds(value: str | None) -> float | None:
 
 def _wait_in_message(message: str) -> float | None:
     """Returns the seconds in a message such as `Please try again in 6m0s.`"""
-    found = re.search(_TRY_AGAIN, message, re.IGNORECASE)
-    spans = re.findall(_TIME_SPAN, found[1].lower()) if found else []
+    match = re.search(_TRY_AGAIN, message, re.IGNORECASE)
+    spans = re.findall(_TIME_SPAN, match[1].lower()) if match else []
     return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in spans) if spans else None
 
 
@@ -361,10 +361,10 @@ def _parse_date(value: str | None) -> float | None:
     from datetime import UTC, datetime
     from email.utils import parsedate_to_datetime  # slow to import, so only when needed
 
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
-            found = read(value or "")
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            date = parse(value or "")
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
         except (ValueError, TypeError, OverflowError):
             continue
     return None
@@ -377,10 +377,10 @@ _SCHEME = lazy_pattern(r"^(bearer|basic|token)\s+", re.IGNORECASE)
 def request_secrets(request: HttpRequest) -> list[str]:
     """Returns the secrets in a request's headers and URL, longest first."""
     address = urlsplit(request.url)
-    named = [*request.headers.items(), *parse_qsl(address.query)]
-    found = {_SCHEME.sub("", value).strip() for name, value in named if is_secret_name(name)}
-    found.add(address.password or "")
-    return sorted((secret for secret in found if len(secret) >= _MIN_SECRET_LENGTH), key=len, reverse=True)
+    pairs = [*request.headers.items(), *parse_qsl(address.query)]
+    secrets = {_SCHEME.sub("", value).strip() for name, value in pairs if is_secret_name(name)}
+    secrets.add(address.password or "")
+    return sorted((secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH), key=len, reverse=True)
 
 
 def redact_secrets(text: str, request: HttpRequest) -> str:

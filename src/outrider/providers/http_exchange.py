@@ -57,8 +57,8 @@ class HttpExchange:
             return None
         try:
             chunk = await self._response.read()
-        except NetworkError as broken:
-            return self._end_stream(broken)
+        except NetworkError as error:
+            return self._end_stream(error)
         if not chunk:
             return self._end_stream(None)
         self._count_bytes(chunk)
@@ -105,7 +105,7 @@ class HttpExchange:
         deltas: list[Delta] = []
         try:
             self._decode_body(b"".join(chunks), deltas)
-        except Exception as error:  # noqa: BLE001  see `_record_failure`
+        except Exception as error:  # noqa: BLE001 - see _record_failure
             self._record_failure(error)
         return self._return_deltas(deltas)
 
@@ -137,33 +137,33 @@ class HttpExchange:
                     self._feed_joined_events(name, data, deltas)
                 if deltas and type(deltas[-1]) is Finish:
                     self._mark_finished()
-        except Exception as error:  # noqa: BLE001  see `_record_failure`
+        except Exception as error:  # noqa: BLE001 - see _record_failure
             self._record_failure(error)
         if self._decoder.is_complete and not self._expects_end:
             self._expect_end()
         return self._return_deltas(deltas)
 
     def _feed_joined_events(self, name: str, data: bytes, deltas: list[Delta]) -> None:
-        """Decodes data that may hold several JSON events, as gateways send that omit the blank lines between them."""
+        """Decodes data that may hold several JSON events: some gateways omit the blank lines between them."""
         from outrider.types.partial_json import find_json_objects
 
         values = find_json_objects(data)
         for value in values if len(values) > 1 else [data]:
             deltas.extend(self._decoder.feed(name, value))
 
-    def _end_stream(self, broken: NetworkError | None) -> list[Delta]:
+    def _end_stream(self, connection_error: NetworkError | None) -> list[Delta]:
         """Ends the decoder. A broken connection is an error only if the answer is not complete."""
         self._ended = True
         deltas: list[Delta] = []
         try:
-            self._feed_rest(deltas)
+            self._feed_unterminated_event(deltas)
             deltas.extend(self._decoder.close())
-        except Exception as error:  # noqa: BLE001  see `_record_failure`
-            self._record_failure(broken or error)
+        except Exception as error:  # noqa: BLE001 - see _record_failure
+            self._record_failure(connection_error or error)
         return self._return_deltas(deltas)
 
-    def _feed_rest(self, deltas: list[Delta]) -> None:
-        """Decodes an event that the stream has not terminated; it is often incomplete."""
+    def _feed_unterminated_event(self, deltas: list[Delta]) -> None:
+        """Decodes the last event if the stream has not terminated it; it is often incomplete."""
         try:
             for name, data in self._events.close():
                 self._feed_joined_events(name, data, deltas)

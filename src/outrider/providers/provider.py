@@ -38,7 +38,7 @@ from outrider.types.validate import ArgumentsMeta
 
 class ModelClient(Protocol):
     """Streams answers from the models of one provider. A class whose attribute `repeats_requests` is True repeats
-    failed requests itself; for other clients the engine does, also after output."""
+    failed requests itself. The engine repeats those of other clients, even after output."""
 
     name: str
 
@@ -75,10 +75,10 @@ class CustomProvider(Protocol):
     """A provider that a program implements: pass it to `run`, `Engine` or `complete` in place of a `Provider`.
 
     Agents refer to it by `name`. `stream` is an async generator that yields the deltas of one answer, in the order that
-    `outrider.types.request` describes, and ends with Finish. It raises ProviderError or a subclass: those with
-    `retryable` are requested again, and the next model of an agent's list is tried as for other providers. The request
-    has everything that a model needs: `prompt` (messages with alternating roles, in which every call has its result),
-    `system`, `tools`, `settings`. It must not be changed. The program closes the provider itself.
+    `outrider.types.request` describes, and ends with Finish. It raises ProviderError or a subclass: after an error with
+    `retryable` the answer is requested again, and the next model of an agent's list is tried as for other providers.
+    The request has everything that a model needs: `prompt` (messages with alternating roles, in which every call has
+    its result), `system`, `tools`, `settings`. It must not be changed. The program closes the provider itself.
 
     A stream that yields nothing for `idle_seconds`, an optional attribute (600 by default, None for no limit), fails
     with NetworkError.
@@ -126,7 +126,7 @@ class AnswerDecoder(Protocol):
 @runtime_checkable
 class ResumableDecoder(Protocol):
     """A decoder of answers that the server continues if the request is repeated: it runs nothing twice, and its next
-    usage report includes what came before."""
+    usage report includes the usage before."""
 
     def resume_request(self, request: HttpRequest) -> HttpRequest | None:
         """Returns the request that continues the answer; None before the server has started it."""
@@ -163,7 +163,7 @@ class AdaptiveWireFormat(Protocol):
     """
 
     def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
-        """Learns from a rejected request. Returns whether it is sent again."""
+        """Learns from a rejected request. Returns whether the request is sent again."""
         ...
 
 
@@ -190,17 +190,17 @@ class _PartDraft:
         return self.chunks[0] if self.chunks else ""
 
     def build_part(self, family: str) -> AnswerPart:
-        private = {family: self.state} if self.state else {}
+        metadata = {family: self.state} if self.state else {}
         match self.kind:
             case "text":
-                return TextPart(self.text, id=self.id, time=self.time, metadata=private)
+                return TextPart(self.text, id=self.id, time=self.time, metadata=metadata)
             case "reasoning":
                 state = {"family": family, **self.state}
                 return ReasoningPart(self.text, id=self.id, time=self.time, provider_state=state)
             case "file":
-                return FilePart(mime=self.mime, url=self.url, id=self.id, metadata=private)
+                return FilePart(mime=self.mime, url=self.url, id=self.id, metadata=metadata)
             case "tool":
-                return self._build_tool_part(private)
+                return self._build_tool_part(metadata)
             case _:
                 assert_never(self.kind)
 
@@ -285,8 +285,8 @@ class AnswerAssembler:
             draft.time = PartTime(self._clock())
         self._drafts[start.index] = draft
 
-    def _append_text(self, piece: TextDelta | ReasoningDelta | InputDelta) -> None:
-        self._drafts[piece.index].chunks.append(piece.text)
+    def _append_text(self, delta: TextDelta | ReasoningDelta | InputDelta) -> None:
+        self._drafts[delta.index].chunks.append(delta.text)
 
     def _end_part(self, end: PartEnd) -> None:
         draft = self._drafts[end.index]
@@ -303,8 +303,8 @@ class AnswerAssembler:
         self.finish, self.finish_raw, self.paused = end.reason, end.raw, end.paused
 
     def start_again(self, family: str) -> None:
-        """Withdraws the answer so far: `withdrawn` has its parts, `withdrawn_tokens` and `withdrawn_cost` what was
-        reported for it."""
+        """Withdraws the answer so far: `withdrawn` has its parts, `withdrawn_tokens` and `withdrawn_cost` its
+        reported usage and cost."""
         self.withdrawn, self.withdrawn_tokens, self.family = self.list_parts(), self.tokens, family
         self.withdrawn_cost = self.cost
         self._drafts, self.tokens, self.cost, self.finish = {}, Tokens(), None, None

@@ -69,7 +69,8 @@ class RemoteAgentDecoder:
         self._session_id = ""
 
     def resume_request(self, request: HttpRequest) -> HttpRequest | None:
-        """The server continues the turn of this request in the session that it has named: its calls run once."""
+        """Returns the request that continues the turn in the session that the server has named, so that its calls run
+        once."""
         if not self._session_id:
             return None
         payload = msgspec.json.decode(request.body, type=dict[str, Any])
@@ -125,11 +126,11 @@ class RemoteAgentDecoder:
         """Adds the server's address to approvals and questions, so that the reply is sent to that server."""
         match event:
             case ToolApprovalRequestedEvent():
-                where = f"at {self._server}: {event.description}"
-                return msgspec.structs.replace(event, server=self._server, description=where)
+                description = f"at {self._server}: {event.description}"
+                return msgspec.structs.replace(event, server=self._server, description=description)
             case SessionUpdatedEvent(changes={"question": {"agent": agent} as question}):
-                placed = {**question, "server": self._server, "agent": f"{agent} at {self._server}"}
-                return msgspec.structs.replace(event, changes={"question": placed})
+                located = {**question, "server": self._server, "agent": f"{agent} at {self._server}"}
+                return msgspec.structs.replace(event, changes={"question": located})
             case _:
                 return event
 
@@ -191,7 +192,8 @@ class RemoteAgentWire:
         return build_provider_error(detail.message, status=status, type=detail.type or None, headers=headers)
 
     def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
-        """Starts a new remote session, with the earlier messages, when the server reports that it has no such one."""
+        """Starts a new remote session, with the earlier messages, when the server reports that it does not have the
+        session."""
         session_id, _ = self._find_session(request)
         if not session_id or not isinstance(error, NotFoundError):
             return False
@@ -221,11 +223,11 @@ def _session_id_in(message: ModelMessage, family: str) -> str:
 
 def _select_parts(messages: list[ModelMessage], *, new_session: bool) -> Iterable[TextPart | FilePart]:
     """Yields the parts to send. A new session gets the earlier messages as one text before the last user message."""
-    last = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
-    before = [f"{message.role}: {text}" for message in messages[:last] if (text := _message_text(message))]
-    if before and new_session:
-        yield TextPart(EARLIER_MESSAGES + "\n\n".join(before))
-    for message in messages[last:] if new_session else messages:
+    last_input = max((position for position, message in enumerate(messages) if message.role == "user"), default=-1)
+    earlier = [f"{message.role}: {text}" for message in messages[:last_input] if (text := _message_text(message))]
+    if earlier and new_session:
+        yield TextPart(EARLIER_MESSAGES + "\n\n".join(earlier))
+    for message in messages[last_input:] if new_session else messages:
         if message.role == "user":
             yield from (_to_input_part(part) for part in message.content)
 

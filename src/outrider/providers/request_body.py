@@ -34,9 +34,9 @@ def encode_json(value: Any) -> bytes:
     except UnicodeEncodeError:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=msgspec.json.decode)
         return text.encode("utf-8", "replace")
-    except TypeError as error:  # the other values of a request have been checked
+    except TypeError as error:  # only `extra` can cause this: all other values of a request have been checked
         raise ConfigurationError(
-            f"the request is not JSON: {error}; `extra` of the agent has JSON values only"
+            f"the request is not JSON: {error}; `extra` of the agent must contain only JSON values"
         ) from error
 
 
@@ -58,10 +58,10 @@ def build_body_prefix(
 ) -> bytes:
     """Returns the encoded body up to the first message of the prompt.
 
-    The prompt caches these bytes until the model, system text, tools or settings change; `cache_key` is what they
-    depend on besides. `first_messages` returns encoded messages to put before the prompt. Requests with custom fields
-    (`settings.extra`) are not cached, since those dicts are mutable. `shared` is given if the bytes do not have the id
-    of the conversation: sessions with the same agent then use the same bytes.
+    The prompt caches these bytes until the model, system text, tools or settings change; `cache_key` has the other
+    values that they depend on. `first_messages` returns encoded messages to put before the prompt. Requests with custom
+    fields (`settings.extra`) are not cached, since those dicts are mutable. `shared` is passed if the bytes do not
+    contain the id of the conversation: sessions with the same agent then use the same bytes.
     """
 
     def build() -> bytes:
@@ -81,15 +81,15 @@ class SharedPrefixes:
     """The newest body prefixes of a client. A second session with the same agent does not build its prefix again."""
 
     def __init__(self) -> None:
-        self._known: tuple[tuple[object, bytes], ...] = ()  # replaced as a whole, because threads may use it
+        self._entries: tuple[tuple[object, bytes], ...] = ()  # replaced as a whole, because threads may use it
 
     def find(self, inputs_key: object, build: Callable[[], bytes]) -> bytes:
         """Returns the bytes that were built from equal values, or builds them."""
-        for known, prefix in self._known:
-            if known == inputs_key:
+        for key, prefix in self._entries:
+            if key == inputs_key:
                 return prefix
         prefix = build()
-        self._known = ((inputs_key, prefix), *self._known[: _MAX_SHARED_PREFIXES - 1])
+        self._entries = ((inputs_key, prefix), *self._entries[: _MAX_SHARED_PREFIXES - 1])
         return prefix
 
 
@@ -103,22 +103,22 @@ def insert_bytes(messages: bytes | bytearray, inserts: Sequence[tuple[int, bytes
     """Returns encoded messages with bytes inserted at ascending offsets."""
     if not inserts:
         return messages
-    pieces, position = list[bytes | bytearray](), 0
-    for offset, added in inserts:
-        pieces += (messages[position:offset], added)
+    chunks, position = list[bytes | bytearray](), 0
+    for offset, inserted in inserts:
+        chunks += (messages[position:offset], inserted)
         position = offset
-    return b"".join((*pieces, messages[position:]))
+    return b"".join((*chunks, messages[position:]))
 
 
 def merge_fields(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Adds custom fields to `head`: merges objects, extends lists, replaces other values."""
     result = dict(head)
     for name, value in extra.items():
-        ours = result.get(name)
-        if isinstance(ours, dict) and isinstance(value, dict):
-            result[name] = merge_fields(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
-        elif isinstance(ours, list) and isinstance(value, list):
-            result[name] = [*cast("list[Any]", ours), *cast("list[Any]", value)]
+        current = result.get(name)
+        if isinstance(current, dict) and isinstance(value, dict):
+            result[name] = merge_fields(cast("dict[str, Any]", current), cast("dict[str, Any]", value))
+        elif isinstance(current, list) and isinstance(value, list):
+            result[name] = [*cast("list[Any]", current), *cast("list[Any]", value)]
         else:
             result[name] = value
     return result
@@ -161,7 +161,7 @@ def uploaded_file_id(url: str) -> str | None:
     return url.removeprefix("file-id:") if url.startswith("file-id:") else None
 
 
-# What error responses say about tools of the vendor that a model does not have, or not together with functions.
+# Patterns of error messages about tools of the vendor that a model lacks, or does not combine with functions.
 _REJECTED_VENDOR_TOOLS: dict[VendorTool, str] = {
     "web_search": r"web.?search|google.?search|search.?(tool|grounding)",
     "code_execution": r"code.?execution|code.?interpreter",
@@ -172,10 +172,10 @@ _ALL_REJECTED = r"(built|hosted|server).{0,6}\btool|tool use with function calli
 def find_rejected_vendor_tools(settings: ModelSettings, message: str) -> frozenset[VendorTool]:
     """Returns the requested tools of the vendor that an error message refuses."""
     enabled = settings.vendor_tools
-    found: frozenset[VendorTool] = frozenset(
+    rejected: frozenset[VendorTool] = frozenset(
         name for name in enabled if re.search(_REJECTED_VENDOR_TOOLS[name], message, re.IGNORECASE)
     )
-    return found or (frozenset(enabled) if re.search(_ALL_REJECTED, message, re.IGNORECASE) else found)
+    return rejected or (frozenset(enabled) if re.search(_ALL_REJECTED, message, re.IGNORECASE) else rejected)
 
 
 def own_tools(request: Request, vendor_tools: Collection[str]) -> list[ToolSpec]:
@@ -204,15 +204,15 @@ CachedValue = TypeVar("CachedValue")
 
 def cache_per_tool(make: Callable[[ToolSpec], CachedValue]) -> Callable[[ToolSpec], CachedValue]:
     """Caches a function of a ToolSpec by object identity; every request of a conversation has the same tools."""
-    remembered: dict[int, tuple[ToolSpec, CachedValue]] = {}
+    cache: dict[int, tuple[ToolSpec, CachedValue]] = {}
 
     def get_cached(tool: ToolSpec) -> CachedValue:
-        known = remembered.get(id(tool))
-        if known is None or known[0] is not tool:
-            if len(remembered) >= _MAX_CACHED_TOOLS:
-                remembered.clear()
-            remembered[id(tool)] = known = (tool, make(tool))
-        return known[1]
+        entry = cache.get(id(tool))
+        if entry is None or entry[0] is not tool:
+            if len(cache) >= _MAX_CACHED_TOOLS:
+                cache.clear()
+            cache[id(tool)] = entry = (tool, make(tool))
+        return entry[1]
 
     return get_cached
 
@@ -229,7 +229,7 @@ def tool_parameters(tool: ToolSpec) -> Schema:
 def object_schema(schema: Schema) -> Schema:
     """Rewrites a schema so that its root is an object without unions and every array has `items`, as APIs require."""
     root = _resolve_reference(schema, schema)
-    if any(word in root for word in _FORBIDDEN_ROOT_KEYWORDS):
+    if any(keyword in root for keyword in _FORBIDDEN_ROOT_KEYWORDS):
         root = _merge_union(root)
     if root.get("type") in _NON_OBJECT_TYPES:
         root = {**root, "type": "object"}
@@ -238,28 +238,28 @@ def object_schema(schema: Schema) -> Schema:
 
 def _merge_union(root: Schema) -> Schema:
     """Merges the members of a root union into one object; a property is required if all members require it."""
-    remaining = {word: value for word, value in root.items() if word not in _FORBIDDEN_ROOT_KEYWORDS}
+    remaining = {keyword: value for keyword, value in root.items() if keyword not in _FORBIDDEN_ROOT_KEYWORDS}
     properties: Schema = dict(root.get("properties", {}))
     required = set[str](root.get("required", ()))
-    for word in _UNION_KEYWORDS:
+    for keyword in _UNION_KEYWORDS:
         members = [
             _resolve_reference(cast("Schema", member), root)
-            for member in root.get(word, ())
+            for member in root.get(keyword, ())
             if isinstance(member, dict)
         ]
-        for name, described in _iter_properties(members):
-            known = properties.setdefault(name, described)
-            if known != described:
-                properties[name] = {"anyOf": [*_union_members(known), described]}
-        demands = [set[str](member.get("required", ())) for member in members]
-        for name in set[str]().union(*demands):
-            if word == "allOf" or all(name in demand for demand in demands):
+        for name, schema in _iter_properties(members):
+            existing = properties.setdefault(name, schema)
+            if existing != schema:
+                properties[name] = {"anyOf": [*_union_members(existing), schema]}
+        required_sets = [set[str](member.get("required", ())) for member in members]
+        for name in set[str]().union(*required_sets):
+            if keyword == "allOf" or all(name in required_set for required_set in required_sets):
                 required.add(name)
     return remaining | {"properties": properties} | ({"required": sorted(required)} if required else {})
 
 
 def _iter_properties(members: list[Schema]) -> Iterator[tuple[str, Schema]]:
-    return (named for member in members for named in member.get("properties", {}).items())
+    return (item for member in members for item in member.get("properties", {}).items())
 
 
 def _union_members(schema: Schema) -> list[Schema]:
@@ -267,16 +267,16 @@ def _union_members(schema: Schema) -> list[Schema]:
 
 
 def _resolve_reference(schema: Schema, root: Schema) -> Schema:
-    """Resolves a `$ref` into the root and merges it with the keywords beside the reference."""
+    """Resolves a `$ref` into the root and merges it with the keywords next to the reference."""
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
-    found: Any = root
+    target: Any = root
     for step in reference.split("/")[1:]:
-        found = cast("Schema", found).get(step) if isinstance(found, dict) else None
-    if not isinstance(found, dict) or "$ref" in found:
+        target = cast("Schema", target).get(step) if isinstance(target, dict) else None
+    if not isinstance(target, dict) or "$ref" in target:
         return schema
-    return {word: value for word, value in schema.items() if word != "$ref"} | cast("Schema", found)
+    return {keyword: value for keyword, value in schema.items() if keyword != "$ref"} | cast("Schema", target)
 
 
 def _add_array_items(schema: Any) -> Any:
@@ -285,7 +285,9 @@ def _add_array_items(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     keywords = cast("Schema", schema).items()
-    completed = {word: value if word in _VALUE_KEYWORDS else _add_array_items(value) for word, value in keywords}
+    completed = {
+        keyword: value if keyword in _VALUE_KEYWORDS else _add_array_items(value) for keyword, value in keywords
+    }
     if completed.get("type") == "array" and "items" not in completed and "prefixItems" not in completed:
         completed["items"] = {}
     return completed

@@ -62,7 +62,7 @@ def repair_json(data: bytes, *, mark_surrogates: bool = False) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     if mark_surrogates:
-        text = re.sub(_SPLIT_SURROGATE, lambda found: chr(ord(found[0]) + _MARK_OFFSET), text)
+        text = re.sub(_SPLIT_SURROGATE, lambda match: chr(ord(match[0]) + _MARK_OFFSET), text)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
@@ -124,7 +124,7 @@ def _unmark(mark: str) -> str:
 
 
 def decode_error_body(body: bytes) -> Any:
-    """Returns the JSON value of an error body, also if it is framed as a server-sent event; else its text."""
+    """Returns the JSON value of an error body, which may be framed as a server-sent event; else its text."""
     try:
         framed = find_json_objects(body) if body.lstrip().startswith((b"data:", b"event:")) else []
         return msgspec.json.decode(framed[0] if framed else repair_json(body) or body)
@@ -133,8 +133,8 @@ def decode_error_body(body: bytes) -> Any:
 
 
 def error_fields(payload: Any) -> dict[str, Any]:
-    """Returns the fields of an error object, or of the innermost one if objects or lists contain it. Another value is
-    the message."""
+    """Returns the fields of an error object, or of the innermost one if objects or lists contain it. Any other value
+    becomes the message."""
     while (inner := _inner_error(payload)) is not None:
         payload = inner
     if is_object(payload):
@@ -178,28 +178,28 @@ def _parse_constant(_: str) -> None:
 
 def _repair_field(value: Any, problem: str) -> bool:
     """Coerces or deletes the field named in a msgspec error message; returns False if the message names none."""
-    found = _TYPE_MISMATCH.match(problem)
-    if found is None:
+    match = _TYPE_MISMATCH.match(problem)
+    if match is None:
         return False
-    steps = [int(index) if index else name for name, index in _PATH_STEP.findall(found[2])]
+    steps = [int(index) if index else name for name, index in _PATH_STEP.findall(match[2])]
     for step in steps[:-1]:
         value = value[step]
-    holder, last = cast("dict[Any, Any]", value), steps[-1]
-    coerced = _coerce_value(holder[last], found[1])
+    holder, key = cast("dict[Any, Any]", value), steps[-1]
+    coerced = _coerce_value(holder[key], match[1])
     if coerced is None:
-        del holder[last]
+        del holder[key]
     else:
-        holder[last] = coerced
+        holder[key] = coerced
     return True
 
 
-def _coerce_value(given: Any, expected: str) -> Any:
+def _coerce_value(value: Any, expected: str) -> Any:
     """Returns the value in the expected type, or None if that is not possible."""
-    if "str" in expected and given is not None:
-        return json.dumps(given, ensure_ascii=False)
-    if "int" in expected and isinstance(given, str | float):
+    if "str" in expected and value is not None:
+        return json.dumps(value, ensure_ascii=False)
+    if "int" in expected and isinstance(value, str | float):
         try:
-            return int(float(given))
+            return int(float(value))
         except (ValueError, OverflowError):
             return None
     return None
@@ -209,7 +209,7 @@ _SHOWN_TOOL_INPUT = 200
 
 
 def parse_tool_input(raw: str) -> tuple[dict[str, Any], str | None]:
-    """Parses a tool input; returns the object and an error message, or None. An empty text is an empty object."""
+    """Parses a tool input; returns the object and an error message, or None. An empty string is an empty object."""
     text = raw.strip()
     if not text:
         return {}, None
@@ -229,18 +229,18 @@ def parse_tool_input(raw: str) -> tuple[dict[str, Any], str | None]:
     return value, None
 
 
-def _describe_invalid_input(text: str, why: str) -> tuple[dict[str, Any], str]:
+def _describe_invalid_input(text: str, reason: str) -> tuple[dict[str, Any], str]:
     end = find_value_end(text)
-    rest = "" if end is None else text[end:].strip()
-    if not rest:
+    surplus = "" if end is None else text[end:].strip()
+    if not surplus:
         preview = text if len(text) <= _SHOWN_TOOL_INPUT else f"{text[:_PREVIEW_CHARACTERS]}…"
         return {}, (
-            f"The input of this call is not valid JSON ({why}). It may have been cut off. Nothing was run. "
+            f"The input of this call is not valid JSON ({reason}). It may have been cut off. Nothing was run. "
             f"Send the call again with one complete JSON object. Received: {preview}"
         )
     return {}, (
         "The input of this call is a JSON value followed by more text, so it is unclear what was meant. Nothing was "
-        f"run. Send the call again with exactly one JSON object. The surplus begins: {rest[:_PREVIEW_CHARACTERS]}"
+        f"run. Send the call again with exactly one JSON object. The surplus begins: {surplus[:_PREVIEW_CHARACTERS]}"
     )
 
 

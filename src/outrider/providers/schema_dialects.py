@@ -67,7 +67,7 @@ _TOOLS_REJECTED = re.compile(
 
 
 class _CannotLower(Exception):
-    """The API has no schema for this."""
+    """Raised for a schema that the API cannot express."""
 
 
 def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
@@ -79,7 +79,7 @@ def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
         root = lowering.lower({key: value for key, value in schema.items() if key != "$defs"})
         if root.get("type") != "object" or (dialect == "anthropic" and _is_recursive(definitions)):
             return None
-        lowered = {name: lowering.lower(one) for name, one in definitions.items()}
+        lowered = {name: lowering.lower(definition) for name, definition in definitions.items()}
     except (_CannotLower, RecursionError, AttributeError, TypeError):
         return None
     return root | ({"$defs": lowered} if lowered else {})
@@ -98,23 +98,30 @@ def _is_accepted(schema: object, dialect: SchemaDialect) -> bool:
     """Whether OpenAI or Anthropic enforces a schema as it is. OpenAI accepts any `format`."""
     if not isinstance(schema, dict):
         return False
-    found = cast("Schema", schema)
-    if found.keys().isdisjoint(_ENFORCED) or (dialect == "openai" and any(word in found for word in _NOT_STRICT)):
-        return False
-    properties: Schema = found.get("properties", {})
-    if "properties" in found or found.get("type") == "object":
-        is_closed = found.get("additionalProperties") is False
-        if not is_closed or (dialect == "openai" and set(found.get("required", ())) != set(properties)):
-            return False
-    if dialect == "anthropic" and (
-        not found.keys() <= _AS_WRITTEN
-        or found.get("minItems", 0) > 1
-        or found.get("format", "date") not in _FORMATS["anthropic"]
+    keywords = cast("Schema", schema)
+    if keywords.keys().isdisjoint(_ENFORCED) or (
+        dialect == "openai" and any(keyword in keywords for keyword in _NOT_STRICT)
     ):
         return False
-    inner = [*properties.values(), *(one for word in _INNER_MAPS for one in found.get(word, {}).values())]
-    inner += [one for word in _INNER_LISTS for one in found.get(word, ())]
-    return all(_is_accepted(one, dialect) for one in (*inner, *([found["items"]] if "items" in found else ())))
+    properties: Schema = keywords.get("properties", {})
+    if "properties" in keywords or keywords.get("type") == "object":
+        is_closed = keywords.get("additionalProperties") is False
+        if not is_closed or (dialect == "openai" and set(keywords.get("required", ())) != set(properties)):
+            return False
+    if dialect == "anthropic" and (
+        not keywords.keys() <= _AS_WRITTEN
+        or keywords.get("minItems", 0) > 1
+        or keywords.get("format", "date") not in _FORMATS["anthropic"]
+    ):
+        return False
+    inner = [
+        *properties.values(),
+        *(member for keyword in _INNER_MAPS for member in keywords.get(keyword, {}).values()),
+    ]
+    inner += [member for keyword in _INNER_LISTS for member in keywords.get(keyword, ())]
+    return all(
+        _is_accepted(member, dialect) for member in (*inner, *([keywords["items"]] if "items" in keywords else ()))
+    )
 
 
 class _SchemaLowerer:
@@ -123,62 +130,66 @@ class _SchemaLowerer:
         self._definitions = definitions
 
     def lower(self, schema: Schema) -> Schema:
-        found = self._prepare(schema)
-        lowered = {word: value for word, value in found.items() if word in _SUPPORTED[self._dialect]}
-        self._lower_parts(lowered, found)
+        keywords = self._prepare(schema)
+        lowered = {keyword: value for keyword, value in keywords.items() if keyword in _SUPPORTED[self._dialect]}
+        self._lower_parts(lowered, keywords)
         if lowered.get("type") == "object" or "properties" in lowered:
-            lowered |= self._close(found)
-        moved = {word: value for word, value in found.items() if word not in lowered and word != "prefixItems"}
+            lowered |= self._close(keywords)
+        moved = {
+            keyword: value for keyword, value in keywords.items() if keyword not in lowered and keyword != "prefixItems"
+        }
         moved |= self._drop_values(lowered)
         return self._describe(lowered, moved)
 
     def _prepare(self, schema: Schema) -> Schema:
-        """Returns the schema without what has no meaning, and with one word for each meaning."""
-        if any(word in schema for word in _IMPOSSIBLE) or not schema.keys() - {"description", *_WITHOUT_MEANING}:
+        """Returns the schema without keywords that have no effect, and with one keyword for each meaning."""
+        if any(keyword in schema for keyword in _IMPOSSIBLE) or not schema.keys() - {"description", *_WITHOUT_MEANING}:
             raise _CannotLower
-        found = {word: value for word, value in schema.items() if word not in _WITHOUT_MEANING}
-        if "oneOf" in found:
-            found["anyOf"] = found.pop("oneOf")
-        if "allOf" in found:
-            (only,) = found.pop("allOf") if len(found["allOf"]) == 1 else (None,)
+        keywords = {keyword: value for keyword, value in schema.items() if keyword not in _WITHOUT_MEANING}
+        if "oneOf" in keywords:
+            keywords["anyOf"] = keywords.pop("oneOf")
+        if "allOf" in keywords:
+            (only,) = keywords.pop("allOf") if len(keywords["allOf"]) == 1 else (None,)
             if only is None:
                 raise _CannotLower
-            found = {**only, **found}
+            keywords = {**only, **keywords}
         if self._dialect == "google":
-            _use_inclusive_limits(found)
-            if "const" in found:
-                found["enum"] = [found.pop("const")]
-        return found
+            _use_inclusive_limits(keywords)
+            if "const" in keywords:
+                keywords["enum"] = [keywords.pop("const")]
+        return keywords
 
-    def _lower_parts(self, lowered: Schema, found: Schema) -> None:
-        if "anyOf" in found:
-            lowered["anyOf"] = [self.lower(form) for form in found["anyOf"]]
-        if isinstance(found.get("items"), dict):
-            lowered["items"] = self.lower(found["items"])
-        if "prefixItems" in found:
-            forms = [self.lower(item) for item in found["prefixItems"]]
+    def _lower_parts(self, lowered: Schema, keywords: Schema) -> None:
+        if "anyOf" in keywords:
+            lowered["anyOf"] = [self.lower(form) for form in keywords["anyOf"]]
+        if isinstance(keywords.get("items"), dict):
+            lowered["items"] = self.lower(keywords["items"])
+        if "prefixItems" in keywords:
+            forms = [self.lower(item) for item in keywords["prefixItems"]]
             if self._dialect == "google":
                 lowered["prefixItems"] = forms
             else:
-                distinct = [form for at, form in enumerate(forms) if form not in forms[:at]]
+                distinct = [form for index, form in enumerate(forms) if form not in forms[:index]]
                 lowered["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-        elif found.get("type") == "array" and "items" not in lowered:
+        elif keywords.get("type") == "array" and "items" not in lowered:
             raise _CannotLower
 
-    def _close(self, found: Schema) -> Schema:
-        """Returns the keywords of a closed object. OpenAI requires every property: one that may be missing becomes one
-        that may be null."""
-        properties: Schema = found.get("properties") or {}
-        lowered = {name: self.lower(one) for name, one in properties.items()}
-        open_to = found.get("additionalProperties", False if "properties" in found else None)
+    def _close(self, keywords: Schema) -> Schema:
+        """Returns the keywords of a closed object. OpenAI requires every property, so a property that may be missing
+        becomes one that may be null."""
+        properties: Schema = keywords.get("properties") or {}
+        lowered = {name: self.lower(member) for name, member in properties.items()}
+        additional = keywords.get("additionalProperties", False if "properties" in keywords else None)
         if self._dialect == "google":  # it does not need closed objects
-            more = {"additionalProperties": self.lower(cast("Schema", open_to))} if isinstance(open_to, dict) else {}
-            return ({"properties": lowered} if lowered else {}) | more
-        if open_to is not False:
+            extra = (
+                {"additionalProperties": self.lower(cast("Schema", additional))} if isinstance(additional, dict) else {}
+            )
+            return ({"properties": lowered} if lowered else {}) | extra
+        if additional is not False:
             raise _CannotLower
-        required: list[str] = [name for name in properties if name in (found.get("required") or ())]
+        required: list[str] = [name for name in properties if name in (keywords.get("required") or ())]
         if self._dialect == "openai":
-            lowered = {name: one if name in required else _nullable(one) for name, one in lowered.items()}
+            lowered = {name: member if name in required else _nullable(member) for name, member in lowered.items()}
             required = list(properties)
         return {"properties": lowered, "required": required, "additionalProperties": False}
 
@@ -195,18 +206,18 @@ class _SchemaLowerer:
         """Returns the schema with the moved keywords in its description. A reference has no other keywords."""
         text = str(lowered.get("description", ""))
         if moved:
-            limits = ", ".join(f"{word}: {encode_json(value).decode()}" for word, value in moved.items())
+            limits = ", ".join(f"{keyword}: {encode_json(value).decode()}" for keyword, value in moved.items())
             text = f"{text} ({limits})" if text else limits
         if not text:
             return lowered
-        rest = {word: value for word, value in lowered.items() if word != "description"}
-        if "$ref" in rest:
-            rest = {"anyOf": [{"$ref": rest["$ref"]}]}
-        return {"description": text, **rest}
+        other_keywords = {keyword: value for keyword, value in lowered.items() if keyword != "description"}
+        if "$ref" in other_keywords:
+            other_keywords = {"anyOf": [{"$ref": other_keywords["$ref"]}]}
+        return {"description": text, **other_keywords}
 
 
 def _use_inclusive_limits(schema: Schema) -> None:
-    """Replaces exclusive limits of integers by inclusive ones."""
+    """Replaces exclusive limits of integers with inclusive ones."""
     for exclusive, inclusive, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
         limit = schema.get(exclusive)
         if schema.get("type") == "integer" and isinstance(limit, int) and inclusive not in schema:
@@ -220,8 +231,8 @@ def _nullable(schema: Schema) -> Schema:
     if forms:
         return {**schema, "anyOf": [*forms, {"type": "null"}]}
     described = {"description": schema["description"]} if "description" in schema else {}
-    rest = {word: value for word, value in schema.items() if word != "description"}
-    return {**described, "anyOf": [rest, {"type": "null"}]}
+    other_keywords = {keyword: value for keyword, value in schema.items() if keyword != "description"}
+    return {**described, "anyOf": [other_keywords, {"type": "null"}]}
 
 
 def _is_recursive(definitions: Mapping[str, Schema]) -> bool:
@@ -234,18 +245,18 @@ def _loosen(schema: Any) -> Any:
         return [_loosen(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    found: Schema = {}
-    for word, value in cast("Schema", schema).items():
-        if word in ("properties", "$defs"):
-            found[word] = {name: _loosen(one) for name, one in value.items()}
-        elif word in _LOOSE:
-            found[word] = value if word == "enum" else _loosen(value)
-    return found
+    loose: Schema = {}
+    for keyword, value in cast("Schema", schema).items():
+        if keyword in ("properties", "$defs"):
+            loose[keyword] = {name: _loosen(member) for name, member in value.items()}
+        elif keyword in _LOOSE:
+            loose[keyword] = value if keyword == "enum" else _loosen(value)
+    return loose
 
 
 class SchemaLowering:
-    """Lowers the schemas of requests for one API. A schema that a model rejects in spite of that is not sent again:
-    the output is described in the system prompt, and tools have the keywords only that every API accepts."""
+    """Lowers the schemas of requests for one API. A schema that a model rejects nevertheless is not sent again:
+    the output is described in the system prompt, and tools have only the keywords that every API accepts."""
 
     def __init__(self, dialect: SchemaDialect, *, lowers_tools: bool = True) -> None:
         self._dialect: SchemaDialect = dialect
@@ -257,7 +268,7 @@ class SchemaLowering:
         self._loose_tool = cache_per_tool(_loosen_tool)
 
     def lower_request(self, request: Request, *, native: bool = True) -> Request:
-        """Returns the request with lowered schemas. Without `native` the API takes no schema of outputs, and the caller
+        """Returns the request with lowered schemas. Without `native` the API accepts no output schema, and the caller
         describes it."""
         output = request.settings.output
         changes: dict[str, Any] = {}
@@ -280,7 +291,7 @@ class SchemaLowering:
         return replace(request, **changes) if changes else request
 
     def learn_from_error(self, request: Request, error: ProviderError) -> bool:
-        """Remembers the schema that an error response rejects. Returns True if the next request differs."""
+        """Stores the schema that an error response rejects. Returns True if the next request differs."""
         if not isinstance(error, InvalidRequestError):
             return False
         output, model = request.settings.output, request.model
@@ -299,8 +310,8 @@ class SchemaLowering:
     def _lower_output(self, output: OutputSchema) -> OutputSchema | None:
         """Returns the output schema for the API; None if it cannot be expressed. OpenAI accepts any schema that it does
         not have to enforce."""
-        known = self._outputs.get(id(output))
-        if known is None or known[0] is not output:
+        entry = self._outputs.get(id(output))
+        if entry is None or entry[0] is not output:
             if len(self._outputs) >= _MAX_OUTPUTS:
                 self._outputs.clear()
             lower = lower_schema if output.from_type else lower_written_schema
@@ -308,8 +319,8 @@ class SchemaLowering:
             lowered = None if schema is None else replace(output, schema=schema)
             if lowered is None and self._dialect == "openai":
                 lowered = replace(output, strict=False)
-            self._outputs[id(output)] = known = (output, lowered)
-        return known[1]
+            self._outputs[id(output)] = entry = (output, lowered)
+        return entry[1]
 
     def _lower_tool(self, tool: ToolSpec) -> ToolSpec:
         if not tool.strict or not self._lowers_tools:

@@ -36,6 +36,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def anthropic_problems(messages: Messages) -> Iterator[str]:
+    """Yields the problems for the Messages API: roles alternate, and results are at the beginning of a message."""
     yield from _check_roles(messages)
     yield from _check_last_role(messages)
     yield from _check_content(messages)
@@ -47,7 +48,7 @@ def anthropic_problems(messages: Messages) -> Iterator[str]:
 
 
 def openai_problems(messages: Messages) -> Iterator[str]:
-    """Chat Completions: results are separate messages that must directly follow the calls."""
+    """Yields the problems for Chat Completions, where results are separate messages that directly follow the calls."""
     yield from _check_content(messages)
     yield from _check_call_pairs(messages)
     yield from _check_result_order(messages)
@@ -55,18 +56,24 @@ def openai_problems(messages: Messages) -> Iterator[str]:
 
 
 def openai_responses_problems(messages: Messages) -> Iterator[str]:
-    """Responses: calls and outputs are items paired by id; a reasoning item needs the item that follows it."""
+    """Yields the problems for Responses, where calls and outputs are items that are paired by id, and a reasoning item
+    needs the item that follows it."""
     yield from _check_content(messages)
     yield from _check_call_pairs(messages)
     yield from _check_tool_names(messages, 64)
     for position, message in enumerate(messages):
-        last = message.content[-1] if message.content else None
-        if isinstance(last, ReasoningPart) and "block" in last.provider_state and position < len(messages) - 1:
+        last_part = message.content[-1] if message.content else None
+        if (
+            isinstance(last_part, ReasoningPart)
+            and "block" in last_part.provider_state
+            and position < len(messages) - 1
+        ):
             yield f"messages.{position}: reasoning was given without the item that followed it"
 
 
 def google_problems(messages: Messages) -> Iterator[str]:
-    """Google: calls follow a user message, and the next message has one result per call."""
+    """Yields the problems for Gemini, where calls follow a user message, and the next message has one result per
+    call."""
     yield from _check_roles(messages)
     yield from _check_last_role(messages)
     yield from _check_content(messages)
@@ -103,9 +110,14 @@ def _check_roles(messages: Messages) -> Iterator[str]:
 
 
 def _check_last_role(messages: Messages) -> Iterator[str]:
-    """An answer that the API paused ends with an opaque block and is sent back."""
-    last = messages[-1] if messages else None
-    if last is None or last.role == "user" or (last.content and isinstance(last.content[-1], ReasoningPart)):
+    """Checks that the last message is the user's, unless it is an answer that the API paused: that ends with an opaque
+    block and is sent back."""
+    message = messages[-1] if messages else None
+    if (
+        message is None
+        or message.role == "user"
+        or (message.content and isinstance(message.content[-1], ReasoningPart))
+    ):
         return
     yield f"messages.{len(messages) - 1}: the conversation must end with a user message"
 
@@ -239,7 +251,7 @@ class ScriptedClient:
         return "scripted"
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        sent = _count_prompt(request.prompt)
+        prompt_size = _count_prompt(request.prompt)
         # The agent appends to its prompt after the request, so store a copy.
         request = msgspec.structs.replace(request, prompt=Prompt(request.prompt))
         self.requests.append(request)
@@ -258,7 +270,7 @@ class ScriptedClient:
                 case _:
                     yield item
                     await asyncio.sleep(self._delay)
-        for delta in _final_deltas(sent, items):
+        for delta in _final_deltas(prompt_size, items):
             yield delta
 
     async def aclose(self) -> None:
@@ -277,8 +289,8 @@ class ScriptedClient:
         return _to_items(answer)
 
     async def _call_script(self, function: Callable[[Request], Any], request: Request) -> Any:
-        """Returns the answer of a function of the program. What it raises is a CallbackError, except for errors of
-        providers, which are answers, and those of `assert`, which fail the test that the function is a part of."""
+        """Returns the answer of a function of the program. Its exceptions become a CallbackError, except for errors of
+        providers, which are answers, and those of `assert`, which fail the test that has the function."""
         try:
             answer = function(request)
             return await answer if inspect.isawaitable(answer) else answer
@@ -367,8 +379,8 @@ def call(tool: str, call_id: str = "", /, **tool_input: Any) -> ToolUsePart:
 
 def _to_items(answer: Any) -> list[ScriptItem]:
     several = isinstance(answer, list | tuple)
-    given = cast("Sequence[ScriptItem]", answer) if several else [cast("ScriptItem", answer)]
-    return [_parse_mapping(item) if isinstance(item, Mapping) else item for item in given] or [""]
+    items = cast("Sequence[ScriptItem]", answer) if several else [cast("ScriptItem", answer)]
+    return [_parse_mapping(item) if isinstance(item, Mapping) else item for item in items] or [""]
 
 
 def _parse_mapping(item: Mapping[str, Any]) -> ScriptItem:
@@ -387,19 +399,19 @@ def _parse_mapping(item: Mapping[str, Any]) -> ScriptItem:
             )
 
 
-def _final_deltas(sent: int, items: list[ScriptItem]) -> Iterator[Delta]:
+def _final_deltas(prompt_size: int, items: list[ScriptItem]) -> Iterator[Delta]:
     """Yields usage (estimated unless scripted) and the finish reason."""
     calls = any(isinstance(item, ToolUsePart | ToolPart) for item in items)
     if not any(isinstance(item, Tokens) for item in items):
-        yield UsageReport(_estimate_tokens(sent, items))
+        yield UsageReport(_estimate_tokens(prompt_size, items))
     finishes = [item for item in items if isinstance(item, Finish)]
     yield finishes[-1] if finishes else Finish("tool_use" if calls else "stop", "scripted")
 
 
 def _count_prompt(prompt: Prompt) -> int:
     """Returns the number of characters of a prompt; only new messages are counted."""
-    written = prompt.encoded("characters", _write_characters)
-    return len(written) - max(len(prompt) - 1, 0)  # without the commas between messages
+    characters = prompt.encoded("characters", _write_characters)
+    return len(characters) - max(len(prompt) - 1, 0)  # without the commas between messages
 
 
 def _write_characters(message: ModelMessage) -> bytes:
@@ -407,17 +419,17 @@ def _write_characters(message: ModelMessage) -> bytes:
     return "".join(str(part.to_api_format()) for part in message.content).encode("latin-1", "replace")
 
 
-def _estimate_tokens(sent: int, items: list[ScriptItem]) -> Tokens:
-    written = sum(_count_characters(item) for item in items)
-    return Tokens(input=sent // _CHARACTERS_PER_TOKEN + 1, output=written // _CHARACTERS_PER_TOKEN + 1)
+def _estimate_tokens(prompt_size: int, items: list[ScriptItem]) -> Tokens:
+    answer_size = sum(_count_characters(item) for item in items)
+    return Tokens(input=prompt_size // _CHARACTERS_PER_TOKEN + 1, output=answer_size // _CHARACTERS_PER_TOKEN + 1)
 
 
 def _count_characters(item: ScriptItem) -> int:
     match item:
         case str(text) | TextPart(text=text) | ReasoningPart(text=text):
             return len(text)
-        case ToolUsePart(tool_name=name, tool_input=given):
-            return len(name) + len(_encode_json(given))
+        case ToolUsePart(tool_name=name, tool_input=tool_input):
+            return len(name) + len(_encode_json(tool_input))
         case _:
             return 0
 

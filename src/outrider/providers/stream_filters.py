@@ -38,7 +38,7 @@ class StreamFilter(Protocol):
 
 
 def apply_filter(stream_filter: StreamFilter, deltas: Iterable[Delta]) -> list[Delta]:
-    return [given for delta in deltas for given in stream_filter.feed(delta)]
+    return [filtered for delta in deltas for filtered in stream_filter.feed(delta)]
 
 
 async def filter_stream(
@@ -47,18 +47,18 @@ async def filter_stream(
     """Filters a stream of deltas; closing the generator closes the source."""
     try:
         async for delta in deltas:
-            for given in stream_filter.feed(delta):
-                yield given
+            for filtered in stream_filter.feed(delta):
+                yield filtered
     except ProviderError:
-        for given in stream_filter.close():  # emit buffered text before the error
-            yield given
+        for filtered in stream_filter.close():  # emit buffered text before the error
+            yield filtered
         raise
     finally:
         close = getattr(deltas, "aclose", None)  # plain iterators have no aclose
         if close is not None:
             await close()
-    for given in stream_filter.close():
-        yield given
+    for filtered in stream_filter.close():
+        yield filtered
 
 
 Numbered = TypeVar("Numbered", bound=PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd)
@@ -97,8 +97,8 @@ class TextSplitFilter:
 
     def __init__(self, create_scanner: Callable[[], TextScanner]) -> None:
         self._create_scanner = create_scanner
-        self._texts: dict[int, _TextPartSplitter] = {}
-        self._others: dict[int, int] = {}
+        self._splitters: dict[int, _TextPartSplitter] = {}
+        self._other_indexes: dict[int, int] = {}
         self._count = 0
         self._calls = 0
 
@@ -108,19 +108,19 @@ class TextSplitFilter:
     def _start_part(self, start: PartStart) -> Iterable[Delta]:
         if start.kind != "text":
             return (_with_index(start, self._index_of(start.index)),)
-        self._texts[start.index] = _TextPartSplitter(self._create_scanner(), self)
+        self._splitters[start.index] = _TextPartSplitter(self._create_scanner(), self)
         return ()
 
     def _read_text(self, delta: TextDelta) -> Iterable[Delta]:
-        text = self._texts.get(delta.index)
-        return self._renumber_chunk(delta) if text is None else text.feed(delta.text)
+        splitter = self._splitters.get(delta.index)
+        return self._renumber_chunk(delta) if splitter is None else splitter.feed(delta.text)
 
     def _renumber_chunk(self, delta: TextDelta | ReasoningDelta | InputDelta) -> Iterable[Delta]:
-        return (_with_index(delta, self._others[delta.index]),)
+        return (_with_index(delta, self._other_indexes[delta.index]),)
 
     def _end_part(self, end: PartEnd) -> Iterable[Delta]:
-        text = self._texts.pop(end.index, None)
-        return (_with_index(end, self._others[end.index]),) if text is None else text.end_part(end)
+        splitter = self._splitters.pop(end.index, None)
+        return (_with_index(end, self._other_indexes[end.index]),) if splitter is None else splitter.end_part(end)
 
     def _read_finish(self, finish: Finish) -> Iterable[Delta]:
         is_call = finish.reason == "stop" and self._calls
@@ -130,13 +130,13 @@ class TextSplitFilter:
         return (delta,)
 
     def _start_again(self, retry: Retry) -> Iterable[Delta]:
-        """Drops the state of a failed attempt; buffered text of it was not shown."""
-        self._texts, self._others, self._count, self._calls = {}, {}, 0, 0
+        """Drops the state of a failed attempt; its buffered text was never emitted."""
+        self._splitters, self._other_indexes, self._count, self._calls = {}, {}, 0, 0
         return (retry,)
 
     def close(self) -> Iterator[Delta]:
-        for text in self._texts.values():
-            yield from text.close()
+        for splitter in self._splitters.values():
+            yield from splitter.close()
 
     def next_index(self, *, call: bool = False) -> int:
         self._calls += call
@@ -145,12 +145,12 @@ class TextSplitFilter:
 
     def _index_of(self, index: int) -> int:
         """Returns the new index of a non-text part; a text part that restarts as another kind keeps its index."""
-        recast = self._texts.pop(index, None)
-        if recast is not None and recast.first_index is not None:
-            self._others[index] = recast.first_index
-        if index not in self._others:
-            self._others[index] = self.next_index()
-        return self._others[index]
+        splitter = self._splitters.pop(index, None)
+        if splitter is not None and splitter.first_index is not None:
+            self._other_indexes[index] = splitter.first_index
+        if index not in self._other_indexes:
+            self._other_indexes[index] = self.next_index()
+        return self._other_indexes[index]
 
     # A dispatch table is faster than `match`, and this runs for every delta. A test checks that it has all types.
     _HANDLERS: ClassVar[dict[type[Delta], Callable[[Any, Any], Iterable[Delta]]]] = {
@@ -277,26 +277,26 @@ class MarkdownTracker:
         return bool(_open_backticks(self._open_code, run))
 
     def _end_lines(self, text: str) -> str:
-        first, *others = text.split("\n")
+        first, *lines = text.split("\n")
         self._update_fence("".join(self._pieces) + first)
-        for line in others[:-1]:
+        for line in lines[:-1]:
             self._update_fence(line)
         self._pieces.clear()
         self._unread.clear()
         self._open_code, self.at_line_start = "", True
-        return others[-1]
+        return lines[-1]
 
     def _update_fence(self, line: str) -> None:
         """Updates the fence state for a complete line, which may open or close a fence."""
         if "```" not in line and "~~~" not in line:
             return
-        found = _FENCE.match(line)
-        if found is None:
+        match = _FENCE.match(line)
+        if match is None:
             return
-        run, rest = found["run"], found["rest"]
+        run, info = match["run"], match["rest"]
         if not self.fence:
-            self.fence = "" if run[0] == "`" and "`" in rest else run
-        elif run.startswith(self.fence) and not rest.strip():
+            self.fence = "" if run[0] == "`" and "`" in info else run
+        elif run.startswith(self.fence) and not info.strip():
             self.fence = ""
 
 
@@ -340,7 +340,7 @@ class ThinkTagScanner:
         self._held = ""  # unclassified text: at most one tag and the whitespace before it
         self._out: list[PartChunk | PartBoundary | ReclassifyText] = []
         self._lines = MarkdownTracker()
-        self._shown: list[str] | None = []  # emitted text that a closing tag could reclassify as reasoning
+        self._emitted: list[str] | None = []  # emitted text that a closing tag could reclassify as reasoning
         self._after_reasoning = False  # whether the reader is after reasoning, not at the start of the text
         self._name, self._depth, self._has_reasoning, self._blanks = "", 0, False, ""
 
@@ -370,16 +370,16 @@ class ThinkTagScanner:
         start = len(self._held) - len(self._held.lstrip())
         if start == len(self._held):
             return False
-        found = _tag_pattern().match(self._held, start)
-        if not _is_possible_tag(found):
+        tag = _tag_pattern().match(self._held, start)
+        if not _is_possible_tag(tag):
             self._leave_edge()
             return True
-        if found["cut"]:
+        if tag["cut"]:
             return False
-        self._held = self._held[found.end() :]
+        self._held = self._held[tag.end() :]
         self._after_reasoning = True
-        if not found["close"]:
-            self._start_reasoning(found["name"])
+        if not tag["close"]:
+            self._start_reasoning(tag["name"])
         return True
 
     def _leave_edge(self) -> None:
@@ -391,40 +391,40 @@ class ThinkTagScanner:
         self._reader = ThinkTagScanner._read_text
 
     def _read_text(self) -> bool:
-        found = _tag_pattern().search(self._held) if "<" in self._held else None  # fast path: most text has no tag
-        if not _is_possible_tag(found):
+        tag = _tag_pattern().search(self._held) if "<" in self._held else None  # fast path: most text has no tag
+        if not _is_possible_tag(tag):
             self._emit_text(len(self._held))
             return True
-        self._emit_text(found.start())
+        self._emit_text(tag.start())
         if self._lines.fence or not self._lines.at_line_start:
-            self._emit_text(len(found[0]))
-        elif found["cut"]:
+            self._emit_text(len(tag[0]))
+        elif tag["cut"]:
             return False
-        elif not found["close"]:
-            self._drop_tag(found)
-            self._start_reasoning(found["name"])
-        elif self._shown:
-            self._drop_tag(found)
-            self._out.append(ReclassifyText("".join(self._shown).strip()))
+        elif not tag["close"]:
+            self._drop_tag(tag)
+            self._start_reasoning(tag["name"])
+        elif self._emitted:
+            self._drop_tag(tag)
+            self._out.append(ReclassifyText("".join(self._emitted).strip()))
             self._end_reasoning()
         else:
-            self._emit_text(len(found[0]))
+            self._emit_text(len(tag[0]))
         return True
 
     def _read_reasoning(self) -> bool:
-        found = _tag_pattern().search(self._held)
-        if not _is_possible_tag(found):
+        tag = _tag_pattern().search(self._held)
+        if not _is_possible_tag(tag):
             self._emit_reasoning(len(self._held))
             return True
-        self._emit_reasoning(found.start())
-        if found["cut"] or self._is_cut_off(found):
+        self._emit_reasoning(tag.start())
+        if tag["cut"] or self._is_cut_off(tag):
             return False
-        if found["name"].lower() != self._name or self._is_quoted(found):
-            self._emit_reasoning(len(found[0]))
-        elif found["close"]:
-            self._leave_nested(found)
+        if tag["name"].lower() != self._name or self._is_quoted(tag):
+            self._emit_reasoning(len(tag[0]))
+        elif tag["close"]:
+            self._leave_nested(tag)
         else:
-            self._enter_nested(found)
+            self._enter_nested(tag)
         return True
 
     def _enter_nested(self, tag: re.Match[str]) -> None:
@@ -451,12 +451,12 @@ class ThinkTagScanner:
         return self._lines.last_character == "`" and len(self._held) == len(tag[0])
 
     def _start_reasoning(self, name: str) -> None:
-        self._reader, self._lines, self._shown = ThinkTagScanner._read_reasoning, MarkdownTracker(), None
+        self._reader, self._lines, self._emitted = ThinkTagScanner._read_reasoning, MarkdownTracker(), None
         self._name, self._depth, self._has_reasoning, self._blanks = name.lower(), 0, False, ""
 
     def _end_reasoning(self) -> None:
         self._reader, self._lines = ThinkTagScanner._read_edge, MarkdownTracker()
-        self._shown, self._after_reasoning = None, True
+        self._emitted, self._after_reasoning = None, True
 
     def _drop_tag(self, tag: re.Match[str]) -> None:
         self._held = self._held[len(tag[0]) :]
@@ -466,8 +466,8 @@ class ThinkTagScanner:
         if text:
             self._lines.add(text)
             self._out.append(PartChunk("text", text))
-            if self._shown is not None:
-                self._shown.append(text)
+            if self._emitted is not None:
+                self._emitted.append(text)
 
     def _emit_reasoning(self, size: int) -> None:
         """Emits reasoning without leading whitespace; buffers trailing whitespace until more reasoning follows."""
@@ -481,6 +481,6 @@ class ThinkTagScanner:
             self._out.append(PartChunk("reasoning", stripped))
 
 
-def _is_possible_tag(found: re.Match[str] | None) -> TypeGuard[re.Match[str]]:
+def _is_possible_tag(match: re.Match[str] | None) -> TypeGuard[re.Match[str]]:
     """Whether a match is a tag, or an incomplete one at the end of the text."""
-    return found is not None and (not found["cut"] or any(tag.startswith(found["cut"].lower()) for tag in _TAGS))
+    return match is not None and (not match["cut"] or any(tag.startswith(match["cut"].lower()) for tag in _TAGS))

@@ -70,18 +70,18 @@ class JsonCallReader:
             self._parse_call(self.raw, out)
 
     def _read_head(self, text: str, out: ScanOutput) -> str | None:
-        before = len(self.raw)
+        old_length = len(self.raw)
         self.raw += text
-        found = _JSON_CALL_HEAD.match(self.raw)
-        if found is not None:
-            out.append(PartChunk("tool", tool=found["name"]))
-            rest, self.raw = self.raw[found.end() :], ""
+        match = _JSON_CALL_HEAD.match(self.raw)
+        if match is not None:
+            out.append(PartChunk("tool", tool=match["name"]))
+            tail, self.raw = self.raw[match.end() :], ""
             self._reader, self._span = self._read_value, JsonSpan()
-            return self._read_value(rest, out)
+            return self._read_value(tail, out)
         end = self._span.find_end(text)
         if end is None:
             return None
-        self._parse_call(self.raw[: before + end], out)
+        self._parse_call(self.raw[: old_length + end], out)
         return text[end:]
 
     def _read_value(self, text: str, out: ScanOutput) -> str | None:
@@ -108,12 +108,12 @@ class JsonCallReader:
 
     def _parse_call(self, raw: str, out: ScanOutput) -> None:
         try:
-            name, given = _extract_call(msgspec.json.decode(raw))
+            name, arguments = _extract_call(msgspec.json.decode(raw))
         except (msgspec.DecodeError, RecursionError):
-            found = _LOOSE_NAME.search(raw)
-            name, given = (found["name"], raw) if found else ("", "")
+            match = _LOOSE_NAME.search(raw)
+            name, arguments = (match["name"], raw) if match else ("", "")
         if name:
-            out.append(PartChunk("tool", given, name))
+            out.append(PartChunk("tool", arguments, name))
         else:
             self.failed, self.raw = True, raw
 
@@ -137,8 +137,8 @@ def _extract_input(fields: Mapping[str, Any], name_key: str) -> str:
     for key in _INPUT_KEYS:
         if key in fields:
             return msgspec.json.encode(fields[key]).decode()
-    others = {key: value for key, value in fields.items() if key not in {name_key, "id", "type"}}
-    return msgspec.json.encode(others).decode()
+    remaining = {key: value for key, value in fields.items() if key not in {name_key, "id", "type"}}
+    return msgspec.json.encode(remaining).decode()
 
 
 _PARAMETER_TAG = re.compile(r"""<parameter(?:=|\s+name=)["']?(?P<key>[^"'<>\n]+?)["']?>""", re.IGNORECASE)
@@ -177,8 +177,8 @@ class MarkupCallReader:
             pass
         if again is None:
             return None
-        rest, self._held = self._held, ""
-        return rest
+        remainder, self._held = self._held, ""
+        return remainder
 
     def close(self, out: ScanOutput) -> None:
         self._out = out
@@ -230,23 +230,23 @@ class MarkupCallReader:
         head = self._held.lstrip()
         if not head or (_may_be_partial_tag(head) and not _CALL_END_TAG.match(head)):
             return None
-        found = _CALL_END_TAG.match(head)
-        self._held = head[found.end() :] if found else self._held
+        end_tag = _CALL_END_TAG.match(head)
+        self._held = head[end_tag.end() :] if end_tag else self._held
         return False
 
     def _read_between(self) -> bool | None:
         """Reads the next parameter tag or the closing tag."""
         head = self._held.lstrip()
-        found = _PARAMETER_TAG.match(head)
-        if found is not None:
-            self._held = head[found.end() :]
-            self._open_parameter(found["key"].strip())
+        parameter = _PARAMETER_TAG.match(head)
+        if parameter is not None:
+            self._held = head[parameter.end() :]
+            self._open_parameter(parameter["key"].strip())
             return True
         if not head or (_may_be_partial_tag(head) and not _CALL_END_TAG.match(head)):
             return None
         self._emit("}" if self._count else "{}")
-        end = _CALL_END_TAG.match(head)
-        self._held = head[end.end() :] if end else head
+        end_tag = _CALL_END_TAG.match(head)
+        self._held = head[end_tag.end() :] if end_tag else head
         return False
 
     def _open_parameter(self, key: str) -> None:
@@ -261,17 +261,17 @@ class MarkupCallReader:
         if self._at_value_start and self._held:
             self._at_value_start = False
             self._held = self._held.removeprefix("\n")
-        found = _VALUE_END_TAG.search(self._held)
-        if found is None:
+        end_tag = _VALUE_END_TAG.search(self._held)
+        if end_tag is None:
             cut = _PARTIAL_END_TAG.search(self._held)
             size = cut.start() if cut else len(self._held)
             self._emit(self._escape_text(self._held[:size]))
             self._held = self._held[size:]
             return None
-        self._emit(self._escape_text(self._held[: found.start()]))
+        self._emit(self._escape_text(self._held[: end_tag.start()]))
         self._emit(self._close_value())
-        own = found["tag"].lower() == "</parameter>"
-        self._held = self._held[found.end() if own else found.start("tag") :]
+        is_parameter_end = end_tag["tag"].lower() == "</parameter>"
+        self._held = self._held[end_tag.end() if is_parameter_end else end_tag.start("tag") :]
         self._reader = self._read_between
         return True
 
@@ -297,8 +297,8 @@ class MarkupCallReader:
 
 def _may_be_partial_tag(head: str) -> bool:
     """Whether the text may be the start of a known tag that is incomplete."""
-    known = ("<parameter", "</function>", "</invoke>")
-    is_prefix = any(tag.startswith(head.lower()) for tag in known) or head.lower().startswith("<parameter")
+    tags = ("<parameter", "</function>", "</invoke>")
+    is_prefix = any(tag.startswith(head.lower()) for tag in tags) or head.lower().startswith("<parameter")
     return is_prefix and ">" not in head and len(head) < _MAX_TAG_LENGTH
 
 
@@ -320,7 +320,7 @@ _FENCE = "```"
 
 
 class TextCallScanner:
-    """A scanner implemented as a state machine; `_reader` is the method for the current state.
+    """Finds tool calls in text. A state machine; `_reader` is the method for the current state.
 
     `typed` maps tool names to their non-text parameters, because markup does not distinguish 5 from "5".
     """
@@ -357,9 +357,9 @@ class TextCallScanner:
 
     def _is_leftover(self) -> bool:
         """Whether the buffer after a call holds nothing, or only a part of its closing tag."""
-        left = self._held.strip()
-        closing = _is_tag_prefix(left, _CLOSING_TAGS) or (self._inside and not left.strip("`"))
-        return self._reader == self._read_edge and self._after_call and (not left or closing)
+        leftover = self._held.strip()
+        closing = _is_tag_prefix(leftover, _CLOSING_TAGS) or (self._inside and not leftover.strip("`"))
+        return self._reader == self._read_edge and self._after_call and (not leftover or closing)
 
     def _take_output(self) -> list[PartChunk | PartBoundary | ReclassifyText]:
         out, self._out = self._out, []
@@ -373,14 +373,14 @@ class TextCallScanner:
         skipped = self._skip_between_calls(head) if self._after_call else None
         if skipped is not None:
             return skipped
-        found = _CALL_OPENING.match(head)
-        if not _is_possible_opening(found):
+        opening = _CALL_OPENING.match(head)
+        if not _is_possible_opening(opening):
             self._leave_edge()
             return True
-        if found["cut"]:
+        if opening["cut"]:
             return False
-        self._held = head[found.end() :]
-        self._handle_opening(found)
+        self._held = head[opening.end() :]
+        self._handle_opening(opening)
         return True
 
     def _skip_between_calls(self, head: str) -> bool | None:
@@ -394,12 +394,12 @@ class TextCallScanner:
             return True
         if self._inside and head[0] == "`":
             return self._skip_fence_end(head)
-        found = _CALL_CLOSING.match(head)
-        if found is None or (found["cut"] and not _is_tag_prefix(found["cut"], _CLOSING_TAGS)):
+        closing = _CALL_CLOSING.match(head)
+        if closing is None or (closing["cut"] and not _is_tag_prefix(closing["cut"], _CLOSING_TAGS)):
             return None
-        if found["cut"]:
+        if closing["cut"]:
             return False
-        self._held, self._inside = head[found.end() :], False
+        self._held, self._inside = head[closing.end() :], False
         return True
 
     def _skip_fence_end(self, head: str) -> bool | None:
@@ -421,18 +421,18 @@ class TextCallScanner:
         self._reader = self._read_text
 
     def _read_text(self) -> bool:
-        found = _CALL_OPENING.search(self._held)
-        if not _is_possible_opening(found):
+        opening = _CALL_OPENING.search(self._held)
+        if not _is_possible_opening(opening):
             self._emit_held(len(self._held))
             return True
-        self._emit_held(found.start())
-        if not self._is_valid_opening(found):
-            self._emit_held(len(found[0]))
-        elif found["cut"]:
+        self._emit_held(opening.start())
+        if not self._is_valid_opening(opening):
+            self._emit_held(len(opening[0]))
+        elif opening["cut"]:
             return False
         else:
-            self._held = self._held[len(found[0]) :]
-            self._handle_opening(found)
+            self._held = self._held[len(opening[0]) :]
+            self._handle_opening(opening)
         return True
 
     def _is_valid_opening(self, opening: re.Match[str]) -> bool:
@@ -473,12 +473,12 @@ class TextCallScanner:
         if fence := _INNER_FENCE.match(head):
             self._consume(blanks + fence[0], head[fence.end() :])
             return True
-        found = _CALL_OPENING.match(head)
-        if _PARTIAL_FENCE.match(head) or (_is_possible_opening(found) and found["cut"]):
+        markup = _CALL_OPENING.match(head)
+        if _PARTIAL_FENCE.match(head) or (_is_possible_opening(markup) and markup["cut"]):
             return False
-        name = (found["function"] or found["invoke"]) if found else ""
-        if found and name:
-            self._consume(blanks + found[0], head[found.end() :])
+        name = (markup["function"] or markup["invoke"]) if markup else ""
+        if markup and name:
+            self._consume(blanks + markup[0], head[markup.end() :])
             self._start_call(MarkupCallReader(name, self._typed.get(name, ())))
             return True
         opening, self._opening, self._inside = self._opening, "", False
@@ -486,18 +486,18 @@ class TextCallScanner:
         self._reader = self._read_text
         return True
 
-    def _consume(self, passed: str, rest: str) -> None:
-        self._opening += passed
-        self._held = rest
+    def _consume(self, consumed: str, remainder: str) -> None:
+        self._opening += consumed
+        self._held = remainder
 
     def _read_call(self) -> bool:
-        rest = self._call.feed(self._held, self._out)
-        self._held = rest or ""
-        if rest is None:
+        remainder = self._call.feed(self._held, self._out)
+        self._held = remainder or ""
+        if remainder is None:
             return False
         if self._call.failed:
             self._emit_text(self._opening)
-            self._held = self._call.raw + rest
+            self._held = self._call.raw + remainder
             self._reader, self._inside = self._read_text, False
         else:
             self._out.append(PartBoundary())
@@ -515,11 +515,11 @@ class TextCallScanner:
             self._out.append(PartChunk("text", text))
 
 
-def _is_possible_opening(found: re.Match[str] | None) -> TypeGuard[re.Match[str]]:
+def _is_possible_opening(match: re.Match[str] | None) -> TypeGuard[re.Match[str]]:
     """Whether a match is an opening, or an incomplete one at the end of the text."""
-    if found is None or not found["cut"]:
-        return found is not None
-    cut = found["cut"].lower()
+    if match is None or not match["cut"]:
+        return match is not None
+    cut = match["cut"].lower()
     if cut[0] == "`":
         return "tool_calls".startswith(cut.lstrip("`").strip())
     return _is_tag_prefix(cut, _OPENING_TAGS) or cut.startswith(_OPENING_TAGS[-2:])
@@ -629,11 +629,11 @@ def _is_text(schema: Any) -> bool:
             return True
 
 
-def _render_message(message: ModelMessage, before: ModelMessage | None) -> ModelMessage:
+def _render_message(message: ModelMessage, previous: ModelMessage | None) -> ModelMessage:
     if not any(isinstance(part, ToolUsePart | ToolResultPart) for part in message.content):
         return message
-    called = before.content if before else ()
-    names = {part.tool_id: part.tool_name for part in called if isinstance(part, ToolUsePart)}
+    calls = previous.content if previous else ()
+    names = {part.tool_id: part.tool_name for part in calls if isinstance(part, ToolUsePart)}
     return ModelMessage(message.role, tuple(_join_texts(_render_parts(message.content, names))))
 
 
@@ -652,7 +652,7 @@ def _render_parts(content: Iterable[ModelPart], names: dict[str, str]) -> Iterat
 
 
 def _join_texts(parts: Iterable[ModelPart]) -> Iterator[ModelPart]:
-    """Joins consecutive text parts, because some servers accept a single text only. An empty text has only the vendor's
+    """Joins consecutive text parts, because some servers accept only one text. An empty text part has only the vendor's
     signature, so it stays as it is."""
     texts: list[str] = []
     for part in parts:

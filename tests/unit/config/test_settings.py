@@ -242,7 +242,7 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
         ("approval = 'edit'", "approval: 'edit' is not allowed; did you mean edits"),
         ("model = 'yolo'", "model: there is no provider or model 'yolo'"),
         ("[limits]\nturns = 'many'", "limits.turns: expected a whole number"),
-        ("[agents.a]\ntools = 'read'", r"agents\.a\.tools: expected a list, got a text"),
+        ("[agents.a]\ntools = 'read'", r"agents\.a\.tools: expected a list, got a string"),
         ("[limits]\nturns = 0", "limits.turns: expected a whole number >= 1"),
         ("[retention]\ndays = -1", "retention.days: expected"),
         ("rules = []", "rules: expected a table"),

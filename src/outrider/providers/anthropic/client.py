@@ -67,9 +67,9 @@ class MessagesEndpoint(msgspec.Struct, frozen=True):
         return {"anthropic_version": _VERTEX_VERSION} if self.vertex else {"model": model}
 
     def headers_with_betas(self, betas: Iterable[str]) -> dict[str, str]:
-        given = self.headers.get("anthropic-beta", "")
-        wanted = dict.fromkeys([*filter(None, given.split(",")), *betas])
-        return self.headers | {"anthropic-beta": ",".join(wanted)} if wanted else self.headers
+        configured = self.headers.get("anthropic-beta", "")
+        names = dict.fromkeys([*filter(None, configured.split(",")), *betas])
+        return self.headers | {"anthropic-beta": ",".join(names)} if names else self.headers
 
 
 def build_endpoint(provider: Provider) -> MessagesEndpoint:
@@ -116,11 +116,12 @@ def _request_headers(provider: Provider, *, vertex: bool) -> dict[str, str]:
 
 
 def _auth_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
-    """Compatible servers read the key from `x-api-key` or from `authorization`, so they get both headers."""
-    own, bearer = {"x-api-key": key}, {"authorization": f"Bearer {key}"}
+    """Returns the headers with the key. Compatible servers read it from `x-api-key` or from `authorization`, so they
+    get both."""
+    api_key, bearer = {"x-api-key": key}, {"authorization": f"Bearer {key}"}
     if vertex:
         return bearer
-    return own if f".{urlsplit(url).hostname}".endswith(".anthropic.com") else own | bearer
+    return api_key if f".{urlsplit(url).hostname}".endswith(".anthropic.com") else api_key | bearer
 
 
 _FAMILY = "anthropic"
@@ -159,7 +160,7 @@ class AnthropicWire:
         return self._schemas.lower_request(request) if has_schemas(request) or "_schemas" in vars(self) else request
 
     def model_family(self, model: str) -> str:
-        """Returns "anthropic" for every Claude model. On a compatible server each other model is a family by itself."""
+        """Returns "anthropic" for every Claude model. On a compatible server every other model is a separate family."""
         return _FAMILY if "claude" in model.lower() else f"{_FAMILY}:{model}"
 
     def build_request(self, request: Request) -> HttpRequest:
@@ -204,13 +205,13 @@ class AnthropicWire:
         result."""
         if not isinstance(error, InvalidRequestError):
             return False
-        given, request = request, self._lower_schemas(request)
+        original, request = request, self._lower_schemas(request)
         before, traits = self._body_fields_with_extra(request), self._traits_of(request.model)
         rejected = traits.rejected_tools | find_rejected_vendor_tools(request.settings, error.message)
         self._traits[request.model] = replace(traits.updated_from_error(error.message), rejected_tools=rejected)
         if self._body_fields_with_extra(request) != before:
             return True
-        return self._schemas.learn_from_error(given, error)
+        return self._schemas.learn_from_error(original, error)
 
     def _caching(self, traits: ModelTraits) -> str:
         """Returns the cache mode: a server that rejects the mark of the request gets marks in its blocks, and none if
@@ -230,9 +231,12 @@ class AnthropicWire:
         if caching == "off" or not end:
             return
         mark = b',"cache_control":' + encode_json(self._endpoint.cache_control)
-        sent = prompt.count_sent()
-        if 0 < sent < len(prompt) and sum(len(message.content) for message in prompt[sent:]) >= _LOOKBACK_BLOCKS:
-            yield prompt.encoded_end(family, sent) - _BLOCK_END, mark
+        sent_count = prompt.count_sent()
+        if (
+            0 < sent_count < len(prompt)
+            and sum(len(message.content) for message in prompt[sent_count:]) >= _LOOKBACK_BLOCKS
+        ):
+            yield prompt.encoded_end(family, sent_count) - _BLOCK_END, mark
         if caching == "marks":
             yield end - _BLOCK_END, mark
 
@@ -256,8 +260,8 @@ class AnthropicWire:
 
     def _catalog_limit(self, request: Request, traits: ModelTraits) -> int | None:
         """Returns the catalog's output limit, or None if the settings or an error response already give one."""
-        known = request.settings.max_output_tokens or traits.output_limit
-        return None if known else self._output_limit(request.model)
+        limit = request.settings.max_output_tokens or traits.output_limit
+        return None if limit else self._output_limit(request.model)
 
     def _traits_of(self, model: str) -> ModelTraits:
         return self._traits.get(model) or traits_for_model(model)

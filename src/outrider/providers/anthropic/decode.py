@@ -72,8 +72,8 @@ def _decode_envelope(body: bytes) -> dict[str, Any]:
 def _error_type_and_message(envelope: dict[str, Any]) -> tuple[str | None, str]:
     """Returns the error type, if any, and the message."""
     match envelope:
-        case {"error": {"message": message, **rest}}:
-            kind = rest.get("type") or rest.get("status")
+        case {"error": {"message": message, **fields}}:
+            kind = fields.get("type") or fields.get("status")
         case {"error": str(message)} | {"message": message} | {"detail": message}:
             kind = None
         case _:
@@ -111,15 +111,15 @@ class BlockDecoder:
             case "text":
                 return (PartStart(self.index, "text"), *self._emit_text(str(self.fields.get("text") or "")))
             case "thinking":
-                shown = self._emit_thinking(str(self.fields.get("thinking") or ""))
-                return (PartStart(self.index, "reasoning"), *shown)
+                deltas = self._emit_thinking(str(self.fields.get("thinking") or ""))
+                return (PartStart(self.index, "reasoning"), *deltas)
             case "tool":
                 return (PartStart(self.index, "tool", call_id, str(self.fields.get("name") or "")),)
             case "opaque":
                 return (PartStart(self.index, "reasoning"),)
 
-    def accepts(self, piece: ContentDelta) -> bool:
-        match piece:
+    def accepts(self, delta: ContentDelta) -> bool:
+        match delta:
             case TextBlockDelta() | CitationBlockDelta():
                 return self.kind == "text"
             case InputBlockDelta():
@@ -127,9 +127,9 @@ class BlockDecoder:
             case ThinkingBlockDelta() | SignatureBlockDelta():
                 return self.kind == "thinking"
 
-    def add_delta(self, piece: ContentDelta) -> tuple[Delta, ...]:
+    def add_delta(self, delta: ContentDelta) -> tuple[Delta, ...]:
         self.untouched = False
-        match piece:
+        match delta:
             case TextBlockDelta(text):
                 return self._emit_text(text)
             case InputBlockDelta(text):
@@ -147,8 +147,8 @@ class BlockDecoder:
         self.untouched = False
         for name, value in fields.items():
             if name != "type":
-                known = self.fields.get(name)
-                self.fields[name] = known + value if isinstance(known, str) and isinstance(value, str) else value
+                current = self.fields.get(name)
+                self.fields[name] = current + value if isinstance(current, str) and isinstance(value, str) else value
 
     def end_block(self) -> tuple[Delta, ...]:
         match self.kind:
@@ -158,9 +158,9 @@ class BlockDecoder:
                 return (PartEnd(self.index, self._thinking_state()),)
             case "tool":
                 end = PartEnd(self.index, self._other_fields("id", "name", "input"))
-                given = self.fields.get("input")
-                if given and not self.pieces:
-                    return (InputDelta(self.index, msgspec.json.encode(given).decode()), end)
+                complete_input = self.fields.get("input")
+                if complete_input and not self.pieces:
+                    return (InputDelta(self.index, msgspec.json.encode(complete_input).decode()), end)
                 return (end,)
             case "opaque":
                 if self.pieces:
@@ -189,10 +189,12 @@ class BlockDecoder:
             return {"block": self.fields | {"thinking": "".join(self.pieces)}}
         return {"signature": signature} if signature else {}
 
-    def _other_fields(self, *known: str) -> dict[str, Any]:
+    def _other_fields(self, *represented: str) -> dict[str, Any]:
         """Returns the non-empty fields that a part cannot represent (citations, caller and others)."""
-        known = ("type", *known)
-        return {name: value for name, value in self.fields.items() if name not in known and value not in (None, [])}
+        represented = ("type", *represented)
+        return {
+            name: value for name, value in self.fields.items() if name not in represented and value not in (None, [])
+        }
 
 
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -230,7 +232,7 @@ class AnthropicDecoder:
         if message.error is not None or message.type == "error":
             raise error_from_stream(message.error)
         if message.content is None and message.stop_reason is None:
-            raise MalformedAnswerError("the answer is JSON but no message: it has neither content nor a stop reason")
+            raise MalformedAnswerError("the answer is JSON but not a message: it has neither content nor a stop reason")
         yield AnswerStart(message.id or "", message.model or "")
         for index, fields in enumerate(message.content or ()):
             yield from self._start_block(index, fields)
@@ -250,7 +252,7 @@ class AnthropicDecoder:
 
     def _decode_other_event(self, event: MessagesEvent) -> Iterator[Delta]:
         match event:
-            case BlockStartEvent(index, fields) if fields.get("type"):  # else the first delta determines the type
+            case BlockStartEvent(index, fields) if fields.get("type"):  # otherwise the first delta determines the type
                 yield from self._start_block(index, fields)
             case BlockStopEvent(index):
                 yield from self._stop_block(index)
@@ -270,16 +272,16 @@ class AnthropicDecoder:
             case _:  # a ping, or an event type from a newer API
                 pass
 
-    def _add_delta(self, index: int, piece: ContentDelta) -> Iterable[Delta]:
+    def _add_delta(self, index: int, delta: ContentDelta) -> Iterable[Delta]:
         block = self._open_blocks.get(index)
-        if block is None or not block.accepts(piece):
-            return tuple(self._add_delta_to_new_block(index, piece))
-        return block.add_delta(piece)
+        if block is None or not block.accepts(delta):
+            return tuple(self._add_delta_to_new_block(index, delta))
+        return block.add_delta(delta)
 
-    def _add_delta_to_new_block(self, index: int, piece: ContentDelta) -> Iterator[Delta]:
+    def _add_delta_to_new_block(self, index: int, delta: ContentDelta) -> Iterator[Delta]:
         """Starts a block for a delta whose block was never started or has a different type."""
-        yield from self._start_block(index, {"type": _block_type_for(piece)})
-        yield from self._open_blocks[index].add_delta(piece)
+        yield from self._start_block(index, {"type": _block_type_for(delta)})
+        yield from self._open_blocks[index].add_delta(delta)
 
     def _start_block(self, index: int, fields: dict[str, object]) -> Iterator[Delta]:
         previous = self._open_blocks.get(index)
@@ -315,19 +317,19 @@ class AnthropicDecoder:
 
     def _unique_call_id(self, fields: dict[str, object]) -> str:
         """Returns a unique call id, because results are matched to calls by id."""
-        given = fields.get("id")
-        call_id = given if isinstance(given, str) and given else f"toolu_{new_id().replace('-', '')}"
+        sent_id = fields.get("id")
+        call_id = sent_id if isinstance(sent_id, str) and sent_id else f"toolu_{new_id().replace('-', '')}"
         if call_id in self._call_ids:
             call_id = f"{call_id}_{self._part_count}"
         self._call_ids.add(call_id)
         return call_id
 
-    def _report_usage(self, news: MessageUsage | None) -> Iterator[Delta]:
+    def _report_usage(self, usage: MessageUsage | None) -> Iterator[Delta]:
         """Merges a usage report into the totals. Values are cumulative, so a later value replaces an earlier one."""
-        if news is None:
+        if usage is None:
             return
         for name in MessageUsage.__struct_fields__:
-            value = getattr(news, name)
+            value = getattr(usage, name)
             if value is not None:
                 setattr(self._usage, name, value)
         yield UsageReport(tokens_from_usage(self._usage))
@@ -345,8 +347,8 @@ def tokens_from_usage(usage: MessageUsage) -> Tokens:
     )
 
 
-def _block_type_for(piece: ContentDelta) -> str:
-    match piece:
+def _block_type_for(delta: ContentDelta) -> str:
+    match delta:
         case TextBlockDelta() | CitationBlockDelta():
             return "text"
         case ThinkingBlockDelta() | SignatureBlockDelta():

@@ -65,39 +65,39 @@ class ModelTraits(msgspec.Struct, frozen=True):
 
     @property
     def thinks_by_default(self) -> bool:
-        """Returns True if a request without `thinking` reasons, so that reasoning must be turned off explicitly."""
+        """Whether a request without `thinking` reasons, so that reasoning must be turned off explicitly."""
         return self.version is not None and self.version >= (5, 0)
 
     @property
     def hides_thinking(self) -> bool:
-        """Returns True if the API returns thinking text only on request."""
+        """Whether the API returns thinking text only on request."""
         return self.version is not None and self.version >= (4, 7)
 
     @property
     def interleaves_on_request(self) -> bool:
-        """Returns True if thinking between tool calls needs a beta header; later models do it by default."""
+        """Whether thinking between tool calls needs a beta header; later models do it by default."""
         return self.version is not None and (4, 0) <= self.version < (4, 6)
 
     @property
     def has_exclusive_sampling(self) -> bool:
-        """Returns True if the API rejects temperature together with top_p."""
+        """Whether the API rejects temperature together with top_p."""
         return self.version is not None and self.version >= (4, 1)
 
-    def supported_effort(self, wanted: ReasoningEffort) -> str | None:
+    def supported_effort(self, effort: ReasoningEffort) -> str | None:
         """Returns the requested level, or the next lower level that the model supports; None if it supports none."""
-        index = _EFFORT_LEVELS.index(wanted) if wanted in _EFFORT_LEVELS else 0
-        known = [level for level in _EFFORT_LEVELS[: index + 1] if level in self.efforts]
-        return known[-1] if known else next(iter(self.efforts), None)
+        index = _EFFORT_LEVELS.index(effort) if effort in _EFFORT_LEVELS else 0
+        levels = [level for level in _EFFORT_LEVELS[: index + 1] if level in self.efforts]
+        return levels[-1] if levels else next(iter(self.efforts), None)
 
     def updated_from_error(self, message: str) -> "ModelTraits":
         """Returns traits corrected by an error message, or the same traits if the message matches no known pattern."""
-        if found := _TOO_MANY_TOKENS.search(message):
-            return replace(self, output_limit=int(found[1]))
-        if found := _FORM_REJECTED.search(message):
-            return replace(self, rejected_forms=self.rejected_forms | {found[1]})
-        if found := _SUPPORTED_LEVELS.search(message):
-            taken = tuple(level for level in _EFFORT_LEVELS if level in found[1].replace(",", " ").split())
-            return replace(self, efforts=taken or self.efforts)
+        if match := _TOO_MANY_TOKENS.search(message):
+            return replace(self, output_limit=int(match[1]))
+        if match := _FORM_REJECTED.search(message):
+            return replace(self, rejected_forms=self.rejected_forms | {match[1]})
+        if match := _SUPPORTED_LEVELS.search(message):
+            levels = tuple(level for level in _EFFORT_LEVELS if level in match[1].replace(",", " ").split())
+            return replace(self, efforts=levels or self.efforts)
         if _SAMPLING_REJECTED.search(message):
             return replace(self, sampling=False)
         if _TOP_MARK_REJECTED.search(message):
@@ -107,10 +107,10 @@ class ModelTraits(msgspec.Struct, frozen=True):
         return self._without_rejected_reasoning(message)
 
     def _without_rejected_reasoning(self, message: str) -> "ModelTraits":
-        if found := _UNKNOWN_FORM.search(message):
-            return replace(self, rejected_forms=self.rejected_forms | {found[1]})
-        if found := _KNOWN_FORMS.search(message):
-            unknown = {"enabled", "adaptive", "disabled"} - set(re.findall(r"\w+", found[1]))
+        if match := _UNKNOWN_FORM.search(message):
+            return replace(self, rejected_forms=self.rejected_forms | {match[1]})
+        if match := _KNOWN_FORMS.search(message):
+            unknown = {"enabled", "adaptive", "disabled"} - set(re.findall(r"\w+", match[1]))
             return replace(self, rejected_forms=self.rejected_forms | unknown)
         if _OFF_REJECTED.search(message):
             return replace(self, rejected_forms=self.rejected_forms | {"disabled"})
@@ -133,14 +133,14 @@ class ModelTraits(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=64)
 def traits_for_model(model: str) -> ModelTraits:
-    _, claude, rest = model.lower().partition("claude")
+    _, claude, name = model.lower().partition("claude")
     if not claude:
         return ModelTraits(None)
-    found = _VERSION.search(rest)
-    version = (int(found[1]), int(found[2] or 0)) if found else _LATEST_VERSION
+    match = _VERSION.search(name)
+    version = (int(match[1]), int(match[2] or 0)) if match else _LATEST_VERSION
     efforts = _EFFORT_LEVELS if version >= (4, 7) else tuple(level for level in _EFFORT_LEVELS if level != "xhigh")
     # These models always reason; the API rejects `thinking.type` "disabled".
-    always_thinks = "fable" in rest or "mythos" in rest or ("opus" in rest and version >= (5, 5))
+    always_thinks = "fable" in name or "mythos" in name or ("opus" in name and version >= (5, 5))
     rejected = frozenset({"disabled"}) if always_thinks else frozenset[str]()
     return ModelTraits(version, efforts=efforts, sampling=version < (4, 7), rejected_forms=rejected)
 
@@ -165,8 +165,8 @@ def _file_source(mime: str, url: str) -> dict[str, Any] | None:
     if (uploaded := uploaded_file_id(url)) is not None:
         return {"type": "file", "file_id": uploaded}
     if url.startswith(("https:", "http:")):
-        seen = mime.startswith("image/") or mime == _PDF
-        return {"type": "url", "url": url} if seen else None
+        is_readable = mime.startswith("image/") or mime == _PDF
+        return {"type": "url", "url": url} if is_readable else None
     if mime in _IMAGE_TYPES or mime == _PDF:
         data = data_url_base64(url)
         return {"type": "base64", "media_type": mime, "data": data} if data is not None else None
@@ -390,17 +390,25 @@ def _begins_with_thinking(answer: ModelMessage) -> bool:
 
 def _thinking_budget(settings: ModelSettings, max_tokens: int) -> int:
     """Returns the token budget for thinking. A default budget leaves at least half of `max_tokens` to the answer."""
-    given = settings.reasoning_budget
-    budget = min(given, max_tokens - 1) if given else min(_BUDGET_BY_EFFORT[settings.reasoning_effort], max_tokens // 2)
+    requested = settings.reasoning_budget
+    budget = (
+        min(requested, max_tokens - 1)
+        if requested
+        else min(_BUDGET_BY_EFFORT[settings.reasoning_effort], max_tokens // 2)
+    )
     return max(budget, _MIN_BUDGET)
 
 
 def _output_config(settings: ModelSettings, traits: ModelTraits, form: str) -> dict[str, Any]:
     """Returns effort and output schema. A model that always reasons gets the lowest effort if reasoning is off."""
     config: dict[str, Any] = {}
-    wanted = settings.requests_reasoning(supported=traits.version is not None)
-    always = settings.reasoning_effort == "none" and traits.thinks_by_default and "disabled" in traits.rejected_forms
-    if ((form == "adaptive" and wanted) or always) and (effort := traits.supported_effort(settings.reasoning_effort)):
+    reasons = settings.requests_reasoning(supported=traits.version is not None)
+    always_reasons = (
+        settings.reasoning_effort == "none" and traits.thinks_by_default and "disabled" in traits.rejected_forms
+    )
+    if ((form == "adaptive" and reasons) or always_reasons) and (
+        effort := traits.supported_effort(settings.reasoning_effort)
+    ):
         config["effort"] = effort
     if settings.output is not None:
         config["format"] = {"type": "json_schema", "schema": settings.output.schema}

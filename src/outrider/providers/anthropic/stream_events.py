@@ -188,8 +188,8 @@ def _decode_lenient(data: bytes) -> Any:
             return _drop_nulls(msgspec.json.decode(repaired))
     except RecursionError:
         pass
-    shown = data[:200].decode("utf-8", "replace")
-    raise MalformedAnswerError(f"the provider sent something that is not JSON: {shown}")
+    preview = data[:200].decode("utf-8", "replace")
+    raise MalformedAnswerError(f"the provider sent something that is not JSON: {preview}")
 
 
 def _decode_unusual_event(name: str, data: bytes) -> MessagesEvent:

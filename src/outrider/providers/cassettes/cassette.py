@@ -20,7 +20,7 @@ _MAX_RECENT_BODIES = 4  # parallel conversations, such as those of several subag
 
 
 class BodyGrowth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request body encoded as the difference to the body of exchange number `after`.
+    """A request body encoded as the difference from the body of exchange number `after`.
 
     `same` names unchanged fields, `goes_on` extends lists (shared item count, new items), `new` holds all other fields.
     """
@@ -32,7 +32,7 @@ class BodyGrowth(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def apply_to(self, earlier: dict[str, Any]) -> dict[str, Any]:
         unchanged = {name: earlier[name] for name in self.same}
-        grown = {name: [*earlier[name][:count], *rest] for name, (count, rest) in self.goes_on.items()}
+        grown = {name: [*earlier[name][:count], *new_items] for name, (count, new_items) in self.goes_on.items()}
         return unchanged | grown | self.new
 
 
@@ -40,21 +40,21 @@ class RecentBodies:
     """The most recent bodies by exchange number, as bases for encoding the next one."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._bodies: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
     def encode_growth(self, number: int, body: Any) -> BodyGrowth | None:
         """Encodes the body as growth of the most similar recent body; None if none shares a list prefix."""
         if not isinstance(body, dict):
             return None
-        given = cast("dict[str, Any]", body)
-        found = [(after, _count_shared_items(earlier, given)) for after, earlier in self._known.items()]
-        after, shared = max(found, key=lambda one: one[1], default=(0, 0))
-        growth = _diff_bodies(after, self._known[after], given) if shared else None
+        fields = cast("dict[str, Any]", body)
+        candidates = [(after, _count_shared_items(earlier, fields)) for after, earlier in self._bodies.items()]
+        after, shared = max(candidates, key=lambda candidate: candidate[1], default=(0, 0))
+        growth = _diff_bodies(after, self._bodies[after], fields) if shared else None
         if growth is not None:
-            del self._known[after]  # the new body replaces its base
-        self._known[number] = given
-        while len(self._known) > _MAX_RECENT_BODIES:
-            self._known.popitem(last=False)
+            del self._bodies[after]  # the new body replaces its base
+        self._bodies[number] = fields
+        while len(self._bodies) > _MAX_RECENT_BODIES:
+            self._bodies.popitem(last=False)
         return growth
 
 
@@ -66,10 +66,10 @@ def _count_shared_items(earlier: dict[str, Any], body: dict[str, Any]) -> int:
 
 def _diff_bodies(after: int, earlier: dict[str, Any], body: dict[str, Any]) -> BodyGrowth:
     same = tuple(name for name, value in body.items() if name in earlier and earlier[name] == value)
-    rest = {name: value for name, value in body.items() if name not in same}
-    counts = {name: _common_prefix_length(earlier.get(name), value) for name, value in rest.items()}
-    goes_on = {name: (count, rest[name][count:]) for name, count in counts.items() if count}
-    return BodyGrowth(after, same, goes_on, {name: value for name, value in rest.items() if name not in goes_on})
+    changed = {name: value for name, value in body.items() if name not in same}
+    counts = {name: _common_prefix_length(earlier.get(name), value) for name, value in changed.items()}
+    goes_on = {name: (count, changed[name][count:]) for name, count in counts.items() if count}
+    return BodyGrowth(after, same, goes_on, {name: value for name, value in changed.items() if name not in goes_on})
 
 
 def _common_prefix_length(earlier: Any, value: Any) -> int:
@@ -147,8 +147,8 @@ _decode_exchange = msgspec.json.Decoder(RecordedExchange).decode
 class Cassette:
     """A file of exchanges, appended to while recording.
 
-    A `compact` cassette stores each body as the difference to an earlier one. That saves space; full bodies are easier
-    to read.
+    A `compact` cassette stores each body as the difference from an earlier one. That saves space; full bodies are
+    easier to read.
     """
 
     def __init__(self, path: str | Path, *, compact: bool = False) -> None:
@@ -165,14 +165,14 @@ class Cassette:
             raise ConfigurationError(f"the cassette {self.path} does not exist; record it first") from None
         lines = content[: content.rfind(b"\n") + 1].split(b"\n")
         self._check_header(lines[:1])
-        found: list[RecordedExchange] = []
+        exchanges: list[RecordedExchange] = []
         for number, line in enumerate(lines[1:], 2):
             if line.strip():
-                found.append(_restore_body(self._decode_line(number, line), found))
-        return found
+                exchanges.append(_restore_body(self._decode_line(number, line), exchanges))
+        return exchanges
 
     def erase(self) -> None:
-        """Replaces the file by an empty cassette."""
+        """Replaces the file with an empty cassette."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_bytes(msgspec.json.encode(_CassetteHeader(CASSETTE_VERSION)) + b"\n")
 
@@ -198,9 +198,9 @@ class Cassette:
         growth = bodies.encode_growth(self._count, exchange.call.body)
         return exchange if growth is None else replace(exchange, call=replace(exchange.call, body=None, growth=growth))
 
-    def _check_header(self, first: Sequence[bytes]) -> None:
+    def _check_header(self, first_lines: Sequence[bytes]) -> None:
         try:
-            version = msgspec.json.decode(first[0], type=_CassetteHeader).cassette if first else 0
+            version = msgspec.json.decode(first_lines[0], type=_CassetteHeader).cassette if first_lines else 0
         except msgspec.MsgspecError:
             version = 0
         if version != CASSETTE_VERSION:

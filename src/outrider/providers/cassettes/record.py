@@ -38,30 +38,30 @@ class RecordingTransport:
         self._clock = clock
 
     async def send(self, request: HttpRequest) -> HttpResponse:
-        sent = self._clock()
+        sent_at = self._clock()
         try:
-            answer = await self._transport.send(request)
+            response = await self._transport.send(request)
         except NetworkError as error:
-            self._keep(
+            self._add_exchange(
                 RecordedExchange(
                     self._scrubber.scrub_request(request), failure=self._to_recorded_failure(error, request)
                 )
             )
             raise
         return _RecordedResponse(
-            answer, lambda: int((self._clock() - sent) * 1000), self._create_writer(request, answer)
+            response, lambda: int((self._clock() - sent_at) * 1000), self._create_writer(request, response)
         )
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _create_writer(self, call: HttpRequest, answer: HttpResponse) -> "ExchangeWriter":
+    def _create_writer(self, call: HttpRequest, response: HttpResponse) -> "ExchangeWriter":
         def write_exchange(chunks: list[RecordedChunk], error: NetworkError | None, *, cut: bool = False) -> None:
-            self._keep(
+            self._add_exchange(
                 RecordedExchange(
                     self._scrubber.scrub_request(call),
-                    status=answer.status,
-                    headers=self._scrubber.scrub_headers(answer.headers, call),
+                    status=response.status,
+                    headers=self._scrubber.scrub_headers(response.headers, call),
                     chunks=self._scrubber.scrub_chunks(chunks, call),
                     failure=self._to_recorded_failure(error, call) if error else None,
                     cut=cut,
@@ -73,7 +73,7 @@ class RecordingTransport:
     def _to_recorded_failure(self, error: NetworkError, call: HttpRequest) -> RecordedFailure:
         return RecordedFailure(type(error).__name__, self._scrubber.scrub_text(error.message, call), error.type)
 
-    def _keep(self, exchange: RecordedExchange) -> None:
+    def _add_exchange(self, exchange: RecordedExchange) -> None:
         self._cassette.add(exchange)
 
 
@@ -126,9 +126,9 @@ class _RecordedResponse:
         self._write_once(None, cut=True)
 
     def _write_once(self, error: NetworkError | None, *, cut: bool = False) -> None:
-        keep, self._write_exchange = self._write_exchange, None
-        if keep is not None:
-            keep(self._chunks, error, cut=cut)
+        write_exchange, self._write_exchange = self._write_exchange, None
+        if write_exchange is not None:
+            write_exchange(self._chunks, error, cut=cut)
 
 
 _decode_delta = msgspec.json.Decoder(Delta).decode
@@ -225,8 +225,8 @@ class RecordingClient:
             cut = False
         except ProviderError as error:
             cut = False
-            refusal = _RecordedError(type(error).__name__, error.message, error.type, error.status)
-            events.append(f"event: error\ndata: {msgspec.json.encode(refusal).decode()}\n\n")
+            recorded_error = _RecordedError(type(error).__name__, error.message, error.type, error.status)
+            events.append(f"event: error\ndata: {msgspec.json.encode(recorded_error).decode()}\n\n")
             raise
         finally:
             self._write_exchange(call, events, cut=cut)

@@ -47,14 +47,14 @@ def first_difference(recorded: Any, sent: Any, ignore: Collection[str] = (), pat
 
 
 def replace_own_ids(body: Any) -> Any:
-    """Replaces each UUIDv7, the format of our ids, by a number in order of first appearance.
+    """Replaces each UUIDv7, the format of our ids, with a number in order of first appearance.
 
     Ids are new in every run, so only their equality within a body is comparable.
     """
     numbers: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return numbers.setdefault(found[0], f"<id {len(numbers) + 1}>")
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"<id {len(numbers) + 1}>")
 
     def walk(value: Any) -> Any:
         match value:
@@ -79,26 +79,26 @@ def _diff_fields(recorded: dict[str, Any], sent: dict[str, Any], ignore: Collect
             return f"{field_path}: recorded {_shorten_repr(recorded[name])}, not sent"
         if name not in recorded:
             return f"{field_path}: not recorded, sent {_shorten_repr(sent[name])}"
-        if found := first_difference(recorded[name], sent[name], ignore, field_path):
-            return found
+        if difference := first_difference(recorded[name], sent[name], ignore, field_path):
+            return difference
     return None
 
 
 def _diff_items(recorded: list[Any], sent: list[Any], ignore: Collection[str], path: str) -> str | None:
-    for position, (first, second) in enumerate(zip(recorded, sent, strict=False)):
-        if found := first_difference(first, second, ignore, f"{path}[{position}]"):
-            return found
+    for position, (recorded_item, sent_item) in enumerate(zip(recorded, sent, strict=False)):
+        if difference := first_difference(recorded_item, sent_item, ignore, f"{path}[{position}]"):
+            return difference
     if len(recorded) != len(sent):
         return f"{path or 'body'}: recorded {len(recorded)} items, sent {len(sent)}"
     return None
 
 
 def _describe_difference(recorded: Any, sent: Any) -> str:
-    """Describes two different values; long texts are shown from the first differing character."""
+    """Describes two different values; long strings are shown from the first differing character."""
     if not (isinstance(recorded, str) and isinstance(sent, str)):
         return f"recorded {_shorten_repr(recorded)}, sent {_shorten_repr(sent)}"
     pairs = enumerate(zip(recorded, sent, strict=False))
-    position = next((at for at, (a, b) in pairs if a != b), min(len(recorded), len(sent)))
+    position = next((index for index, (a, b) in pairs if a != b), min(len(recorded), len(sent)))
     if position < _MAX_SHOWN_CHARACTERS // 2:
         return f"recorded {_shorten_repr(recorded)}, sent {_shorten_repr(sent)}"
     start = position - 20
@@ -167,8 +167,8 @@ class ReplayTransport:
         )
         if self._on_difference is not None:
             self._last_call = exchange.call
-            patient = {name: value for name, value in exchange.headers.items() if not name.startswith("retry-after")}
-            exchange = replace(exchange, headers=patient)
+            headers = {name: value for name, value in exchange.headers.items() if not name.startswith("retry-after")}
+            exchange = replace(exchange, headers=headers)
         if exchange.status is None:
             raise _to_error(exchange.failure)
         return _ReplayedResponse(exchange, exchange.status, timing=self._timing)
@@ -188,25 +188,31 @@ class UnplayedExchanges:
     @property
     def unplayed(self) -> list[RecordedExchange]:
         if self._unplayed is None:
-            self._unplayed = [replace(one, call=_normalize_call(one.call)) for one in self._cassette.read_exchanges()]
+            self._unplayed = [
+                replace(exchange, call=_normalize_call(exchange.call)) for exchange in self._cassette.read_exchanges()
+            ]
         return self._unplayed
 
     def take_match(self, sent: RecordedCall, on_difference: DifferenceCallback | None) -> RecordedExchange:
-        waiting = self.unplayed
+        unplayed = self.unplayed
         position = self._find_match(sent)
-        if position is None and on_difference is not None and waiting:
-            position = _find_most_similar(waiting, sent)
-            on_difference(self._find_difference(waiting[position].call, sent) or "")
+        if position is None and on_difference is not None and unplayed:
+            position = _find_most_similar(unplayed, sent)
+            on_difference(self._find_difference(unplayed[position].call, sent) or "")
         if position is None:
             raise self._mismatch_error(sent)
-        return waiting.pop(position)
+        return unplayed.pop(position)
 
     def has_match(self, sent: RecordedCall) -> bool:
         return self._find_match(sent) is not None
 
     def _find_match(self, sent: RecordedCall) -> int | None:
-        same = (at for at, one in enumerate(self.unplayed) if self._find_difference(one.call, sent) is None)
-        return next(same, None)
+        matches = (
+            position
+            for position, exchange in enumerate(self.unplayed)
+            if self._find_difference(exchange.call, sent) is None
+        )
+        return next(matches, None)
 
     def _find_difference(self, recorded: RecordedCall, sent: RecordedCall) -> str | None:
         paths = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))
@@ -230,7 +236,7 @@ class UnplayedExchanges:
 
 
 def _without_system(body: Any) -> Any:
-    """Returns a request without its system prompt, which has another place in every API."""
+    """Returns a request without its system prompt, which is in a different field in every API."""
     if not isinstance(body, dict):
         return body
     names = ("system", "instructions", "systemInstruction")
@@ -238,7 +244,9 @@ def _without_system(body: Any) -> Any:
     if isinstance(fields.get("messages"), list):
         roles = ("system", "developer")
         fields["messages"] = [
-            one for one in fields["messages"] if not (isinstance(one, dict) and cast("Any", one).get("role") in roles)
+            message
+            for message in fields["messages"]
+            if not (isinstance(message, dict) and cast("Any", message).get("role") in roles)
         ]
     return fields
 
@@ -252,26 +260,26 @@ _CHANGED_DEFAULTS = {
         'the provider "openai" uses Responses since 0.2; kind = "openai" keeps Chat Completions'
     ),
     r"(system|instructions|systemInstruction)\b": (
-        "the prompts of the default agent changed in 0.2; an own prompt `agent.md` keeps the earlier ones"
+        "the prompts of the default agent changed in 0.2; a custom prompt `agent.md` preserves the earlier ones"
     ),
 }
 
 
 def _name_changed_default(difference: str) -> str:
-    found = (reason for start, reason in _CHANGED_DEFAULTS.items() if re.match(start, difference))
-    reason = next(found, None)
+    reasons = (reason for start, reason in _CHANGED_DEFAULTS.items() if re.match(start, difference))
+    reason = next(reasons, None)
     return f"{difference} ({reason})" if reason else difference
 
 
-def _find_most_similar(waiting: Sequence[RecordedExchange], sent: RecordedCall) -> int:
+def _find_most_similar(unplayed: Sequence[RecordedExchange], sent: RecordedCall) -> int:
     """Returns the position of the request with the longest common body prefix; conversations only append."""
     body = msgspec.json.encode(sent.body)
 
     def agreement(position: int) -> int:
-        other = msgspec.json.encode(waiting[position].call.body)
-        return next((at for at, (a, b) in enumerate(zip(body, other, strict=False)) if a != b), len(body))
+        recorded = msgspec.json.encode(unplayed[position].call.body)
+        return next((index for index, (a, b) in enumerate(zip(body, recorded, strict=False)) if a != b), len(body))
 
-    return max(range(len(waiting)), key=agreement)
+    return max(range(len(unplayed)), key=agreement)
 
 
 def _normalize_call(call: RecordedCall) -> RecordedCall:
@@ -327,7 +335,7 @@ class CassetteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The provider option `cassette`.
 
     `ignore` lists body fields that may differ on replay ("system": the system prompt of any API), `secrets` lists
-    texts to redact besides keys, `timing` replays chunks with their recorded delays.
+    strings to redact in addition to keys, `timing` replays chunks with their recorded delays.
     """
 
     path: str

@@ -42,11 +42,11 @@ class GoogleWire:
         project, location = options.get("project"), options.get("location", "global")
         host = provider.base_url or (_vertex_host(location) if project else _DEVELOPER_API)
         version = options.get("api_version", "v1beta1" if project else "v1beta")
-        where = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
+        project_path = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
         self._without_thinking: set[str] = set()  # models that rejected a thinking configuration
         self._rejected_tools: dict[str, frozenset[VendorTool]] = {}  # tools of the vendor, by model
         self._prefixes = SharedPrefixes()
-        self._base = f"{host.rstrip('/')}/{version}{where}"
+        self._base = f"{host.rstrip('/')}/{version}{project_path}"
         self._headers = (
             {"content-type": "application/json"} | _auth_header(provider, is_token=bool(project)) | provider.headers
         )
@@ -91,9 +91,9 @@ class GoogleWire:
         the request changes."""
         if not isinstance(error, InvalidRequestError):
             return False
-        known = self._rejected_tools.get(request.model, frozenset())
-        if refused := find_rejected_vendor_tools(request.settings, error.message) - known:
-            self._rejected_tools[request.model] = known | refused
+        rejected = self._rejected_tools.get(request.model, frozenset())
+        if newly_rejected := find_rejected_vendor_tools(request.settings, error.message) - rejected:
+            self._rejected_tools[request.model] = rejected | newly_rejected
             return True
         if not _THINKING_REJECTED.search(error.message):
             return self._schemas.learn_from_error(request, error)

@@ -62,22 +62,22 @@ def _retry_delay(details: Any) -> float | None:
 _PATH_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 
 
-def write_argument(writer: JsonPathWriter, piece: dict[str, Any]) -> str:
+def write_argument(writer: JsonPathWriter, pair: dict[str, Any]) -> str:
     """Returns the JSON text that one streamed path/value pair adds to the arguments of a call."""
-    path = parse_json_path(piece.get("jsonPath") or "")
+    path = parse_json_path(pair.get("jsonPath") or "")
     if not path:
         return ""
-    if "stringValue" in piece:
-        return writer.write_string(path, piece["stringValue"], continues=bool(piece.get("willContinue")))
-    return writer.write_value(path, piece.get("numberValue", piece.get("boolValue")))  # a missing value means null
+    if "stringValue" in pair:
+        return writer.write_string(path, pair["stringValue"], continues=bool(pair.get("willContinue")))
+    return writer.write_value(path, pair.get("numberValue", pair.get("boolValue")))  # a missing value means null
 
 
 def parse_json_path(path: str) -> list[PathStep]:
     """Parses `$.orders[0].name` into a list of keys and indexes."""
-    found: list[PathStep] = []
+    steps: list[PathStep] = []
     for name, index, single, double in _PATH_STEP.findall(path):
-        found.append(int(index) if index else name or single or double)
-    return found
+        steps.append(int(index) if index else name or single or double)
+    return steps
 
 
 Fields = dict[str, Any]
@@ -160,7 +160,7 @@ class PartReader:
         if self._call_index is None:
             return  # the end marker of a call that has already ended
         self._call_state |= state
-        text = "".join(write_argument(self._args, piece) for piece in call.get("partialArgs") or ())
+        text = "".join(write_argument(self._args, pair) for pair in call.get("partialArgs") or ())
         if call.get("args") is not None:
             text += _as_text(call["args"])
         if text:
@@ -168,10 +168,10 @@ class PartReader:
         if not call.get("willContinue"):
             self._end_call()
 
-    def _call_id(self, given: Any, response_id: str) -> str:
+    def _call_id(self, sent_id: Any, response_id: str) -> str:
         """Returns the call's id, or a generated one if it is missing or duplicate: results are matched to
         calls by id."""
-        call_id = _as_text(given)
+        call_id = _as_text(sent_id)
         if not call_id or call_id in self._call_ids:
             call_id = _generated_call_id(response_id, len(self._call_ids))
         self._call_ids.add(call_id)
@@ -180,8 +180,8 @@ class PartReader:
     def _end_call(self) -> None:
         if self._call_index is None:
             return
-        if rest := self._args.finish():
-            self._emit(InputDelta(self._call_index, rest))
+        if closing := self._args.finish():
+            self._emit(InputDelta(self._call_index, closing))
         self._emit(PartEnd(self._call_index, self._call_state))
         self._call_index = None
 
@@ -198,9 +198,9 @@ class PartReader:
             return
         mime: str = file.get("mimeType") or "application/octet-stream"
         url: str = make_data_url(mime, file.get("data", "")) if inline else file.get("fileUri", "")
-        own: Fields = {"by_model": True} | ({"thought": True} if part.get("thought") else {})
+        state: Fields = {"by_model": True} | ({"thought": True} if part.get("thought") else {})
         self._emit(PartStart(index, "file"))
-        self._emit(PartEnd(index, own | _signature_state(part), mime, url))
+        self._emit(PartEnd(index, state | _signature_state(part), mime, url))
 
     def _take_index(self) -> int:
         self._next += 1
@@ -278,6 +278,8 @@ _decode_chunk_list = msgspec.json.Decoder(list[_ResponseChunk]).decode
 
 
 class GeminiDecoder:
+    """Decodes one response. Its parts end with the stream."""
+
     def __init__(self) -> None:
         self._pending: list[Delta] = []
         self._parts = PartReader(self._emit)
@@ -316,9 +318,9 @@ class GeminiDecoder:
         self._pending.append(delta)
 
     def _take_deltas(self) -> list[Delta]:
-        out = self._pending[:]
+        deltas = self._pending[:]
         self._pending.clear()
-        return out
+        return deltas
 
     def _read_chunk(self, chunk: _ResponseChunk) -> None:
         if chunk.error:
@@ -344,8 +346,8 @@ class GeminiDecoder:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._parts.read(part, self._response_id)
-        if found := _as_object(candidate.grounding_metadata):
-            retained = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
+        if metadata := _as_object(candidate.grounding_metadata):
+            retained = {name: metadata[name] for name in ("webSearchQueries", "groundingChunks") if metadata.get(name)}
             self._grounding |= retained
         if candidate.finish_reason is not None:
             self._raw_finish = candidate.finish_reason
@@ -375,11 +377,11 @@ def _decode_chunks(data: bytes) -> list[_ResponseChunk]:
 def _tokens_from_usage(usage: _UsageMetadata) -> Tokens:
     """Converts usage to disjoint counts: prompt tokens include cached tokens; thoughts and server-side tool input are
     separate."""
-    read = usage.cached_content_token_count or 0
+    cached = usage.cached_content_token_count or 0
     prompt = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
     return Tokens(
-        input=max(prompt - read, 0),
+        input=max(prompt - cached, 0),
         output=usage.candidates_token_count or 0,
         reasoning=usage.thoughts_token_count or 0,
-        cache=CacheTokens(read=read),
+        cache=CacheTokens(read=cached),
     )

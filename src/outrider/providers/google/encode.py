@@ -45,9 +45,9 @@ _NOT_THINKING = ("-image", "-tts", "-audio", "-live", "embedding")
 def model_generation(model: str) -> float:
     """Returns the model generation as a number: 2.5 for `gemini-2.5-flash`. A `-latest` alias returns 3.1, any other
     name 2.5."""
-    found = re.search(r"gemini-(\d+(?:\.\d+)?)", model)
-    if found:
-        return float(found[1])
+    match = re.search(r"gemini-(\d+(?:\.\d+)?)", model)
+    if match:
+        return float(match[1])
     return 3.1 if model.endswith("-latest") else 2.5
 
 
@@ -61,12 +61,12 @@ def thinking_config(settings: ModelSettings, model: str, generation: float) -> d
         return _least_thinking(model, generation) if supported else None
     if not settings.requests_reasoning(supported=supported):
         return {"thinkingBudget": 0} if budget == 0 else None
-    shown: dict[str, Any] = {"includeThoughts": True}
+    config: dict[str, Any] = {"includeThoughts": True}
     if budget is not None:
-        return shown | {"thinkingBudget": budget}
+        return config | {"thinkingBudget": budget}
     if generation < 3:
-        return shown | {"thinkingBudget": _BUDGET_BY_EFFORT[settings.reasoning_effort]}
-    return shown | {"thinkingLevel": _thinking_level(settings.reasoning_effort, model, generation)}
+        return config | {"thinkingBudget": _BUDGET_BY_EFFORT[settings.reasoning_effort]}
+    return config | {"thinkingLevel": _thinking_level(settings.reasoning_effort, model, generation)}
 
 
 def _can_think(model: str, generation: float) -> bool:
@@ -139,12 +139,12 @@ class ContentWriter:
         yield from map(_encode_attachment, deferred)
 
     def _function_response(self, part: ToolResultPart, deferred: list[Attachment]) -> Fields:
-        inside: list[Fields] = []
+        response_parts: list[Fields] = []
         for attachment in part.attachments:
-            written = _encode_attachment(attachment)
-            is_file = "text" not in written
+            encoded = _encode_attachment(attachment)
+            is_file = "text" not in encoded
             if self._generation >= 3 and is_file and attachment.mime_type.startswith(_RESPONSE_PART_TYPES):
-                inside.append(written)
+                response_parts.append(encoded)
             else:
                 deferred.append(attachment)
         response: Fields = {
@@ -152,24 +152,24 @@ class ContentWriter:
             "name": part.tool_name or self._tool_name_of(part.tool_use_id),
             "response": {"error" if part.is_error else "output": part.content},
         }
-        return {"functionResponse": response | ({"parts": inside} if inside else {})}
+        return {"functionResponse": response | ({"parts": response_parts} if response_parts else {})}
 
     def _model_parts(self, message: ModelMessage) -> list[Fields]:
-        parts = [written for part in message.content for written in self._encode_part(part)]
+        parts = [encoded for part in message.content for encoded in self._encode_part(part)]
         if self._generation >= 3:
-            for call in (written for written in parts if "functionCall" in written):
+            for call in (encoded for encoded in parts if "functionCall" in encoded):
                 call.setdefault("thoughtSignature", _FOREIGN_CALL_SIGNATURE)
                 break  # only the first of several parallel calls needs a signature
         return parts
 
     def _encode_part(self, part: ModelPart) -> Iterator[Fields]:
-        own: Fields = part.metadata.get(self._family, {})
+        private: Fields = part.metadata.get(self._family, {})
         match part:
             case TextPart():
-                yield {"text": part.text, **_signature_field(own)}
+                yield {"text": part.text, **_signature_field(private)}
             case ToolUsePart():
                 call = {**_call_id_field(part.tool_id), "name": part.tool_name, "args": part.tool_input}
-                yield {"functionCall": call, **_signature_field(own)}
+                yield {"functionCall": call, **_signature_field(private)}
             case ReasoningPart(provider_state=state) if (
                 state.get("family") == self._family and "grounding" not in state
             ):
@@ -179,8 +179,8 @@ class ContentWriter:
                     else {"text": part.text, "thought": True, **_signature_field(state)}
                 )
             case FilePart():
-                thought = {"thought": True} if own.get("thought") else {}
-                yield _encode_file(part.mime, part.url, part.filename) | thought | _signature_field(own)
+                thought = {"thought": True} if private.get("thought") else {}
+                yield _encode_file(part.mime, part.url, part.filename) | thought | _signature_field(private)
             case ReasoningPart() | ToolResultPart():
                 pass  # from another family, or part of a user message
             case _:
@@ -218,8 +218,8 @@ def _tool_fields(request: Request, generation: float, rejected: Collection[str])
 def encode_body_fields(
     request: Request, generation: float, *, thinking: bool = True, rejected: Collection[str] = ()
 ) -> Fields:
-    """Returns the body without contents and without the user's extra fields; without `thinking`, for models that
-    reject its configuration, and without the tools of the vendor that a model rejects."""
+    """Returns the body without contents and without the user's extra fields. Without `thinking` it has no thinking
+    configuration, for models that reject it. The tools of the vendor in `rejected` are left out."""
     fields: Fields = {}
     if request.system:
         fields["systemInstruction"] = {"parts": [{"text": request.system}]}
@@ -260,8 +260,8 @@ def _call_id_field(call_id: str) -> Fields:
     return {} if call_id.startswith(GENERATED_ID_PREFIX) else {"id": call_id}
 
 
-def _signature_field(own: Fields) -> Fields:
-    return {"thoughtSignature": own["thought_signature"]} if own.get("thought_signature") else {}
+def _signature_field(state: Fields) -> Fields:
+    return {"thoughtSignature": state["thought_signature"]} if state.get("thought_signature") else {}
 
 
 def _encode_attachment(attachment: Attachment) -> Fields:

@@ -81,21 +81,21 @@ class _CompletionChunk(msgspec.Struct):
 _chunk_decoder = msgspec.json.Decoder(_CompletionChunk)
 
 
-_MARK_CHARS = 40  # the last characters of a text, whose earlier occurrence gives the length of a repeated passage
+_MARK_CHARS = 40  # the end of the text; its previous occurrence gives the length of a repeated passage
 _CHECK_CHARS = 48  # between two checks
 _MIN_REPEATED_CHARS = 240
-_LONG_PASSAGE = 200  # a passage of this length is a loop after the third time, a short one after more
+_LONG_PASSAGE = 200  # a passage of this length is a loop when it occurs three times, a shorter one later
 
 
 class TextRepetitionDetector:
-    """Finds out that a small model repeats the same passage without end, which it would do until its output limit."""
+    """Detects that a small model repeats the same passage without end, which it would do until its output limit."""
 
     def __init__(self) -> None:
         self._text = ""
         self._checked = 0
 
     def add(self, text: str) -> bool:
-        """Add a piece of the answer; returns whether its end repeats the passage before it."""
+        """Adds text of the answer; returns whether its end repeats the passage before it."""
         self._text += text
         if len(self._text) - self._checked < _CHECK_CHARS:
             return False
@@ -146,15 +146,15 @@ async def decode_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader)
 async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
     """Yields the deltas of an answer, and ends it with a note when its text repeats itself. The runtime reports no
     usage then; a delta has about one token."""
-    detector, pieces = TextRepetitionDetector(), 0
+    detector, delta_count = TextRepetitionDetector(), 0
     async for delta in deltas:
         yield delta
         if isinstance(delta, TextDelta):
-            pieces += 1
+            delta_count += 1
             if detector.add(delta.text):
                 yield TextDelta(delta.index, REPETITION_NOTE)
                 yield PartEnd(delta.index)
-                yield UsageReport(Tokens(0, pieces))
+                yield UsageReport(Tokens(0, delta_count))
                 yield Finish("stop", "repetition")
                 return
 
@@ -164,24 +164,24 @@ async def check_names(deltas: AsyncGenerator[Delta, None], check: FileNameCheck)
 
     A repeated sentence does not pass, so that an answer which was stopped for its repetition needs no note.
     """
-    pieces = 0
+    delta_count = 0
     async for delta in deltas:
         match delta:
             case TextDelta(text=text) if text == REPETITION_NOTE:
                 check.drop_rest()
             case TextDelta(index, text):
-                pieces += 1
+                delta_count += 1
                 if passed := check.feed(text):
                     yield TextDelta(index, passed)
                 if check.is_full:
                     yield TextDelta(index, check.finish())
                     yield PartEnd(index)
-                    yield UsageReport(Tokens(0, pieces))
+                    yield UsageReport(Tokens(0, delta_count))
                     yield Finish("stop", "answer limit")
                     return
-            case PartEnd(index) if pieces:
-                if rest := check.finish():
-                    yield TextDelta(index, rest)
+            case PartEnd(index) if delta_count:
+                if remaining := check.finish():
+                    yield TextDelta(index, remaining)
                 yield delta
             case _:
                 yield delta
@@ -239,9 +239,9 @@ class LocalClient:
 
     async def aclose(self) -> None:
         while self._acquired:
-            name, taking = self._acquired.popitem()
+            name, loading = self._acquired.popitem()
             with contextlib.suppress(OutriderError):
-                await taking
+                await loading
                 await asyncio.to_thread(self._models.release, name)
 
     async def _acquire_model(self, name: str) -> LoadedModel:
@@ -275,34 +275,34 @@ class RuntimeRequest:
         options = msgspec.json.encode(_sampling_options(request.settings) | self._build_constraint(request, file_names))
         self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 
-    def _build_check(self, request: Request, names: FileNameSource) -> FileNameCheck | None:
+    def _build_check(self, request: Request, file_names: FileNameSource) -> FileNameCheck | None:
         """Returns the check of an answer about the workspace; other answers and values have nothing to compare with."""
         request_text = RecentCalls(request.prompt).request_text
-        if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
+        if not request.tools or request.settings.output or not file_names.refers_to_workspace(request, request_text):
             return None
-        plan, prompt = names.plan_question(request, request_text), self._tool_prompt
-        known = "\n".join((request.system or "", seen_text(request.prompt, prompt), *plan.facts))
+        plan, prompt = file_names.plan_question(request, request_text), self._tool_prompt
+        known_text = "\n".join((request.system or "", seen_text(request.prompt, prompt), *plan.facts))
         has_items = bool(plan.described_files)
         return FileNameCheck(
-            known,
-            lambda name: names.has_file(request, name),
+            known_text,
+            lambda name: file_names.has_file(request, name),
             prompt.max_answer_characters,
             prompt.list_example_words(),
             prompt.max_introduction_sentences if has_items else prompt.max_answer_sentences,
             has_items=has_items,
         )
 
-    def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:
+    def _build_constraint(self, request: Request, file_names: FileNameSource) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
-            offered = select_tools(request, self._tool_prompt, names)
-            looks = has_to_look(request, self._tool_prompt, names, offered)
-            plan = names.plan_question(request, RecentCalls(request.prompt).request_text)
+            offered = select_tools(request, self._tool_prompt, file_names)
+            must_look = has_to_look(request, self._tool_prompt, file_names, offered)
+            plan = file_names.plan_question(request, RecentCalls(request.prompt).request_text)
             schema = self._schema.answer_schema(
                 offered,
                 settings.tool_choice,
                 settings.output,
-                has_to_look=looks,
+                has_to_look=must_look,
                 described_files=plan.described_files,
             )
             return {"grammar": build_grammar(schema)}

@@ -94,29 +94,29 @@ class AnswerReader:
             yield from self._close_part()
 
     def _read_head(self) -> Iterator[Delta]:
-        if found := _SAY_HEAD.match(self._buffer):
-            yield from self._open_part("say", self._buffer[found.end() :])
-        elif found := self._head.match(self._buffer):
-            name, rest = json.loads(f'"{found[1]}"'), self._buffer[found.end() :]
+        if match := _SAY_HEAD.match(self._buffer):
+            yield from self._open_part("say", self._buffer[match.end() :])
+        elif match := self._head.match(self._buffer):
+            name, tail = json.loads(f'"{match[1]}"'), self._buffer[match.end() :]
             if name != self._answer:
                 self.called = True
-                yield from self._open_part("input", "{" + rest if found[2] == "," else "{}", name)
-            elif value := _VALUE_HEAD.match(rest):
-                yield from self._open_answer(value[1], value[2], rest[value.end() :])
+                yield from self._open_part("input", "{" + tail if match[2] == "," else "{}", name)
+            elif value := _VALUE_HEAD.match(tail):
+                yield from self._open_answer(value[1], value[2], tail[value.end() :])
 
-    def _open_answer(self, name: str, quote: str, rest: str) -> Iterator[Delta]:
-        if name == "value" and rest:
-            yield from self._open_part("value", rest)
+    def _open_answer(self, name: str, quote: str, tail: str) -> Iterator[Delta]:
+        if name == "value" and tail:
+            yield from self._open_part("value", tail)
         elif name == "text" and quote:
-            yield from self._open_part("text", rest[1:])
+            yield from self._open_part("text", tail[1:])
 
-    def _open_part(self, mode: ReaderMode, waiting: str, tool: str = "") -> Iterator[Delta]:
-        self._mode, self._buffer, self._is_open = mode, waiting, True
+    def _open_part(self, mode: ReaderMode, buffered: str, tool: str = "") -> Iterator[Delta]:
+        self._mode, self._buffer, self._is_open = mode, buffered, True
         self._index += 1
         yield PartStart(self._index, "tool", f"call_{new_id()}", tool) if tool else PartStart(self._index, "text")
 
-    def _close_part(self, then: ReaderMode = "over") -> Iterator[Delta]:
-        self._mode, self._is_open = then, False
+    def _close_part(self, next_mode: ReaderMode = "over") -> Iterator[Delta]:
+        self._mode, self._is_open = next_mode, False
         yield PartEnd(self._index)
 
     def _read_string(self) -> Iterator[Delta]:
@@ -131,9 +131,9 @@ class AnswerReader:
             self._mode = "items"
 
     def _read_item(self) -> Iterator[Delta]:
-        if found := _ITEM_HEAD.match(self._buffer):
-            self._mode, self._buffer = "text", self._buffer[found.end() :]
-            gap, name = "\n" if self._has_items else "\n\n", json.loads(f'"{found[1]}"')
+        if match := _ITEM_HEAD.match(self._buffer):
+            self._mode, self._buffer = "text", self._buffer[match.end() :]
+            gap, name = "\n" if self._has_items else "\n\n", json.loads(f'"{match[1]}"')
             self._has_items = True
             yield TextDelta(self._index, f"{gap}- {name}: ")
         elif _END.match(self._buffer):
@@ -141,10 +141,10 @@ class AnswerReader:
 
     def _emit_raw(self, delta: type[TextDelta] | type[InputDelta], held: int = 0) -> Iterator[Delta]:
         """Emits the buffer unchanged, without its last `held` characters (the brace that closes the object)."""
-        given = self._buffer[: len(self._buffer) - held]
-        self._buffer = self._buffer[len(given) :]
-        if given:
-            yield delta(self._index, given)
+        text = self._buffer[: len(self._buffer) - held]
+        self._buffer = self._buffer[len(text) :]
+        if text:
+            yield delta(self._index, text)
 
     def _emit_plain(self) -> Iterator[Delta]:
         if not self._is_open:
@@ -156,8 +156,12 @@ class AnswerReader:
 class RecentCalls:
     """The calls since the last user message.
 
-    `calls` is ordered latest first, `request_text` is that message, `known_text` adds the results since. `is_question`:
-    the message only wants to know something. `asks_how`: it wants to know how something is done.
+    - `calls`: the latest first.
+    - `request_text`: the text of the last user message.
+    - `known_text`: `request_text` and the results since.
+    - `is_question`: whether the message only asks for information.
+    - `asks_how`: whether it asks how something is done.
+    - `result_characters`: the length of the results since.
     """
 
     def __init__(self, prompt: Prompt) -> None:
@@ -181,7 +185,7 @@ class RecentCalls:
         return [str(call.tool_input.get(parameter)) for call in calls]
 
     def count_looks(self, tool_prompt: CompactToolPrompt) -> int:
-        """Returns the number of calls since the last one that did more than to look."""
+        """Returns the number of calls since the last one that was not read-only."""
         return len(list(takewhile(lambda call: tool_prompt.only_looks(call.tool_name), self.calls)))
 
 
@@ -211,12 +215,17 @@ _MARKS = re.compile(r"[\s\"',\[\]]+")
 class FileNameCheck:
     """Passes those sentences of an answer whose file names, symbols and commands the model has seen, each once.
 
-    A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
-    whether the workspace has a file of a name. `example_words` occur in the examples of the prompt: a sentence with one
-    is not about this workspace, unless the model has read the word there. `max_sentences` are those outside of lists
-    and code: a small model states what it knows in a few, and then starts to invent. Further ones end the answer; if a
-    list follows (`has_items`), they are left out. What only introduces something (a sentence that ends in a colon, the
-    start of a code block) passes together with what follows it.
+    A small model invents names. Text that only introduces something (a sentence that ends in a colon, the start of a
+    code block) passes together with the text that follows it.
+
+    - `known_text`: everything that was sent to the model in this conversation.
+    - `has_file`: returns whether the workspace has a file of a name.
+    - `max_characters`: the maximum length of the answer.
+    - `example_words`: words in the examples of the prompt. A sentence with one of them is not about this workspace,
+      unless the model has read the word there.
+    - `max_sentences`: how many sentences may be outside of lists and code: a small model states what it knows in a few
+      sentences, and then starts to invent. Further ones end the answer.
+    - `has_items`: a list follows, so further sentences are left out instead.
     """
 
     def __init__(
@@ -235,49 +244,49 @@ class FileNameCheck:
         self._lowered_text = known_text.lower()
         self._foreign_words = [word for word in example_words if word not in self._lowered_text]
         self._has_file = has_file
-        self._left_characters = max_characters
-        self._left_sentences = max_sentences
+        self._remaining_characters = max_characters
+        self._remaining_sentences = max_sentences
         self._buffer = ""
         self._passed: set[str] = set()
         self._gap = ""  # the white space after the last sentence that passed
         self._introduction = ""
-        self._left_out = 0
-        self._dropped = 0  # left out or repeated
+        self._rejected_count = 0
+        self._dropped_count = 0  # left out or repeated
         self._is_code = False
         self._is_item = False  # of a list
         self._has_code = False  # a line of the code block has passed
 
     @property
     def is_full(self) -> bool:
-        has_all_sentences = self._left_sentences <= 0 and not self._has_items
-        return self._left_characters <= 0 or has_all_sentences or self._dropped >= _MAX_DROPPED_SENTENCES
+        has_all_sentences = self._remaining_sentences <= 0 and not self._has_items
+        return self._remaining_characters <= 0 or has_all_sentences or self._dropped_count >= _MAX_DROPPED_SENTENCES
 
     def feed(self, text: str) -> str:
         """Returns the sentences that are complete now and pass."""
         self._buffer += text
         passed, start = "", 0
-        for found in _SENTENCE_END.finditer(self._buffer, 0, max(len(self._buffer) - 1, 0)):
-            passed += self._pass_sentence(self._buffer[start : found.start()], found[0])
-            start = found.end()
+        for sentence_end in _SENTENCE_END.finditer(self._buffer, 0, max(len(self._buffer) - 1, 0)):
+            passed += self._pass_sentence(self._buffer[start : sentence_end.start()], sentence_end[0])
+            start = sentence_end.end()
         self._buffer = self._buffer[start:]
         return passed
 
     def drop_rest(self) -> None:
         """Drops the sentence that is not complete, because the answer was stopped in it."""
         self._buffer = ""
-        self._left_out += not self._passed
+        self._rejected_count += not self._passed
 
     def finish(self) -> str:
-        """Returns the rest, and what the user has to know about the sentences that did not pass."""
-        rest, self._buffer = self._buffer, ""
-        passed = self._pass_sentence(rest, "") if rest else ""
+        """Returns the remaining text, with a note for the user if sentences did not pass."""
+        remaining, self._buffer = self._buffer, ""
+        passed = self._pass_sentence(remaining, "") if remaining else ""
         if self._is_code and self._has_code:
             passed += f"\n{_FENCE}"
-        if not self._left_out:
+        if not self._rejected_count:
             return passed + ("" if _LIST_ITEM.match(self._introduction) else self._introduction)
         if not self._passed:
             return "I do not know: the files that I read do not answer this."
-        statements = "a statement" if self._left_out == 1 else f"{self._left_out} statements"
+        statements = "a statement" if self._rejected_count == 1 else f"{self._rejected_count} statements"
         return f"{passed.rstrip()}\n\n(I left out {statements} with names that are in none of the files that I read.)"
 
     def _pass_sentence(self, sentence: str, gap: str) -> str:
@@ -286,14 +295,14 @@ class FileNameCheck:
         if sentence.lstrip().startswith(_FENCE):
             return self._pass_fence(sentence, gap)
         is_item = bool(_LIST_ITEM.match(sentence)) or (self._is_item and "\n" not in self._gap)
-        if self._left_sentences <= 0 and not (is_item or self._is_code):
+        if self._remaining_sentences <= 0 and not (is_item or self._is_code):
             self._gap = "\n\n"  # before the list that follows
             return ""
         compared = " ".join(sentence.split()).lower()
         is_repeated = len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed
-        if is_repeated or not self._is_true(sentence):
-            self._dropped += 1
-            self._left_out += not is_repeated
+        if is_repeated or not self._has_known_names(sentence):
+            self._dropped_count += 1
+            self._rejected_count += not is_repeated
             return ""
         self._is_item = is_item
         if sentence.endswith(":") and not self._is_code:
@@ -302,7 +311,7 @@ class FileNameCheck:
         if compared:
             self._passed.add(compared)
         self._has_code = self._is_code
-        self._left_sentences -= not (self._is_code or self._is_item) and sentence.endswith((".", "!", "?"))
+        self._remaining_sentences -= not (self._is_code or self._is_item) and sentence.endswith((".", "!", "?"))
         return self._take_introduction() + self._spaced(sentence, gap)
 
     def _pass_fence(self, fence: str, gap: str) -> str:
@@ -319,23 +328,23 @@ class FileNameCheck:
 
     def _introduce(self, sentence: str, gap: str) -> None:
         """Holds a sentence back until something follows it. The next list item replaces one that nothing follows."""
-        earlier = self._introduction
-        added = self._spaced(sentence, gap)
-        if _LIST_ITEM.match(earlier) and _LIST_ITEM.match(sentence):
-            self._introduction = earlier[: len(earlier) - len(earlier.lstrip())] + sentence
+        previous = self._introduction
+        spaced = self._spaced(sentence, gap)
+        if _LIST_ITEM.match(previous) and _LIST_ITEM.match(sentence):
+            self._introduction = previous[: len(previous) - len(previous.lstrip())] + sentence
         else:
-            self._introduction += added
+            self._introduction += spaced
 
     def _take_introduction(self) -> str:
         introduction, self._introduction = self._introduction, ""
         return introduction
 
     def _spaced(self, sentence: str, gap: str) -> str:
-        self._left_characters -= len(sentence)
-        before, self._gap = self._gap, gap
-        return before + sentence
+        self._remaining_characters -= len(sentence)
+        previous_gap, self._gap = self._gap, gap
+        return previous_gap + sentence
 
-    def _is_true(self, sentence: str) -> bool:
+    def _has_known_names(self, sentence: str) -> bool:
         lowered = sentence.lower()
         return (
             all(map(self._is_known, find_names(sentence)))
@@ -345,7 +354,7 @@ class FileNameCheck:
         )
 
     def _find_commands(self, sentence: str) -> Iterator[str]:
-        """Yields the commands in code completely, those in a text up to their first argument."""
+        """Yields the commands in code completely, and those in prose up to their first argument."""
         spans = [sentence] if self._is_code else _SPAN.findall(sentence)
         for span in spans:
             if _COMMAND.match(command := span.strip().removeprefix("$ ").removeprefix("sudo ")):
@@ -359,12 +368,12 @@ class FileNameCheck:
 
 
 def find_names(text: str) -> Iterator[str]:
-    """Yields what looks like a file name or a symbol: a word with an extension or a slash, a quoted word, one with an
-    underscore, with capitals inside or before parentheses."""
+    """Yields what looks like a file name or a symbol: a word with an extension or a slash, a quoted word, a word with
+    an underscore or with capitals inside, or a word before parentheses."""
     text = _ADDRESS.sub(" ", text)
     quoted = ("".join(groups) for groups in _QUOTED_NAME.findall(text))
-    found = (*_FILE_NAME.findall(text), *quoted, *_SYMBOL.findall(text))
-    for name in dict.fromkeys(name.strip(".,:;()*") for name in found):
+    names = (*_FILE_NAME.findall(text), *quoted, *_SYMBOL.findall(text))
+    for name in dict.fromkeys(name.strip(".,:;()*") for name in names):
         if len(name) > 1 and name not in _NO_NAMES and any(character.isalpha() for character in name):
             yield name
 
@@ -394,8 +403,8 @@ _MAX_REPEATED_CALLS = 2  # calls with the same subject in a row
 
 
 class ToolOffer(msgspec.Struct, frozen=True):
-    """A tool that the model may call; `paths` are the allowed values of its file parameter, () for any. `arguments` are
-    the only ones that are allowed, if there are any."""
+    """A tool that the model may call. `paths` are the allowed values of its file parameter, () for any. `arguments`, if
+    there are any, are the only allowed ones."""
 
     tool: ToolSpec
     paths: Sequence[str] = ()
@@ -421,8 +430,8 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
                 likely, paths = suggested, [path for path in paths if path in suggested] or paths
             else:
                 likely = file_names.match_files(request, latest.known_text) if latest.calls else ()
-            found = (_offer_tool(tool, tool_prompt, latest, paths, likely) for tool in request.tools)
-            return [offer for offer in found if offer is not None]
+            offers = (_offer_tool(tool, tool_prompt, latest, paths, likely) for tool in request.tools)
+            return [offer for offer in offers if offer is not None]
         case _:
             assert_never(choice.mode)
 
@@ -430,8 +439,8 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
 def _offer_plan(
     request: Request, tool_prompt: CompactToolPrompt, plan: QuestionPlan, latest: RecentCalls
 ) -> list[ToolOffer] | None:
-    """Returns the next look of a plan. After the last one, the tools that neither look nor act; None if the plan covers
-    only the first looks, because the question has no known topic."""
+    """Returns the next look of a plan. After the last one, returns the tools that neither look nor act; returns None if
+    the plan covers only the first looks, because the question has no known topic."""
     offered = {tool.name: tool for tool in request.tools}
     looks = [look for look in plan.looks if look.tool in offered]
     for look in looks[len(latest.calls) :]:
@@ -444,16 +453,20 @@ def _offer_plan(
 def _offer_tool(
     tool: ToolSpec, tool_prompt: CompactToolPrompt, latest: RecentCalls, paths: Sequence[str], likely: Sequence[str]
 ) -> ToolOffer | None:
-    known = tool_prompt.tools.get(tool.name)
-    if known and (_has_seen_enough(tool_prompt, latest) if known.shows else known.changes and latest.is_question):
+    compact = tool_prompt.tools.get(tool.name)
+    if compact and (_has_seen_enough(tool_prompt, latest) if compact.shows else compact.changes and latest.is_question):
         return None
-    if known and known.acts and latest.asks_how:
+    if compact and compact.acts and latest.asks_how:
         return None
-    given = latest.recent_values(tool.name, known.subject_parameter) if known and known.subject_parameter else []
-    if known and given and paths and known.subject_parameter == known.file_parameter:
-        left = [path for path in paths if path not in given and (path in likely or path in latest.request_text)]
-        return ToolOffer(tool, left) if left else None
-    goes_in_circles = len(given) >= _MAX_REPEATED_CALLS and len(set(given[:_MAX_REPEATED_CALLS])) == 1
+    recent_values = (
+        latest.recent_values(tool.name, compact.subject_parameter) if compact and compact.subject_parameter else []
+    )
+    if compact and recent_values and paths and compact.subject_parameter == compact.file_parameter:
+        unread = [
+            path for path in paths if path not in recent_values and (path in likely or path in latest.request_text)
+        ]
+        return ToolOffer(tool, unread) if unread else None
+    goes_in_circles = len(recent_values) >= _MAX_REPEATED_CALLS and len(set(recent_values[:_MAX_REPEATED_CALLS])) == 1
     return None if goes_in_circles else ToolOffer(tool, paths)
 
 
@@ -468,7 +481,9 @@ def has_to_look(
     request: Request, tool_prompt: CompactToolPrompt, file_names: FileNameSource, offered: Sequence[ToolOffer]
 ) -> bool:
     """Returns whether the model may not answer yet: the request is about the workspace, and nothing was looked at."""
-    if request.settings.tool_choice.mode != "auto" or not any(tool_prompt.only_looks(it.tool.name) for it in offered):
+    if request.settings.tool_choice.mode != "auto" or not any(
+        tool_prompt.only_looks(offer.tool.name) for offer in offered
+    ):
         return False
     if any(offer.arguments for offer in offered):
         return True
@@ -544,11 +559,11 @@ class CallSchema:
         )
 
     def _object_schema(self, name: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-        word = self.keywords.tool
+        tool_keyword = self.keywords.tool
         return {
             "type": "object",
-            "properties": {**self._say_property(name), word: {"const": name}, **properties},
-            "required": [word, *required],
+            "properties": {**self._say_property(name), tool_keyword: {"const": name}, **properties},
+            "required": [tool_keyword, *required],
             "additionalProperties": False,
         }
 
@@ -573,23 +588,23 @@ def enforceable_schema(schema: Any, owner: str) -> dict[str, Any]:
     """Returns the enforceable part of a schema; references are renamed to the definitions of the union."""
     if not isinstance(schema, dict):
         return {}
-    given = cast("dict[str, Any]", schema)
-    if isinstance(reference := given.get("$ref"), str):
+    keywords = cast("dict[str, Any]", schema)
+    if isinstance(reference := keywords.get("$ref"), str):
         return {"$ref": f"#/$defs/{owner}.{reference.rpartition('/')[2]}"}
-    result = {name: given[name] for name in _ENFORCED_KEYWORDS if name in given}
+    result = {name: keywords[name] for name in _ENFORCED_KEYWORDS if name in keywords}
     if isinstance(result.get("additionalProperties"), dict):
         result["additionalProperties"] = enforceable_schema(result["additionalProperties"], owner)
-    if isinstance(choices := given.get("anyOf") or given.get("oneOf"), list):
+    if isinstance(choices := keywords.get("anyOf") or keywords.get("oneOf"), list):
         result["anyOf"] = [enforceable_schema(choice, owner) for choice in cast("list[Any]", choices)]
-    if isinstance(properties := given.get("properties"), dict):
-        named = cast("dict[str, Any]", properties)
-        result["properties"] = {name: enforceable_schema(part, owner) for name, part in named.items()}
+    if isinstance(properties := keywords.get("properties"), dict):
+        subschemas = cast("dict[str, Any]", properties)
+        result["properties"] = {name: enforceable_schema(part, owner) for name, part in subschemas.items()}
         result.setdefault("additionalProperties", False)
-    if "items" in given:
-        result["items"] = enforceable_schema(given["items"], owner)
+    if "items" in keywords:
+        result["items"] = enforceable_schema(keywords["items"], owner)
     return result
 
 
 def _collect_definitions(schema: dict[str, Any], owner: str) -> dict[str, Any]:
-    found: dict[str, Any] = {**(schema.get("definitions") or {}), **(schema.get("$defs") or {})}
-    return {f"{owner}.{name}": enforceable_schema(definition, owner) for name, definition in found.items()}
+    definitions: dict[str, Any] = {**(schema.get("definitions") or {}), **(schema.get("$defs") or {})}
+    return {f"{owner}.{name}": enforceable_schema(definition, owner) for name, definition in definitions.items()}

@@ -137,7 +137,7 @@ class FairQueue(Generic[Item]):
     """A bounded, thread-safe queue: FIFO within a conversation, round-robin between conversations."""
 
     def __init__(self, max_jobs: int = 256) -> None:
-        self._most = max_jobs
+        self._max_jobs = max_jobs
         self._waiting: dict[str, deque[Item]] = {}
         self._served = ""
         self._changed = Condition()
@@ -150,7 +150,7 @@ class FairQueue(Generic[Item]):
     def put(self, conversation: str, job: Item) -> bool:
         """Queues a job; returns False when the queue is full or closed."""
         with self._changed:
-            if self._closed or sum(map(len, self._waiting.values())) >= self._most:
+            if self._closed or sum(map(len, self._waiting.values())) >= self._max_jobs:
                 return False
             self._waiting.setdefault(conversation, deque()).append(job)
             self._changed.notify()
@@ -162,8 +162,8 @@ class FairQueue(Generic[Item]):
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return None
-            others = (name for name in self._waiting if name != self._served)
-            self._served = conversation = next(others, self._served)
+            other_conversations = (name for name in self._waiting if name != self._served)
+            self._served = conversation = next(other_conversations, self._served)
             jobs = self._waiting.pop(conversation)
             job = jobs.popleft()
             if jobs:
@@ -183,11 +183,11 @@ class FairQueue(Generic[Item]):
     def close(self) -> list[Item]:
         """Closes the queue and returns the jobs that were still queued."""
         with self._changed:
-            left = [job for jobs in self._waiting.values() for job in jobs]
+            queued = [job for jobs in self._waiting.values() for job in jobs]
             self._waiting.clear()
             self._closed = True
             self._changed.notify_all()
-            return left
+            return queued
 
 
 class InferenceJob:
@@ -227,12 +227,12 @@ class LoadedModel:
     async def stream(self, body: str, prefix: PromptPrefix | None, conversation: str) -> AsyncGenerator[str, None]:
         """Yields the chunks of one answer as JSON. Closing the generator stops the work after the current batch."""
         loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[str | ProviderError | None] = asyncio.Queue()
-        job = InferenceJob(body, prefix, lambda item: _deliver_item(loop, arrived, item))
+        items: asyncio.Queue[str | ProviderError | None] = asyncio.Queue()
+        job = InferenceJob(body, prefix, lambda item: _deliver_item(loop, items, item))
         if not self._queue.put(conversation, job):
             raise OverloadedError("the request queue of the local model is full; try again later")
         try:
-            while (item := await arrived.get()) is not None:
+            while (item := await items.get()) is not None:
                 if isinstance(item, ProviderError):
                     raise item
                 yield item
@@ -253,7 +253,8 @@ class LoadedModel:
     def _run_jobs(self) -> None:
         while (job := self._queue.take()) is not None:
             self._current_job = job
-            if self._queue.closed:  # race: `close` may run between `take` and the assignment above
+            # `close` may run between `take` and the assignment above, and then does not see this job.
+            if self._queue.closed:
                 job.finish(_closed_error())
                 return
             try:
@@ -277,9 +278,9 @@ class ModelPool:
     def acquire(self, weights: Path, state_folder: Path, limits: RuntimeLimits) -> LoadedModel:
         """Returns a loaded model; blocks while it loads."""
         with self._lock:
-            known = self._loaded.get((weights, limits))
-            model = known[0] if known else _load_model(weights, state_folder, limits)
-            self._loaded[weights, limits] = (model, (known[1] if known else 0) + 1)
+            entry = self._loaded.get((weights, limits))
+            model = entry[0] if entry else _load_model(weights, state_folder, limits)
+            self._loaded[weights, limits] = (model, (entry[1] if entry else 0) + 1)
             return model
 
     def release(self, weights: Path, limits: RuntimeLimits) -> None:
@@ -316,12 +317,12 @@ def _closed_error() -> ProviderError:
 
 def _deliver_item(
     loop: asyncio.AbstractEventLoop,
-    arrived: "asyncio.Queue[str | ProviderError | None]",
+    items: "asyncio.Queue[str | ProviderError | None]",
     item: str | ProviderError | None,
 ) -> bool:
     """Puts an item into the consumer's queue; returns False if its event loop is closed."""
     try:
-        loop.call_soon_threadsafe(arrived.put_nowait, item)
+        loop.call_soon_threadsafe(items.put_nowait, item)
     except RuntimeError:
         return False
     return True

@@ -22,7 +22,7 @@ _HOW_TO = re.compile(
     r"\s*(?:and |so |please )?(?:how (?:do|does|can|could|should|would|to)\b|what (?:is|are) the steps)", re.IGNORECASE
 )
 
-# How a request starts that only wants to know something.
+# The beginning of a request that only asks for information.
 _QUESTION = re.compile(
     r"\s*(?:and |so |please )?"
     r"(?:(?:can|could|would|will) you (?:please )?(?=explain|describe|summari[sz]e|tell|show|list))?"
@@ -35,10 +35,14 @@ _QUESTION = re.compile(
 class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
     """The compact form of a tool.
 
-    `parameters` are those that are offered, in order. `file_parameter` must name an existing file. Calls in a row with
-    the same `subject_parameter` are treated as a loop. `render_result` simplifies a result for a small model. `shows`:
-    the tool only looks, and its result has the names or facts that a question wants. `changes`: it changes files, and
-    is not offered for a question. `acts`: it does something, and is not offered for a question how that is done.
+    - `description`: the text that replaces the tool's description.
+    - `parameters`: the offered parameters, in order.
+    - `file_parameter`: the parameter that must name an existing file.
+    - `subject_parameter`: calls in a row with the same value of this parameter are treated as a loop.
+    - `shows`: the tool is read-only, and its result has the names or facts that a question asks for.
+    - `changes`: the tool changes files, and is not offered for a question.
+    - `acts`: the tool runs something, and is not offered for a question that asks how that is done.
+    - `render_result`: simplifies a result for a small model.
     """
 
     description: str
@@ -52,59 +56,64 @@ class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """Compact forms by tool name; other tools are offered by their schema.
+    """The prompt for tools. Tools without a compact form are offered by their schema.
 
-    `examples` are included for the tools that are offered. With `allows_text`, a call may start with a text to the
-    user. After `max_looks` calls in a row that only look, or results of `max_looked_characters`, the model has to act
-    or to answer; otherwise a small model reads one file after another.
+    - `tools`: compact forms by tool name.
+    - `examples`: included for the tools that are offered.
+    - `max_result_characters`, `max_system_characters`, `max_answer_characters`: longer texts are shortened.
+    - `max_answer_sentences`: the sentences of an answer outside of lists and code.
+    - `max_introduction_sentences`: the sentences before a list of files.
+    - `max_looks`, `max_looked_characters`: after this many read-only calls in a row, or results of this length, the
+      model has to act or to answer; otherwise a small model reads one file after another.
+    - `allows_text`: a call may start with a text to the user.
     """
 
     tools: Mapping[str, CompactTool] = {}
     examples: tuple[tuple[str, dict[str, Any]], ...] = ()
-    max_result_characters: int = 6_000  # characters
+    max_result_characters: int = 6_000
     max_system_characters: int = 6_000
     max_answer_characters: int = 2_000
     max_answer_sentences: int = 5
-    max_introduction_sentences: int = 3  # before a list of files
+    max_introduction_sentences: int = 3
     max_looks: int = 3
     max_looked_characters: int = 6_000
     allows_text: bool = False
 
     def describe_tool(self, spec: ToolSpec) -> str:
-        known = self.tools.get(spec.name)
-        return known.description if known else _first_sentence(spec.description)
+        compact = self.tools.get(spec.name)
+        return compact.description if compact else _first_sentence(spec.description)
 
     def offered_parameters(self, spec: ToolSpec) -> dict[str, Any]:
         """Returns the offered properties by name; for unknown tools the required ones first, then the others."""
         properties = schema_properties(spec)
-        known = self.tools.get(spec.name)
-        if known is not None:
-            return {name: properties[name] for name in known.parameters if name in properties}
+        compact = self.tools.get(spec.name)
+        if compact is not None:
+            return {name: properties[name] for name in compact.parameters if name in properties}
         required = required_parameters(spec)
         return {name: properties[name] for name in sorted(properties, key=lambda name: name not in required)}
 
     def file_parameter(self, spec: ToolSpec) -> str:
-        known = self.tools.get(spec.name)
-        return known.file_parameter if known else ""
+        compact = self.tools.get(spec.name)
+        return compact.file_parameter if compact else ""
 
     def only_looks(self, tool: str) -> bool:
-        known = self.tools.get(tool)
-        return known is not None and bool(known.shows)
+        compact = self.tools.get(tool)
+        return compact is not None and bool(compact.shows)
 
     def shown_by(self, tools: Sequence[str]) -> str:
-        """Returns what the results of these tools show, "" if one of them did more than to look."""
-        shown = [known.shows if (known := self.tools.get(tool)) else "" for tool in tools]
+        """Returns what the results of these tools show, "" if one of the tools is not read-only."""
+        shown = [compact.shows if (compact := self.tools.get(tool)) else "" for tool in tools]
         return " and ".join(dict.fromkeys(shown)) if all(shown) else ""
 
     def list_example_words(self) -> set[str]:
         """Returns the words of commands in the examples, which a small model repeats as if they were the user's."""
-        calls = (call for _, call in self.examples if (known := self.tools.get(call[TOOL])) and known.acts)
+        calls = (call for _, call in self.examples if (compact := self.tools.get(call[TOOL])) and compact.acts)
         texts = (str(value) for call in calls for name, value in call.items() if name != TOOL)
         return {word.lower() for text in texts for word in _COMMAND_WORD.findall(text)}
 
     def render_result(self, tool: str, content: str) -> str:
-        known = self.tools.get(tool)
-        return known.render_result(content) if known and known.render_result else content
+        compact = self.tools.get(tool)
+        return compact.render_result(content) if compact and compact.render_result else content
 
     def clip_result(self, content: str) -> str:
         return clip_text(content, self.max_result_characters)
@@ -298,8 +307,8 @@ class ChatTranscript:
 
 
 def request_of(message: ModelMessage) -> str:
-    """Returns what the user wrote last in a message, without the texts that the engine has added. Before it may be a
-    request that was interrupted."""
+    """Returns the last text of the user in a message, without the texts that the engine has added. A message may also
+    have an earlier request that was interrupted."""
     if message.role != "user":
         return ""
     texts = [part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic]
@@ -312,7 +321,7 @@ def asks_how(request_text: str) -> bool:
 
 
 def asks_question(request_text: str) -> bool:
-    """Returns whether a request only wants to know something."""
+    """Returns whether a request only asks for information."""
     return _QUESTION.match(request_text) is not None
 
 
@@ -322,13 +331,13 @@ def files_hint(names: Sequence[str]) -> str:
 
 
 def request_reminder(request_text: str, shown: str = "", form: str = "") -> str:
-    """Returns the note after each tool result. `shown` is what a result of a tool that only looks has: without it, a
-    small model counts the files of a listing and does not name them. `form` is what the answer should have."""
-    asked = f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}"
+    """Returns the note after each tool result. `shown` names the content of the result of a read-only tool: without
+    it, a small model counts the files of a listing and does not name them. `form` describes the answer."""
+    reminder = f"The request was: {request_text[:_MAX_REMINDER_CHARACTERS]}"
     if form:
-        return f"{asked}\nAnswer only with what is above. {form}"
+        return f"{reminder}\nAnswer only with what is above. {form}"
     answer = f"If this answers it, answer with the {shown} above." if shown else "If all of it is done, answer."
-    return f"{asked}\n{answer} Otherwise: what is the next step?"
+    return f"{reminder}\n{answer} Otherwise: what is the next step?"
 
 
 def _to_call_object(use: ToolUsePart, keywords: ProtocolKeywords) -> dict[str, Any]:
@@ -473,7 +482,7 @@ _COMPACT_TOOLS: Final = {
 
 
 def _result_message(tool: str, content: str, request_text: str) -> str:
-    shown = known.shows if (known := _COMPACT_TOOLS.get(tool)) else ""
+    shown = compact.shows if (compact := _COMPACT_TOOLS.get(tool)) else ""
     return f"{tool} gave:\n{content}\n\n{request_reminder(request_text, shown)}"
 
 

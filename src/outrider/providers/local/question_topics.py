@@ -30,8 +30,8 @@ class ReadCall(msgspec.Struct, frozen=True):
 
 
 class QuestionPlan(msgspec.Struct, frozen=True):
-    """How a question is answered: the looks that it needs, facts about the project, what the answer should have, and
-    the files of which it states the purpose."""
+    """How a question is answered: the read-only calls that it needs, facts about the project, the form of the answer,
+    and the files whose purpose it states."""
 
     looks: Sequence[ReadCall] = ()
     facts: Sequence[str] = ()
@@ -40,14 +40,19 @@ class QuestionPlan(msgspec.Struct, frozen=True):
 
 
 class QuestionTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What a question may be about.
+    """A topic of questions.
 
-    `question` matches such a question. `places` are read in this order, `fallback_places` if the project has none of
-    them. `lines` matches the lines of a long file that matter. `search` is the pattern for the place "search", without
-    backslashes and quotes, which the runtime does not reproduce in a constant. A search without a match, or a missing
-    manifest that alone would answer, gives `empty_answer`. `command` is the kind of command that answers the question.
-    `form` is what the answer should have; with `describes` it has an item for each of
-    these files, since a small model otherwise describes the last one that it read.
+    - `question`: matches such a question.
+    - `places`: are read in this order.
+    - `fallback_places`: are read if the project has none of `places`.
+    - `lines`: matches the lines of a long file that matter.
+    - `search`: the pattern for the place "search", without backslashes and quotes, which the runtime does not reproduce
+      in a constant.
+    - `empty_answer`: the answer if the search has no match, or if only the manifest would answer and it is missing.
+    - `command`: the kind of command that answers the question.
+    - `form`: describes the answer.
+    - `describes`: the answer has an item for each of these files, since a small model otherwise describes only the last
+      file that it read.
     """
 
     question: re.Pattern[str]
@@ -230,7 +235,7 @@ _NOT_SEARCHED = re.compile(r"\.(?:md|rst|txt|lock|svg)$|-lock\.|\.sum$")
 
 
 def is_source(path: str) -> bool:
-    """Returns whether a file has code of the project itself, no tests, examples or documentation."""
+    """Returns whether a file has code of the project itself, and not tests, examples or documentation."""
     return _is_code(path) and not _NOT_SOURCE.search(path.lower())
 
 
@@ -273,16 +278,16 @@ class ProjectFiles:
             elif place == "search":
                 yield ReadCall("grep", {"pattern": topic.search})
             else:
-                found = self.find(place)
+                paths = self.find(place)
                 if place in ("readme", "contributing") and topic.lines is not _DEFINITION:
-                    found = [path for path in found if self._mentions(path, topic)]
+                    paths = [path for path in paths if self._mentions(path, topic)]
                 if place == "sources":
-                    mentioned = (path for path in found if self._mentions(path, topic))
-                    found = list(islice(mentioned, _MAX_READ_SOURCES)) or found[:1]
-                yield from (ReadCall("read", {"file_path": path}) for path in found)
+                    mentioned = (path for path in paths if self._mentions(path, topic))
+                    paths = list(islice(mentioned, _MAX_READ_SOURCES)) or paths[:1]
+                yield from (ReadCall("read", {"file_path": path}) for path in paths)
 
     def find(self, place: Place) -> list[str]:
-        """Returns the files of a kind, the best first."""
+        """Returns the files of a kind, the best ones first."""
         match place:
             case "readme" | "contributing":
                 return [path for path in self._paths if PurePosixPath(path).name.lower().startswith(place)][:1]
@@ -308,7 +313,7 @@ class ProjectFiles:
         return [*self.find("readme"), *self.find("manifest"), *self.find("sources")]
 
     def state_facts(self, topic: QuestionTopic) -> list[str]:
-        """Returns sentences with what the names of the files and the manifest say about a topic."""
+        """Returns sentences with the facts about a topic that the file names and the manifest contain."""
         facts: list[str] = []
         if topic.command == "test":
             tests = self._test_files()
@@ -400,7 +405,7 @@ def _make_targets(text: str) -> dict[str, str]:
 
 
 def _state_dependencies(path: str, text: str) -> list[str]:
-    """Returns sentences with the dependencies that a manifest declares, none for a manifest of an unknown form."""
+    """Returns sentences with the dependencies that a manifest declares; none for a manifest in an unknown format."""
     needed, development = _declared_dependencies(path.lower(), text) or (None, ())
     if needed is None:
         return []
@@ -427,13 +432,13 @@ def _declared_dependencies(manifest: str, text: str) -> tuple[Sequence[str], Seq
 
 
 def _names_in(table: Any, key: str) -> dict[str, Any]:
-    found: Any = cast("dict[str, Any]", table).get(key) if isinstance(table, dict) else None
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    inner: Any = cast("dict[str, Any]", table).get(key) if isinstance(table, dict) else None
+    return cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
 
 
 def _requirement_names(requirements: Any) -> list[str]:
-    given = cast("list[Any]", requirements) if isinstance(requirements, list) else []
-    names = (re.match(r"[\w.-]+", entry) for entry in given if isinstance(entry, str))
+    entries = cast("list[Any]", requirements) if isinstance(requirements, list) else []
+    names = (re.match(r"[\w.-]+", entry) for entry in entries if isinstance(entry, str))
     return [name[0] for name in names if name]
 
 
@@ -478,25 +483,25 @@ def focus_file(path: str, content: str, topic: QuestionTopic, max_characters: in
     return text if len(text) <= max_characters else text[:max_characters].rpartition("\n")[0] + "\n… (more follows)"
 
 
-def _lines_around(given: Sequence[str], lines: re.Pattern[str], context: int) -> list[str]:
+def _lines_around(all_lines: Sequence[str], lines: re.Pattern[str], context: int) -> list[str]:
     """Returns the lines that matter, each with its definition and some lines around it."""
-    shown: set[int] = set()
+    selected: set[int] = set()
     definition = -1
-    for number, line in enumerate(given):
+    for number, line in enumerate(all_lines):
         definition = number if _DEFINITION.search(line) else definition
         if lines.search(line):
-            before = 0 if definition == number else context
-            shown |= {definition, *range(number - before, number + context + 1)}
-    numbers = [number for number in sorted(shown) if 0 <= number < len(given) and given[number].strip()]
+            lines_before = 0 if definition == number else context
+            selected |= {definition, *range(number - lines_before, number + context + 1)}
+    numbers = [number for number in sorted(selected) if 0 <= number < len(all_lines) and all_lines[number].strip()]
     follows = [0, *(number + 1 for number in numbers)]
     return [
-        f"{_GAP}\n{given[number]}" if number > expected and context else given[number]
+        f"{_GAP}\n{all_lines[number]}" if number > expected and context else all_lines[number]
         for number, expected in zip(numbers, follows, strict=False)
     ]
 
 
 def focus_matches(content: str, topic: QuestionTopic) -> str:
-    """Returns the matches of a search in code and manifests; if there are none, what that means."""
+    """Returns the matches of a search in code and manifests; if there are none, the answer that follows from that."""
     blocks = [block for block in content.split("\n\n") if not _is_aside(block.partition("\n")[0])]
     if not blocks or content.startswith("No matches"):
         return f"No matches. {topic.empty_answer}"

@@ -135,8 +135,8 @@ class PrefixCache:
 
     def __init__(self, folder: Path, weights: Path) -> None:
         self._folder = folder
-        about = weights.stat()
-        self._weights = f"{weights.name} {about.st_size} {about.st_mtime_ns}"
+        status = weights.stat()
+        self._weights = f"{weights.name} {status.st_size} {status.st_mtime_ns}"
         self._ready: set[PromptPrefix] = set()
 
     def prepare(self, runtime: ModelRuntime, prefix: PromptPrefix, on_chunk: ChunkCallback) -> None:
@@ -148,8 +148,10 @@ class PrefixCache:
         )[0]
         texts = [common, common + prefix.workspace_text] if prefix.workspace_text else [common]
         keys = [self._cache_key(runtime, text) for text in texts]
-        known = next((index for index in reversed(range(len(keys))) if self._restore_state(runtime, keys[index])), -1)
-        for text, key in zip(texts[known + 1 :], keys[known + 1 :], strict=True):
+        restored = next(
+            (index for index in reversed(range(len(keys))) if self._restore_state(runtime, keys[index])), -1
+        )
+        for text, key in zip(texts[restored + 1 :], keys[restored + 1 :], strict=True):
             if not _load_prompt(runtime, text, on_chunk):
                 return
             self._save_state(runtime, key)
@@ -172,19 +174,19 @@ class PrefixCache:
         return False
 
     def _save_state(self, runtime: ModelRuntime, key: str) -> None:
-        new = self._folder / f"{key}.{os.getpid()}.new"
+        temporary = self._folder / f"{key}.{os.getpid()}.new"
         try:
-            runtime.save_state(new.name)
-            new.chmod(0o600)
-            new.replace(self._folder / f"{key}-{_file_digest(new)}.bin")
+            runtime.save_state(temporary.name)
+            temporary.chmod(0o600)
+            temporary.replace(self._folder / f"{key}-{_file_digest(temporary)}.bin")
             self._delete_oldest()
         except (OSError, ServerError):
             # A full or read-only disk only means that the next start evaluates the prefix again.
-            new.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
     def _delete_oldest(self) -> None:
-        imprints = sorted(self._folder.glob("*-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in imprints[_MAX_STATES:]:
+        states = sorted(self._folder.glob("*-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in states[_MAX_STATES:]:
             path.unlink(missing_ok=True)
 
 
@@ -195,11 +197,11 @@ def _file_digest(path: Path) -> str:
 
 def _load_prompt(runtime: ModelRuntime, text: str, on_chunk: ChunkCallback) -> bool:
     """Evaluates the text; returns False when `on_chunk` cancelled it."""
-    ends: list[bool] = []
+    cancellations: list[bool] = []
 
-    def listen(chunk: str) -> bool:
-        ends.append(on_chunk(chunk))
-        return ends[-1]
+    def forward(chunk: str) -> bool:
+        cancellations.append(on_chunk(chunk))
+        return cancellations[-1]
 
-    runtime.load_prompt(text, listen)
-    return not any(ends)
+    runtime.load_prompt(text, forward)
+    return not any(cancellations)

@@ -56,13 +56,15 @@ class WorkspaceFileSource:
     def list_files(self, request: Request) -> Sequence[str]:
         """Returns the workspace's files and the paths that the user mentions.
 
-        A missing file must be nameable as well; otherwise the grammar makes the model read another file instead.
+        The model must be able to name a missing file, too; otherwise the grammar makes it read another file instead.
         """
-        found = _list_workspace_files(request.workspace)
-        if not found or len(found) > MAX_FILE_NAMES:
+        files = _list_workspace_files(request.workspace)
+        if not files or len(files) > MAX_FILE_NAMES:
             return ()
-        others = [name for name in _mentioned_paths(request) if not any(_ends_with(path, name) for path in found)]
-        return list(dict.fromkeys([*found, *others]))
+        missing_files = [
+            name for name in _mentioned_paths(request) if not any(_ends_with(path, name) for path in files)
+        ]
+        return list(dict.fromkeys([*files, *missing_files]))
 
     def match_files(self, request: Request, text: str) -> Sequence[str]:
         """Returns files whose names, or parts of them, occur in the text, the best matches first."""
@@ -72,18 +74,18 @@ class WorkspaceFileSource:
         return likely[:MAX_MATCHED_FILES]
 
     def suggest_files(self, request: Request, text: str) -> Sequence[str]:
-        """Returns the files that the text names; for a request about the workspace, else those that describe it. How
-        something is done is in the manifest and the README."""
+        """Returns the files that the text names; if it names none and is about the workspace, the files that describe
+        the workspace. The manifest and the README state how something is done."""
         words = {word.lower() for word in _WORD.findall(text)}
         is_how_to = (asks_how(text) or not words.isdisjoint(_MANIFEST_WORDS)) and not _PATH_LIKE.search(text)
-        found = self.match_files(request, text)
-        if (found and not is_how_to) or not self.refers_to_workspace(request, text):
-            return found
+        matches = self.match_files(request, text)
+        if (matches and not is_how_to) or not self.refers_to_workspace(request, text):
+            return matches
         return _overview_files(request.workspace, with_sources=not is_how_to)
 
     def plan_question(self, request: Request, text: str) -> QuestionPlan:
-        """Returns how a question about the workspace is answered: from the files and symbols that it names, else where
-        its topic is answered. Empty if the model has to choose."""
+        """Returns how a question about the workspace is answered: from the files and symbols that it names, or else
+        from the files for its topic. The plan is empty if the model has to choose."""
         if not asks_question(text) or not self.refers_to_workspace(request, text):
             return QuestionPlan()
         if named := [path for path in self.match_files(request, text) if _is_named(path, text)]:
@@ -104,8 +106,8 @@ class WorkspaceFileSource:
             return focus_matches(content, topic) if look.arguments.get("pattern") == topic.search else content
         if look.tool != "read":
             return content
-        room = MAX_PLANNED_CHARACTERS // sum(other.tool == "read" for other in looks)
-        return focus_file(str(look.arguments["file_path"]), content, topic, room)
+        max_characters = MAX_PLANNED_CHARACTERS // sum(planned.tool == "read" for planned in looks)
+        return focus_file(str(look.arguments["file_path"]), content, topic, max_characters)
 
     def _specific_files(self, request: Request, text: str) -> Sequence[str]:
         """Returns the files that a question may be about, by words that do not occur in every question."""
@@ -113,9 +115,9 @@ class WorkspaceFileSource:
         return self.match_files(request, " ".join(words))
 
     def has_file(self, request: Request, name: str) -> bool:
-        own = name.removeprefix("./").removeprefix(f"{PurePosixPath(request.workspace).name}/").rstrip("/")
+        relative = name.removeprefix("./").removeprefix(f"{PurePosixPath(request.workspace).name}/").rstrip("/")
         return any(
-            f"/{path}".endswith(f"/{own}") or f"/{path}/".find(f"/{own}/") >= 0
+            f"/{path}".endswith(f"/{relative}") or f"/{path}/".find(f"/{relative}/") >= 0
             for path in _list_workspace_files(request.workspace)
         )
 
@@ -144,10 +146,11 @@ def _is_named(path: str, text: str) -> bool:
 
 
 def _named_symbols(text: str) -> list[str]:
-    """Returns the names of code in a text: by their form, by a word such as "function" beside them, or by a capital."""
+    """Returns the names of code in a text: by their form, by a word such as "function" next to them, or by a
+    capital."""
     described = ("".join(groups) for groups in _DESCRIBED_SYMBOL.findall(text))
-    found = (*find_names(text), *(name for name in described if name.lower() not in _COMMON_WORDS | _WORKSPACE_WORDS))
-    return [name for name in dict.fromkeys(found) if re.fullmatch(r"\w+", name)]
+    names = (*find_names(text), *(name for name in described if name.lower() not in _COMMON_WORDS | _WORKSPACE_WORDS))
+    return [name for name in dict.fromkeys(names) if re.fullmatch(r"\w+", name)]
 
 
 def _walk_files(folder: Path) -> Iterator[str]:
@@ -162,7 +165,7 @@ def _mentioned_paths(request: Request) -> Iterator[str]:
     """Yields the paths in the user's last message."""
     for message in reversed(request.prompt):
         if text := request_of(message):
-            yield from (found.rstrip(".") for found in _PATH_LIKE.findall(text)[:20])
+            yield from (path.rstrip(".") for path in _PATH_LIKE.findall(text)[:20])
             return
 
 

@@ -59,11 +59,13 @@ def tokens_from_usage(usage: ChatUsage) -> Tokens:
     completion = _to_count(usage.completion_tokens or usage.output_tokens)
     read, written = _cached_tokens(usage)
     reasoning = _reasoning_tokens(usage)
-    apart = reasoning > completion or (reasoning and _to_count(usage.total_tokens) == prompt + completion + reasoning)
+    is_separate = reasoning > completion or (
+        reasoning and _to_count(usage.total_tokens) == prompt + completion + reasoning
+    )
     cached = read + written
     return Tokens(
         input=prompt - cached if cached <= prompt else prompt,
-        output=completion if apart else completion - reasoning,
+        output=completion if is_separate else completion - reasoning,
         reasoning=reasoning,
         cache=CacheTokens(read, written),
     )
@@ -172,7 +174,7 @@ class ChatChunk(msgspec.Struct):
 
     @property
     def reported_usage(self) -> ChatUsage | None:
-        """Returns the usage from any of the places where servers put it."""
+        """The usage, from any of the fields in which servers send it."""
         if self.usage is not None:
             return self.usage
         if self.x_groq is not None and self.x_groq.usage is not None:

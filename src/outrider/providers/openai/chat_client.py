@@ -1,4 +1,4 @@
-"""Wire format of Chat Completions: build requests, create decoders, adapt to error responses."""
+"""Wire format of Chat Completions: builds requests, creates decoders, adapts to error responses."""
 
 from collections.abc import Mapping
 from functools import cached_property

@@ -39,7 +39,7 @@ from outrider.types.request import (
 from outrider.types.tool_state import make_data_url, parse_data_url
 
 UNNAMED_TOOL = "unnamed"  # the API requires a name in the replayed call; no tool has this one
-_INPUT_OPENING, _INPUT_CLOSING = '{"input":"', '"}'  # wraps free-text input into a JSON object while it streams
+_INPUT_OPENING, _INPUT_CLOSING = '{"input":"', '"}'  # wrap free-text input into a JSON object while it streams
 _LEGACY_INDEX = -1  # index for the single call of the deprecated function_call field
 
 
@@ -118,13 +118,13 @@ class ToolCallDecoder:
         return deltas
 
     def _find_draft(self, number: int | None, given_id: str, name: str) -> _CallDraft:
-        found = self._draft_by_number.get(number) if number is not None else self._find_unnumbered(given_id, name)
-        if found is None or not self._continues_call(found, given_id, name):
-            found = _CallDraft(given_id, self._unique_id(given_id))
-            self._drafts.append(found)
+        draft = self._draft_by_number.get(number) if number is not None else self._find_unnumbered(given_id, name)
+        if draft is None or not self._continues_call(draft, given_id, name):
+            draft = _CallDraft(given_id, self._unique_id(given_id))
+            self._drafts.append(draft)
         if number is not None:
-            self._draft_by_number[number] = found
-        return found
+            self._draft_by_number[number] = draft
+        return draft
 
     def _continues_call(self, draft: _CallDraft, given_id: str, name: str) -> bool:
         """Returns True if the chunk continues this call; False if the server reuses the index for a new call."""
@@ -136,14 +136,14 @@ class ToolCallDecoder:
             return not draft.is_complete()
         return name == draft.name or self._extend_name(draft.name, name) is not None
 
-    def _extend_name(self, known: str, piece: str) -> str | None:
-        """Returns the joined name if a server split it into chunks; None if `piece` is a different name."""
-        if not known:
-            return piece
+    def _extend_name(self, name: str, chunk: str) -> str | None:
+        """Returns the joined name if a server split it into chunks; None if `chunk` is a different name."""
+        if not name:
+            return chunk
         offered = {tool.name for tool in self._offered}
-        if known + piece in offered and piece not in offered:
-            return known + piece
-        return piece if piece.startswith(known) and piece in offered and known not in offered else None
+        if name + chunk in offered and chunk not in offered:
+            return name + chunk
+        return chunk if chunk.startswith(name) and chunk in offered and name not in offered else None
 
     def _find_unnumbered(self, given_id: str, name: str) -> _CallDraft | None:
         """Returns the call that a chunk without an index continues: the one with its id, else the last one."""
@@ -158,18 +158,18 @@ class ToolCallDecoder:
         self._ids.add(call_id)
         return call_id
 
-    def _emit_input(self, draft: _CallDraft, piece: str) -> list[Delta]:
-        if piece:
-            draft.pieces.append(piece)
+    def _emit_input(self, draft: _CallDraft, chunk: str) -> list[Delta]:
+        if chunk:
+            draft.pieces.append(chunk)
         if draft.part is not None and draft.announced_name == draft.name:
-            return [InputDelta(draft.part, piece)] if piece else []
+            return [InputDelta(draft.part, chunk)] if chunk else []
         if not draft.name:
             return []
         draft.part, self._announced = next(self._part_indexes) if draft.part is None else draft.part, True
         draft.announced_name = draft.name
         started: list[Delta] = [PartStart(draft.part, "tool", draft.id, draft.name)]
-        waiting = "".join(draft.pieces)
-        return [*started, InputDelta(draft.part, waiting)] if waiting else started
+        buffered = "".join(draft.pieces)
+        return [*started, InputDelta(draft.part, buffered)] if buffered else started
 
 
 def _called_function(call: ChatToolCall) -> tuple[FunctionCall, bool]:
@@ -248,43 +248,43 @@ _TEXT_FIELDS = ("text", "summary")
 DetailChunk = dict[str, Any]
 
 
-def merge_reasoning_details(pieces: Iterable[Any]) -> list[DetailChunk]:
+def merge_reasoning_details(chunks: Iterable[Any]) -> list[DetailChunk]:
     """Joins chunks of `reasoning_details` into items. Text continues until a signature arrives; encrypted items are
     never split."""
     groups: list[list[DetailChunk]] = []
-    for piece in _only_objects(pieces):
-        if groups and _continues_detail(groups[-1], piece):
-            groups[-1].append(piece)
+    for chunk in _only_objects(chunks):
+        if groups and _continues_detail(groups[-1], chunk):
+            groups[-1].append(chunk)
         else:
-            groups.append([piece])
+            groups.append([chunk])
     return [_join_details(group) for group in groups]
 
 
-def reasoning_details_text(pieces: Iterable[Any]) -> str:
-    return "".join(_text_field(piece, field) for piece in _only_objects(pieces) for field in _TEXT_FIELDS)
+def reasoning_details_text(chunks: Iterable[Any]) -> str:
+    return "".join(_text_field(chunk, field) for chunk in _only_objects(chunks) for field in _TEXT_FIELDS)
 
 
-def _continues_detail(group: list[DetailChunk], piece: DetailChunk) -> bool:
-    last = group[-1]
-    same = last.get("type") == piece.get("type") and last.get("index") == piece.get("index")
-    return same and "data" not in piece and not (last.get("signature") and reasoning_details_text([piece]))
+def _continues_detail(group: list[DetailChunk], chunk: DetailChunk) -> bool:
+    previous = group[-1]
+    same_item = previous.get("type") == chunk.get("type") and previous.get("index") == chunk.get("index")
+    return same_item and "data" not in chunk and not (previous.get("signature") and reasoning_details_text([chunk]))
 
 
 def _join_details(group: list[DetailChunk]) -> DetailChunk:
     item: DetailChunk = {}
-    for piece in group:
-        item |= {name: value for name, value in piece.items() if value is not None or name not in item}
-    grown = {field: "".join(_text_field(piece, field) for piece in group) for field in _TEXT_FIELDS if field in item}
-    return item | grown
+    for chunk in group:
+        item |= {name: value for name, value in chunk.items() if value is not None or name not in item}
+    texts = {field: "".join(_text_field(chunk, field) for chunk in group) for field in _TEXT_FIELDS if field in item}
+    return item | texts
 
 
-def _text_field(piece: DetailChunk, field: str) -> str:
-    value = piece.get(field)
+def _text_field(chunk: DetailChunk, field: str) -> str:
+    value = chunk.get(field)
     return value if isinstance(value, str) else ""
 
 
-def _only_objects(pieces: Iterable[Any]) -> Iterator[DetailChunk]:
-    return (cast("DetailChunk", piece) for piece in pieces if isinstance(piece, dict))
+def _only_objects(chunks: Iterable[Any]) -> Iterator[DetailChunk]:
+    return (cast("DetailChunk", chunk) for chunk in chunks if isinstance(chunk, dict))
 
 
 ContentKind = Literal["text", "refusal", "reasoning"]
@@ -454,10 +454,10 @@ class ChatDecoder:
             return self._read_object(data, is_error=event == "error")
         if data[:5] == b"data:":  # a proxy added the prefix twice
             return self.feed(event, data[5:].strip())
-        problem = find_error(data) if data[:1] == b"[" else None
+        error = find_error(data) if data[:1] == b"[" else None
         if event == "error":
-            problem = problem or error_from_payload(data.decode(errors="replace"))
-        return () if problem is None else self._emit_then_raise([], problem)
+            error = error or error_from_payload(data.decode(errors="replace"))
+        return () if error is None else self._emit_then_raise([], error)
 
     def _read_object(self, data: bytes, *, is_error: bool = False) -> Iterable[Delta]:
         chunk = decode_chunk(data)
@@ -564,8 +564,8 @@ class ChatDecoder:
 
     def _finish_answer(self) -> list[Delta]:
         self._done = True
-        cited = {name: value for name, raw in self._citations.items() if (value := msgspec.json.decode(raw))}
-        deltas = self._content.finish(cited)
+        citations = {name: value for name, raw in self._citations.items() if (value := msgspec.json.decode(raw))}
+        deltas = self._content.finish(citations)
         deltas += self._calls.finish()
         if self._audio.data:
             url = make_data_url(self._audio_mime, self._audio.data)
@@ -575,19 +575,19 @@ class ChatDecoder:
 
     def _finish_reason(self) -> FinishReason:
         """Maps the server's finish reason. Tool calls and refusals take precedence over the reported value."""
-        named = _FINISH_REASONS.get((self._raw_finish or "").lower(), "other")
-        if self._content.refused or named in ("length", "refusal"):
-            return "refusal" if self._content.refused else named
+        reason = _FINISH_REASONS.get((self._raw_finish or "").lower(), "other")
+        if self._content.refused or reason in ("length", "refusal"):
+            return "refusal" if self._content.refused else reason
         if self._calls:
             return "tool_use"
         if self._raw_finish == "" and self._content.has_content:
             return "stop"
-        return named if named != "tool_use" else "other"
+        return reason if reason != "tool_use" else "other"
 
-    def _emit_then_raise(self, deltas: list[Delta], problem: ProviderError) -> Iterator[Delta]:
+    def _emit_then_raise(self, deltas: list[Delta], error: ProviderError) -> Iterator[Delta]:
         """Emits the deltas that arrived before the error, then raises it. Without any content the request can be
         retried."""
         yield from deltas
         if self._raw_finish is not None and self._has_content:
             yield from self._finish_answer()
-        raise problem
+        raise error

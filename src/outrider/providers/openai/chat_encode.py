@@ -57,8 +57,6 @@ _TOOLS_WITH_EFFORT = lazy_pattern(r"tools with reasoning_effort", re.IGNORECASE)
 _EFFORT_RANGE = ("minimal", "low", "medium", "high", "xhigh", "max")
 _OPENAI_NAMES = r"(gpt-oss|o\d|gpt-([5-9]|\d\d))"
 
-_USUAL_LIMIT = "max_tokens"
-
 
 class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Request features of one server. `hosts` are host name suffixes; defaults are what most servers accept.
@@ -66,11 +64,11 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     `reasoning` is the form of the field that requests reasoning: `reasoning_effort` with one of `efforts` ("effort"),
     `reasoning` with an effort or a budget ("object"), `thinking` with a type ("thinking"), `enable_thinking` with a
     budget ("enable_thinking"), or none ("never"). `reasoners` is a pattern of model names: these models get the field
-    if the settings say nothing about reasoning."""
+    if the settings do not mention reasoning."""
 
     name: str
     hosts: tuple[str, ...] = ()
-    limit: str = ""  # name of the field with the output limit, for all models; by default it depends on the model
+    limit: str = "max_tokens"  # name of the field with the output limit
     reasoning: Literal["effort", "object", "thinking", "enable_thinking", "never"] = "effort"
     reasoners: str = _OPENAI_NAMES
     efforts: tuple[str, ...] = _EFFORT_RANGE
@@ -160,7 +158,7 @@ DIALECTS = (
         reasoners="sonar-(reasoning|deep)",
         documents="file_url",
     ),
-    # Models of other servers reason as their templates say; only names that mean OpenAI's models get an effort.
+    # The templates of models on other servers control reasoning; only OpenAI's model names get an effort.
     ChatDialect(name="compatible", efforts=("none", *THREE_EFFORTS)),
 )
 
@@ -168,22 +166,22 @@ DIALECTS = (
 def dialect_for_provider(provider: Provider) -> ChatDialect:
     """Returns the dialect that `options["dialect"]` names, else the one that matches the host. Raises
     ConfigurationError for an unknown name."""
-    named = provider.options.get("dialect")
+    name = provider.options.get("dialect")
     for row in DIALECTS:
-        if row.name == named or (named is None and provider_host(provider).endswith(row.hosts)):
+        if row.name == name or (name is None and provider_host(provider).endswith(row.hosts)):
             return row
-    if named is not None:
-        known = ", ".join(row.name for row in DIALECTS)
-        raise ConfigurationError(f"provider {provider.name}: no dialect {named!r}; known: {known}")
+    if name is not None:
+        names = ", ".join(row.name for row in DIALECTS)
+        raise ConfigurationError(f"provider {provider.name}: no dialect {name!r}; known: {names}")
     return DIALECTS[-1]
 
 
 def find_dialect(name: str, replay: str) -> ChatDialect:
     """Returns a dialect by name, for messages whose reasoning is sent back in the way `replay`."""
-    found = next((row for row in DIALECTS if row.name == name), DIALECTS[-1])
-    if found.replay == replay:
-        return found
-    return replace(found, replay=replay, empty_reasoning=False)  # as `dialect_after_error` changes it
+    dialect = next((row for row in DIALECTS if row.name == name), DIALECTS[-1])
+    if dialect.replay == replay:
+        return dialect
+    return replace(dialect, replay=replay, empty_reasoning=False)  # as `dialect_after_error` changes it
 
 
 @lru_cache(maxsize=64)  # called twice per response
@@ -196,11 +194,11 @@ def model_family(model: str) -> str:
 
 def dialect_for_model(dialect: ChatDialect, model: str) -> ChatDialect:
     """Returns the dialect adjusted for the model."""
-    is_reasoning_model = _REASONING_MODELS.match(_bare_model_name(model)) is not None
-    changes: dict[str, Any] = {}
-    if not dialect.limit:
-        changes["limit"] = "max_completion_tokens" if is_reasoning_model else _USUAL_LIMIT
-    if is_reasoning_model and dialect.name in ("openai", "azure"):
+    if not _REASONING_MODELS.match(_bare_model_name(model)):
+        return dialect
+    is_openai = dialect.name in ("openai", "azure")
+    changes: dict[str, Any] = {"limit": "max_completion_tokens"} if dialect.limit == "max_tokens" else {}
+    if is_openai:
         minor = _minor_version(model)
         changes |= {"system": "developer", "efforts": openai_efforts(model)}
         changes["tool_effort"] = "none" if minor >= 56 else "omit" if minor >= 52 else "send"
@@ -222,8 +220,8 @@ def dialect_after_error(dialect: ChatDialect, message: str) -> ChatDialect:
     if not re.search(_UNSUPPORTED, message, re.IGNORECASE):
         return dialect
     if re.search(rf"\b{dialect.limit}\b", message):
-        other = "max_tokens" if dialect.limit == "max_completion_tokens" else "max_completion_tokens"
-        return replace(dialect, limit=other)
+        limit = "max_tokens" if dialect.limit == "max_completion_tokens" else "max_completion_tokens"
+        return replace(dialect, limit=limit)
     if dialect.replay != "never" and re.search(_REPLAY_REJECTED, message):
         return replace(dialect, replay="never", empty_reasoning=False)
     if "'developer'" in message or '"developer"' in message:
@@ -257,7 +255,7 @@ _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav
 
 
 def encode_file(mime: str, url: str, name: str | None, dialect: ChatDialect) -> FieldsOfFiles:
-    """Returns one content block. An unsupported file is replaced by a text that names it."""
+    """Returns one content block. An unsupported file is replaced with a text that names it."""
     if uploaded := uploaded_file_id(url):
         return {"type": "file", "file": {"file_id": uploaded}}
     if (text := data_url_text(mime, url)) is not None:
@@ -302,14 +300,14 @@ def _encode_audio(mime: str, data: str, dialect: ChatDialect) -> FieldsOfFiles:
 
 
 def _encode_document(mime: str, address: str, name: str | None, dialect: ChatDialect) -> FieldsOfFiles:
-    named = name or f"file.{mime.rpartition('/')[2]}"
+    filename = name or f"file.{mime.rpartition('/')[2]}"
     match dialect.documents:
         case "document_url":
-            return {"type": "document_url", "document_url": address, "document_name": named}
+            return {"type": "document_url", "document_url": address, "document_name": filename}
         case "file_url":
-            return {"type": "file_url", "file_url": {"url": data_url_base64(address) or address}, "file_name": named}
+            return {"type": "file_url", "file_url": {"url": data_url_base64(address) or address}, "file_name": filename}
         case "file" if address.startswith("data:") or dialect.name != "openai":
-            return {"type": "file", "file": {"filename": named, "file_data": address}}
+            return {"type": "file", "file": {"filename": filename, "file_data": address}}
         case "file":
             return {"type": "text", "text": f"({mime} file: {address})"}
 
@@ -333,14 +331,14 @@ class MessageWriter:
         return f"{self._family}@{self._dialect.name}/{self._dialect.replay}"
 
     def write(self, message: ModelMessage) -> bytes:
-        written = self._assistant_messages(message) if message.role == "assistant" else self._user_messages(message)
-        return encode_json(written)[1:-1]
+        messages = self._assistant_messages(message) if message.role == "assistant" else self._user_messages(message)
+        return encode_json(messages)[1:-1]
 
     def _user_messages(self, message: ModelMessage) -> list[Fields]:
         """Returns tool results first, because they must directly follow their calls, then a user message with the
         results' attachments and the text."""
-        written: list[Fields] = []
-        attached: list[Fields] = []
+        messages: list[Fields] = []
+        attachments: list[Fields] = []
         blocks: list[Fields] = []
         for part in message.content:
             if isinstance(part, ToolResultPart):
@@ -349,14 +347,14 @@ class MessageWriter:
                     "tool_call_id": self._call_id(part.tool_use_id),
                     "content": _result_text(part),
                 }
-                written.append(result)
-                attached += self._attachment_blocks(part) if part.attachments else ()
+                messages.append(result)
+                attachments += self._attachment_blocks(part) if part.attachments else ()
             elif (block := self._user_block(part)) is not None:
                 blocks.append(block)
-        if content := attached + blocks:
+        if content := attachments + blocks:
             only_text = len(content) == 1 and content[0]["type"] == "text"
-            written.append({"role": "user", "content": content[0]["text"] if only_text else content})
-        return written
+            messages.append({"role": "user", "content": content[0]["text"] if only_text else content})
+        return messages
 
     def _user_block(self, part: ModelPart) -> Fields | None:
         match part:
@@ -400,37 +398,39 @@ class MessageWriter:
         return part.metadata.get(self._family, {})
 
     def _encode_call(self, part: ToolUsePart) -> Fields:
-        own = self._family_metadata(part)
+        private = self._family_metadata(part)
         call_id = self._call_id(part.tool_id)
-        if own.get("custom"):
-            free = part.tool_input.get("input", "")
-            return {"id": call_id, "type": "custom", "custom": {"name": part.tool_name, "input": free}}
+        if private.get("custom"):
+            free_text = part.tool_input.get("input", "")
+            return {"id": call_id, "type": "custom", "custom": {"name": part.tool_name, "input": free_text}}
         function = {"name": part.tool_name, "arguments": encode_json(part.tool_input).decode()}
         call: Fields = {"id": call_id, "type": "function", "function": function}
-        if "extra_content" in own:
-            call["extra_content"] = own["extra_content"]
+        if "extra_content" in private:
+            call["extra_content"] = private["extra_content"]
         return call
 
     def _reasoning_fields(self, parts: Iterable[ReasoningPart], text: str, *, calls: bool) -> Fields:
         """Returns reasoning of the same family, in the response field it came from."""
-        own = [part for part in parts if part.provider_state.get("family") == self._family]
+        own_family_parts = [part for part in parts if part.provider_state.get("family") == self._family]
         fields: Fields = {"reasoning_content": ""} if calls and self._dialect.empty_reasoning else {}
-        if not own or self._dialect.replay == "never":
+        if not own_family_parts or self._dialect.replay == "never":
             return fields
         blocks = self._dialect.replay == "thinking blocks"
-        for field, thought in _reasoning_by_field(own, "content" if blocks else None):
+        for field, thought in _reasoning_by_field(own_family_parts, "content" if blocks else None):
             fields[field] = [_thinking_block(thought), *_text_blocks(text)] if field == "content" else thought
-        details = merge_reasoning_details(item for part in own for item in part.provider_state.get("details", ()))
+        details = merge_reasoning_details(
+            item for part in own_family_parts for item in part.provider_state.get("details", ())
+        )
         return fields | ({"reasoning_details": details} if details and not blocks else {})
 
     def _generated_media(self, parts: Iterable[FilePart]) -> Fields:
         """Returns audio and images that the model generated."""
         fields: Fields = {}
         for part in parts:
-            own = self._family_metadata(part)
-            if own.get("audio"):
-                fields["audio"] = {"id": own["audio"]}
-            elif own.get("images") and self._dialect.replay == "as it came":
+            private = self._family_metadata(part)
+            if private.get("audio"):
+                fields["audio"] = {"id": private["audio"]}
+            elif private.get("images") and self._dialect.replay == "as it came":
                 fields.setdefault("images", []).append({"type": "image_url", "image_url": {"url": part.url}})
         return fields
 
@@ -454,12 +454,12 @@ def _result_text(part: ToolResultPart) -> str:
 
 
 def _reasoning_by_field(parts: Iterable[ReasoningPart], always: str | None) -> Iterator[tuple[str, str]]:
-    found: dict[str, list[str]] = {}
+    texts_by_field: dict[str, list[str]] = {}
     for part in parts:
         field = always or part.provider_state.get("field")
         if field and part.text:
-            found.setdefault(field, []).append(part.text)
-    return ((field, "".join(texts)) for field, texts in found.items())
+            texts_by_field.setdefault(field, []).append(part.text)
+    return ((field, "".join(texts)) for field, texts in texts_by_field.items())
 
 
 def _thinking_block(text: str) -> Fields:
@@ -515,7 +515,7 @@ def system_message(request: Request, dialect: ChatDialect) -> FieldsOfSettings |
 
 def _sampling_fields(settings: ModelSettings, dialect: ChatDialect) -> FieldsOfSettings:
     fields: FieldsOfSettings = {
-        dialect.limit or _USUAL_LIMIT: settings.max_output_tokens,
+        dialect.limit: settings.max_output_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "stop": list(settings.stop) or None,

@@ -40,12 +40,12 @@ def provider_host(provider: Provider) -> str:
 def request_headers(provider: Provider) -> dict[str, str]:
     """Returns the request headers. Azure reads the key from `api-key`. Headers from the provider configuration override
     the defaults."""
-    found = {"content-type": "application/json"}
+    headers = {"content-type": "application/json"}
     if provider.api_key and provider_host(provider).endswith(".azure.com"):
-        found["api-key"] = provider.api_key
+        headers["api-key"] = provider.api_key
     elif provider.api_key:
-        found["authorization"] = f"Bearer {provider.api_key}"
-    return found | provider.headers
+        headers["authorization"] = f"Bearer {provider.api_key}"
+    return headers | provider.headers
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -65,7 +65,7 @@ def error_from_payload(
 
     fields = error_fields(payload)
     texts = (fields.get(name) for name in ("error", "message", "detail"))
-    message = next((word for word in texts if isinstance(word, str)), None)
+    message = next((text for text in texts if isinstance(text, str)), None)
     kind, code = fields.get("type"), fields.get("code")
     return build_provider_error(
         message if message is not None else format_json(fields),
@@ -92,9 +92,9 @@ NO_VALUE = msgspec.Raw()
 
 
 def reported_cost(cost: msgspec.Raw, is_byok: msgspec.Raw, details: msgspec.Raw) -> Decimal | None:
-    """Returns the cost in dollars that a gateway reports in the usage of an answer, or None: a number, or an object
-    with `total_cost` (Perplexity). With a key of the user at the vendor (OpenRouter's `is_byok`) the vendor's price is
-    added."""
+    """Returns the cost in dollars that a gateway reports in the usage of an answer, or None. `cost` is a number, or an
+    object with `total_cost` (Perplexity). If the user has a key of the vendor (OpenRouter's `is_byok`), the vendor's
+    price is added."""
     amount = _to_dollars(_decode_raw(cost), "total_cost")
     if amount is not None and _decode_raw(is_byok) is True:
         amount += _to_dollars(_decode_raw(details), "upstream_inference_cost") or 0
@@ -102,7 +102,8 @@ def reported_cost(cost: msgspec.Raw, is_byok: msgspec.Raw, details: msgspec.Raw)
 
 
 def _decode_raw(value: msgspec.Raw) -> Any:
-    """Returns a value that was not decoded with the answer, so that a wrong one does no harm; None if it is invalid."""
+    """Returns a value that was not decoded with the answer, so that an invalid one does not fail the answer; None if it
+    is invalid."""
     try:
         return msgspec.json.decode(value) if value else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -110,7 +111,7 @@ def _decode_raw(value: msgspec.Raw) -> Any:
 
 
 def _to_dollars(value: Any, name: str) -> Decimal | None:
-    """Returns an amount, or the one that an object has under the name."""
+    """Returns the amount, which may be the field `name` of an object; None if it is not a valid amount."""
     if isinstance(value, dict):
         value = cast("dict[str, Any]", value).get(name)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -129,11 +130,11 @@ _LISTED_VALUES = lazy_pattern(r"(?:supported|allowed|valid) values|must be one o
 @lru_cache(maxsize=64)
 def openai_version(model: str) -> tuple[int, int] | None:
     """Returns the version of OpenAI's reasoning models: (5, 4) for gpt-5.4, (0, 0) for the o series; else None."""
-    found = _MODEL_VERSION.match(model.rpartition("/")[2].lower())
-    if found is None or "-chat" in found[3]:  # the chat models do not accept an effort
+    match = _MODEL_VERSION.match(model.rpartition("/")[2].lower())
+    if match is None or "-chat" in match[3]:  # the chat models do not accept an effort
         return None
-    version = (int(found[1] or 0), int(found[2] or 0))
-    return version if not found[1] or version >= (5, 0) else None
+    version = (int(match[1] or 0), int(match[2] or 0))
+    return version if not match[1] or version >= (5, 0) else None
 
 
 def openai_efforts(model: str) -> tuple[str, ...]:
@@ -145,9 +146,9 @@ def openai_efforts(model: str) -> tuple[str, ...]:
         return ("high",) if version < (5, 2) else ("medium", "high", "xhigh")
     if version < (5, 1):
         return ("minimal", "low", "medium", "high") if version == (5, 0) and "codex" not in model else THREE_EFFORTS
-    off = () if "codex" in model else ("none",)
-    top = ("xhigh", "max") if version >= (5, 6) else ("xhigh",) if version >= (5, 2) or "codex-max" in model else ()
-    return (*off, *THREE_EFFORTS, *top)
+    lowest = () if "codex" in model else ("none",)
+    highest = ("xhigh", "max") if version >= (5, 6) else ("xhigh",) if version >= (5, 2) or "codex-max" in model else ()
+    return (*lowest, *THREE_EFFORTS, *highest)
 
 
 THREE_EFFORTS = ("low", "medium", "high")
@@ -156,18 +157,18 @@ THREE_EFFORTS = ("low", "medium", "high")
 def nearest_effort(supported: Sequence[str], effort: ReasoningEffort) -> str | None:
     """Returns the supported level that is closest to the requested one; "none" only if it is requested."""
     allowed = [level for level in supported if effort == "none" or level != "none"]
-    wanted = REASONING_EFFORTS.index(effort)
-    known = [level for level in REASONING_EFFORTS if level in allowed]
-    return min(known, key=lambda level: abs(REASONING_EFFORTS.index(level) - wanted), default=None)
+    requested = REASONING_EFFORTS.index(effort)
+    levels = [level for level in REASONING_EFFORTS if level in allowed]
+    return min(levels, key=lambda level: abs(REASONING_EFFORTS.index(level) - requested), default=None)
 
 
 def efforts_in_error(message: str) -> tuple[str, ...]:
     """Returns the effort levels that an error message lists as supported; empty if it lists none."""
-    found = _LISTED_VALUES.search(message)
-    words = re.findall(r"[a-z]+", message[found.end() :]) if found else ()
+    match = _LISTED_VALUES.search(message)
+    words = re.findall(r"[a-z]+", message[match.end() :]) if match else ()
     levels = tuple(level for level in REASONING_EFFORTS if level in words)
-    about_effort = levels != ("none",) or re.search("effort|reasoning", message)  # other fields accept "none" too
-    return levels if about_effort else ()
+    is_about_effort = levels != ("none",) or re.search("effort|reasoning", message)  # other fields accept "none" too
+    return levels if is_about_effort else ()
 
 
 Schema = dict[str, Any]

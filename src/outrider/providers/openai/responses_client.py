@@ -1,4 +1,4 @@
-"""Wire format of the Responses API: build requests, create decoders, adapt to error responses."""
+"""Wire format of the Responses API: builds requests, creates decoders, adapts to error responses."""
 
 import re
 from collections.abc import Mapping
@@ -115,12 +115,12 @@ class ResponsesWire:
         """Records optional fields and effort levels that the model rejects. Returns True if the request changes."""
         if not isinstance(error, InvalidRequestError | PermissionRefusedError):
             return False
-        known = self._traits_of(request.model)
-        learned = _traits_after_error(known, error.message)
-        refused = find_rejected_vendor_tools(request.settings, error.message)
-        learned = msgspec.structs.replace(learned, rejected=learned.rejected | refused)
+        current = self._traits_of(request.model)
+        learned = _traits_after_error(current, error.message)
+        rejected_tools = find_rejected_vendor_tools(request.settings, error.message)
+        learned = msgspec.structs.replace(learned, rejected=learned.rejected | rejected_tools)
         self._learned[request.model] = learned
-        if encode_responses_fields(request, known) != encode_responses_fields(request, learned):
+        if encode_responses_fields(request, current) != encode_responses_fields(request, learned):
             return True
         return self._schemas.learn_from_error(request, error)
 
@@ -130,17 +130,17 @@ class ResponsesWire:
 
 def encode_input(prompt: Prompt, family: str, *, stored: bool) -> bytearray:
     """Encodes the messages of a prompt as input items."""
-    listed = prompt.encoded(f"{family}/custom-calls", lambda message: encode_custom_call_ids(message, family))
-    custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
-    writer = ItemWriter(family, custom, stored=stored)
+    encoded_ids = prompt.encoded(f"{family}/custom-calls", lambda message: encode_custom_call_ids(message, family))
+    custom_call_ids = frozenset(msgspec.json.decode(b"[%b]" % encoded_ids, type=list[str]))
+    writer = ItemWriter(family, custom_call_ids, stored=stored)
     return prompt.encoded(f"{family}/stored" if stored else family, writer.write)
 
 
-def _traits_after_error(known: ResponsesTraits, message: str) -> ResponsesTraits:
+def _traits_after_error(traits: ResponsesTraits, message: str) -> ResponsesTraits:
     if efforts := efforts_in_error(message):
-        return ResponsesTraits(known.rejected, efforts)
+        return ResponsesTraits(traits.rejected, efforts)
     rejected = {field for field, pattern in _REJECTION_PATTERNS.items() if pattern.search(message)}
-    return ResponsesTraits(known.rejected | rejected, known.efforts)
+    return ResponsesTraits(traits.rejected | rejected, traits.efforts)
 
 
 def _is_openai(host: str) -> bool:

@@ -47,8 +47,8 @@ class PartIndexes:
         self._next += 1
         return index
 
-    def unique_call_id(self, given: Any) -> str:
-        call_id = _as_text(given)
+    def unique_call_id(self, sent_id: Any) -> str:
+        call_id = _as_text(sent_id)
         if not call_id or call_id in self._call_ids:
             call_id = f"call_{new_id()}"
         self._call_ids.add(call_id)
@@ -61,7 +61,7 @@ class OutputItem(Protocol):
     def __init__(self, indexes: PartIndexes) -> None: ...
 
     def finish(self, item: Fields) -> Iterable[Delta]:
-        """Returns the end deltas. `item` is empty if the server never sent the final item."""
+        """Returns the end deltas. `item` is empty if the server did not send the final item."""
         ...
 
 
@@ -90,26 +90,26 @@ class MessageItem:
         self._refusals.add(content)
         return self.write(content, text)
 
-    def write_rest(self, content: int, piece: Fields) -> Iterable[Delta]:
-        """Writes the text in `piece` that was not streamed."""
-        refusal = piece.get("type") == "refusal"
-        text = _as_text(piece.get("refusal" if refusal else "text"))
-        rest = text[self._lengths.get(content, 0) :]
-        if rest or content not in self._parts:
-            yield from self.write_refusal(content, rest) if refusal else self.write(content, rest)
+    def write_remaining(self, content: int, final: Fields) -> Iterable[Delta]:
+        """Writes the text of the final content that was not streamed."""
+        refusal = final.get("type") == "refusal"
+        text = _as_text(final.get("refusal" if refusal else "text"))
+        remaining = text[self._lengths.get(content, 0) :]
+        if remaining or content not in self._parts:
+            yield from self.write_refusal(content, remaining) if refusal else self.write(content, remaining)
 
     def finish(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
-        pieces = match_to_events(self._parts, item.get("content"))
-        for content, piece in pieces.items():
-            yield from self.write_rest(content, piece)
-        own = {name: item[name] for name in ("id", "phase", "status") if item.get(name)}
+        contents = match_to_events(self._parts, item.get("content"))
+        for content, final in contents.items():
+            yield from self.write_remaining(content, final)
+        state = {name: item[name] for name in ("id", "phase", "status") if item.get(name)}
         for content, index in self._parts.items():
-            yield PartEnd(index, state=own | self._content_state(content, pieces.get(content, {})))
+            yield PartEnd(index, state=state | self._content_state(content, contents.get(content, {})))
 
-    def _content_state(self, content: int, piece: Fields) -> Fields:
+    def _content_state(self, content: int, final: Fields) -> Fields:
         extras: Fields = {"refusal": True} if content in self._refusals else {}
-        if annotations := piece.get("annotations"):
+        if annotations := final.get("annotations"):
             extras["annotations"] = annotations
         return extras
 
@@ -133,17 +133,17 @@ class ReasoningOutputItem:
         if section == self._section:
             self._lengths[section] += len(text)
             return (ReasoningDelta(self._index, text),)
-        shown = text if self._section is None else f"\n\n{text}"
+        separated = text if self._section is None else f"\n\n{text}"
         self._section = section
         self._lengths[section] = self._lengths.get(section, 0) + len(text)
-        return (ReasoningDelta(self._index, shown),)
+        return (ReasoningDelta(self._index, separated),)
 
     def finish(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
         for kind in ("summary", "content"):
-            seen = [number for found, number in self._lengths if found == kind]
-            for number, piece in match_to_events(seen, item.get(kind)).items():
-                text = _as_text(piece.get("text"))
+            streamed = [number for streamed_kind, number in self._lengths if streamed_kind == kind]
+            for number, content in match_to_events(streamed, item.get(kind)).items():
+                text = _as_text(content.get("text"))
                 yield from self.write(kind, number, text[self._lengths.get((kind, number), 0) :])
         yield PartEnd(self._index, state={"item": item} if item else {})
 
@@ -175,14 +175,14 @@ class CallItem:
         self._length += len(text)
         return (InputDelta(self._index, text),)
 
-    def write_rest(self, arguments: str) -> tuple[Delta, ...]:
+    def write_remaining(self, arguments: str) -> tuple[Delta, ...]:
         return self.write(arguments[self._length :])
 
     def finish(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
         index, start = self._start_once(item)
         yield from start
-        yield from self.write_rest(_as_text(item.get("arguments")))
+        yield from self.write_remaining(_as_text(item.get("arguments")))
         yield PartEnd(index, state=_own_fields(item))
 
 
@@ -200,7 +200,7 @@ class CustomCallItem(CallItem):
         self.ended = True
         index, start = self._start_once(item)
         yield from start
-        yield from self.write_rest(_as_text(item.get("input")))
+        yield from self.write_remaining(_as_text(item.get("input")))
         yield InputDelta(index, '"}' if self._length else '{"input":""}')
         yield PartEnd(index, state=_own_fields(item) | {"custom": True})
 
@@ -223,22 +223,25 @@ class OpaqueItem:
             yield PartEnd(index, state={"item": item})
             return
         mime = f"image/{item.get('output_format') or 'png'}"
-        rest = {name: value for name, value in item.items() if name != "result"}
-        yield PartEnd(index, {"item": rest}, mime, make_data_url(mime, item["result"]))
+        fields = {name: value for name, value in item.items() if name != "result"}
+        yield PartEnd(index, {"item": fields}, mime, make_data_url(mime, item["result"]))
 
 
-def match_to_events(seen: Iterable[int], pieces: Any) -> dict[int, Fields]:
+def match_to_events(streamed: Iterable[int], contents: Any) -> dict[int, Fields]:
     """Maps the contents of a final item to the indexes of its stream events, by order, because some servers do not
     count from 0. Contents without an event get negative indexes."""
-    numbers = list(seen)
-    return {numbers[at] if at < len(numbers) else -1 - at: piece for at, piece in enumerate(_content_list(pieces))}
+    numbers = list(streamed)
+    return {
+        numbers[position] if position < len(numbers) else -1 - position: content
+        for position, content in enumerate(_content_list(contents))
+    }
 
 
-def _content_list(pieces: Any) -> list[Fields]:
+def _content_list(contents: Any) -> list[Fields]:
     """Returns the content objects of an item. Some servers send plain strings."""
-    listed = cast("list[Any]", pieces) if isinstance(pieces, list) else [pieces] if pieces else []
-    texts = [{"type": "output_text", "text": piece} if isinstance(piece, str) else piece for piece in listed]
-    return [piece for piece in texts if isinstance(piece, dict)]
+    entries = cast("list[Any]", contents) if isinstance(contents, list) else [contents] if contents else []
+    texts = [{"type": "output_text", "text": entry} if isinstance(entry, str) else entry for entry in entries]
+    return [entry for entry in texts if isinstance(entry, dict)]
 
 
 def _own_fields(item: Fields) -> Fields:
@@ -314,13 +317,13 @@ def tokens_from_usage(usage: ResponseUsage) -> Tokens:
     contradicts it."""
     details = usage.input_tokens_details or _ResponseInputDetails()
     read, written = details.cached_tokens or 0, details.cache_write_tokens or 0
-    sent, given = usage.input_tokens or 0, usage.output_tokens or 0
-    thought = (usage.output_tokens_details or _ResponseOutputDetails()).reasoning_tokens or 0
-    apart = thought > given or (thought > 0 and usage.total_tokens == sent + given + thought)
+    prompt, output = usage.input_tokens or 0, usage.output_tokens or 0
+    reasoning = (usage.output_tokens_details or _ResponseOutputDetails()).reasoning_tokens or 0
+    is_separate = reasoning > output or (reasoning > 0 and usage.total_tokens == prompt + output + reasoning)
     return Tokens(
-        input=max(sent - read - written, 0),
-        output=given if apart else given - thought,
-        reasoning=thought,
+        input=max(prompt - read - written, 0),
+        output=output if is_separate else output - reasoning,
+        reasoning=reasoning,
         cache=CacheTokens(read, written),
     )
 
@@ -330,6 +333,8 @@ ItemClass = type[MessageItem] | type[ReasoningOutputItem] | type[CallItem] | typ
 
 
 class ResponsesDecoder:
+    """Decodes one response: `_EVENT_HANDLERS` maps each event type to a method."""
+
     is_complete = False  # the API sends an explicit end event
 
     def __init__(self) -> None:
@@ -350,9 +355,9 @@ class ResponsesDecoder:
         message = decode_json(decode_event, data, mark_surrogates=True)
         if not message.type or event == "error":
             message.type = event
-        react = _EVENT_HANDLERS.get(message.type)
-        if react is not None:
-            return react(self, message)
+        handler = _EVENT_HANDLERS.get(message.type)
+        if handler is not None:
+            return handler(self, message)
         if message.error or (message.message and not message.type):
             return self.on_error(message)
         return ()
@@ -387,9 +392,11 @@ class ResponsesDecoder:
         return self._find_or_add_item(event, MessageItem).write(event.content_index or 0, event.delta or "")
 
     def on_text_done(self, event: ResponseEvent) -> Iterable[Delta]:
-        piece = {"type": "output_text", "text": event.text}
+        content = {"type": "output_text", "text": event.text}
         return (
-            self._find_or_add_item(event, MessageItem).write_rest(event.content_index or 0, piece) if event.text else ()
+            self._find_or_add_item(event, MessageItem).write_remaining(event.content_index or 0, content)
+            if event.text
+            else ()
         )
 
     def on_refusal(self, event: ResponseEvent) -> Iterable[Delta]:
@@ -397,9 +404,9 @@ class ResponsesDecoder:
 
     def on_content_done(self, event: ResponseEvent) -> Iterable[Delta]:
         """Completes text content. Reasoning and unknown content types are completed when their item ends."""
-        piece = event.part or {}
-        if piece.get("type") in ("output_text", "refusal"):
-            return self._find_or_add_item(event, MessageItem).write_rest(event.content_index or 0, piece)
+        content = event.part or {}
+        if content.get("type") in ("output_text", "refusal"):
+            return self._find_or_add_item(event, MessageItem).write_remaining(event.content_index or 0, content)
         return ()
 
     def on_summary(self, event: ResponseEvent) -> Iterable[Delta]:
@@ -414,7 +421,7 @@ class ResponsesDecoder:
     def on_arguments_done(self, event: ResponseEvent) -> Iterable[Delta]:
         item = self._find_or_add_item(event, CallItem)
         started = item.start({"name": event.name, "id": event.item_id})
-        return (*started, *item.write_rest(event.arguments or ""))
+        return (*started, *item.write_remaining(event.arguments or ""))
 
     def on_free_input(self, event: ResponseEvent) -> Iterable[Delta]:
         return self._find_or_add_item(event, CustomCallItem).write(event.delta or "")
@@ -423,13 +430,10 @@ class ResponsesDecoder:
         fields = event.item or {}
         index = self._output_index(event)
         item_id: str = fields.get("id") or f"item {index}"
-        known, self._item_id_by_index[index], self._index_by_item_id[item_id] = (
-            self._item_id_by_index.get(index, item_id),
-            item_id,
-            index,
-        )
+        previous_id = self._item_id_by_index.get(index, item_id)
+        self._item_id_by_index[index], self._index_by_item_id[item_id] = item_id, index
         item = self._item_by_index.get(index)
-        if item is not None and not item.ended and isinstance(item, _item_class(fields)) and known == item_id:
+        if item is not None and not item.ended and isinstance(item, _item_class(fields)) and previous_id == item_id:
             return ()  # already started, or a duplicate event
         return self._open_item(index, fields)
 
@@ -523,11 +527,11 @@ class ResponsesDecoder:
 
     def _finish_delta(self, response: ResponseObject, status: str) -> Finish:
         details = response.incomplete_details or {}
-        why = details.get("reason")
-        raw = f"{status}:{why}" if why else status
+        reason = details.get("reason")
+        raw = f"{status}:{reason}" if reason else status
         if status == "completed":
             return Finish(self._stop_reason(), raw)
-        return Finish(_INCOMPLETE_REASONS.get(why or "", "other"), raw)
+        return Finish(_INCOMPLETE_REASONS.get(reason or "", "other"), raw)
 
     def _stop_reason(self) -> FinishReason:
         if any(isinstance(item, CallItem) for item in self._all_items):

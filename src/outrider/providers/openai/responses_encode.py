@@ -63,12 +63,12 @@ class ItemWriter:
     """Encodes the items of one message.
 
     `family` selects the private state that may be sent back. Unless the server stores responses, reasoning is sent only
-    if it contains its content. `custom` holds the ids of calls with free-text input.
+    if it contains its content. `custom_call_ids` are the ids of calls with free-text input.
     """
 
-    def __init__(self, family: str, custom: frozenset[str], *, stored: bool) -> None:
+    def __init__(self, family: str, custom_call_ids: frozenset[str], *, stored: bool) -> None:
         self._family = family
-        self._custom = custom
+        self._custom_call_ids = custom_call_ids
         self._stored = stored
 
     def write(self, message: ModelMessage) -> bytes:
@@ -101,28 +101,28 @@ class ItemWriter:
     def _assistant_items(self, message: ModelMessage) -> Iterator[Fields]:
         item: Fields | None = None
         for part in message.content:
-            own: Fields = part.metadata.get(self._family, {})
-            if isinstance(part, TextPart) and item and "id" in own and own["id"] == item.get("id"):
-                item["content"].append(_message_content(part, own))
+            private: Fields = part.metadata.get(self._family, {})
+            if isinstance(part, TextPart) and item and "id" in private and private["id"] == item.get("id"):
+                item["content"].append(_message_content(part, private))
                 continue
             if item is not None:
                 yield item
-            item = _message_item(part, own) if isinstance(part, TextPart) else None
+            item = _message_item(part, private) if isinstance(part, TextPart) else None
             if item is None:
-                yield from self._encode_part(part, own)
+                yield from self._encode_part(part, private)
         if item is not None:
             yield item
 
-    def _encode_part(self, part: ModelPart, own: Fields) -> Iterator[Fields]:
+    def _encode_part(self, part: ModelPart, private: Fields) -> Iterator[Fields]:
         match part:
             case ReasoningPart():
                 state = part.provider_state
                 if state.get("family") == self._family and "item" in state:
                     yield from self._replay_item(state["item"])
             case ToolUsePart():
-                yield _call_item(part, own)
-            case FilePart() if "item" in own:
-                yield from self._replay_item(own["item"] | {"result": data_url_base64(part.url)})
+                yield _call_item(part, private)
+            case FilePart() if "item" in private:
+                yield from self._replay_item(private["item"] | {"result": data_url_base64(part.url)})
             case FilePart() | TextPart() | ToolResultPart():
                 pass  # only in user messages; `_assistant_items` encodes texts
             case _:
@@ -143,7 +143,7 @@ class ItemWriter:
         if part.attachments:
             output = [{"type": "input_text", "text": text}] if text else []
             output.extend(map(_encode_attachment, part.attachments))
-        kind = "custom_tool_call_output" if part.tool_use_id in self._custom else "function_call_output"
+        kind = "custom_tool_call_output" if part.tool_use_id in self._custom_call_ids else "function_call_output"
         return {"type": kind, "call_id": _shorten_call_id(part.tool_use_id), "output": output}
 
 
@@ -186,11 +186,11 @@ def encode_responses_fields(request: Request, traits: ResponsesTraits = NO_TRAIT
 def _reasoning_fields(model: str, settings: ModelSettings, traits: ResponsesTraits) -> Fields:
     """Returns effort and summary. Servers of other vendors get the requested level, since their levels are unknown."""
     efforts = openai_efforts(model) if traits.efforts is None else traits.efforts
-    wanted = settings.requests_reasoning(supported=bool(efforts))
-    if REASONING_EFFORT in traits.rejected or not (wanted or (settings.reasoning_effort == "none" and efforts)):
+    reasons = settings.requests_reasoning(supported=bool(efforts))
+    if REASONING_EFFORT in traits.rejected or not (reasons or (settings.reasoning_effort == "none" and efforts)):
         return {}
     effort = nearest_effort(efforts, settings.reasoning_effort) if efforts else settings.reasoning_effort
-    summary = {"summary": "auto"} if wanted and REASONING_SUMMARY not in traits.rejected else {}
+    summary = {"summary": "auto"} if reasons and REASONING_SUMMARY not in traits.rejected else {}
     return {"effort": effort, **summary}
 
 
@@ -241,35 +241,41 @@ def _tool_choice_fields(choice: ToolChoice) -> Fields:
             return fields | {"tool_choice": {"type": "function", "name": choice.tool}}
 
 
-def _message_item(part: TextPart, own: Fields) -> Fields:
+def _message_item(part: TextPart, private: Fields) -> Fields:
     """Returns a message item. Text from another provider has no id and does not need one."""
-    if "id" not in own:
-        phase = {"phase": own["phase"]} if "phase" in own else {}
+    if "id" not in private:
+        phase = {"phase": private["phase"]} if "phase" in private else {}
         return {"role": "assistant", "content": part.text, **phase}
-    rest = {name: own[name] for name in ("id", "phase") if name in own}
-    status: str = own.get("status", "completed")
-    return {"type": "message", "role": "assistant", **rest, "status": status, "content": [_message_content(part, own)]}
+    identity = {name: private[name] for name in ("id", "phase") if name in private}
+    status: str = private.get("status", "completed")
+    return {
+        "type": "message",
+        "role": "assistant",
+        **identity,
+        "status": status,
+        "content": [_message_content(part, private)],
+    }
 
 
-def _message_content(part: TextPart, own: Fields) -> Fields:
-    if own.get("refusal"):
+def _message_content(part: TextPart, private: Fields) -> Fields:
+    if private.get("refusal"):
         return {"type": "refusal", "refusal": part.text}
-    return {"type": "output_text", "text": part.text, "annotations": own.get("annotations", [])}
+    return {"type": "output_text", "text": part.text, "annotations": private.get("annotations", [])}
 
 
-def _call_item(part: ToolUsePart, own: Fields) -> Fields:
-    rest = {name: value for name, value in own.items() if name != "custom"}
-    call: Fields = {"call_id": _shorten_call_id(part.tool_id), "name": part.tool_name, **rest}
-    if own.get("custom"):
+def _call_item(part: ToolUsePart, private: Fields) -> Fields:
+    fields = {name: value for name, value in private.items() if name != "custom"}
+    call: Fields = {"call_id": _shorten_call_id(part.tool_id), "name": part.tool_name, **fields}
+    if private.get("custom"):
         return {"type": "custom_tool_call", **call, "input": part.tool_input.get("input", "")}
     return {"type": "function_call", **call, "arguments": encode_json(part.tool_input).decode()}
 
 
-def _shorten_call_id(given: str) -> str:
+def _shorten_call_id(call_id: str) -> str:
     """Returns the id, or a hash of it if another server's id exceeds the length limit."""
-    if len(given) <= _MAX_ID_LENGTH:
-        return given
-    return f"call_{sha256(given.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+    if len(call_id) <= _MAX_ID_LENGTH:
+        return call_id
+    return f"call_{sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 def _result_text(part: ToolResultPart) -> str:
@@ -289,8 +295,8 @@ def _encode_file(mime: str, url: str, name: str | None, detail: str = "auto") ->
     if not uploaded and not _is_supported_file(mime, url):
         return {"type": "input_text", "text": unreadable_file_note(mime, url, name)}
     if mime.startswith("image/"):
-        where = {"file_id": uploaded} if uploaded else {"image_url": url}
-        return {"type": "input_image", "detail": detail, **where}
+        source = {"file_id": uploaded} if uploaded else {"image_url": url}
+        return {"type": "input_image", "detail": detail, **source}
     if uploaded:
         return {"type": "input_file", "file_id": uploaded}
     content = data_url_base64(url)

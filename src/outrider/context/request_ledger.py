@@ -411,19 +411,22 @@ def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCa
 
 
 def _first_changed_field(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str] | None:
-    before, now = read_head(previous.body[: previous.head_size]), read_head(current.body[: current.head_size])
-    for field in dict.fromkeys((*now, *before)):
-        old, new = before.get(field, _MISSING), now.get(field, _MISSING)
+    previous_head, current_head = (
+        read_head(previous.body[: previous.head_size]),
+        read_head(current.body[: current.head_size]),
+    )
+    for field in dict.fromkeys((*current_head, *previous_head)):
+        old, new = previous_head.get(field, _MISSING), current_head.get(field, _MISSING)
         if old == new or field in _UNCACHED_FIELDS:
             continue
         if field == "model":
             return "model", f"{old} → {new}"
         if field == "tools":
-            if (tools := _compare_tools(before, now)) is not None:
+            if (tools := _compare_tools(previous_head, current_head)) is not None:
                 return tools
             continue
         if field in _SYSTEM_FIELDS:
-            return _compare_system_texts(system_text(before), system_text(now))
+            return _compare_system_texts(system_text(previous_head), system_text(current_head))
         if field == "generationConfig":
             old, new = (_cached_settings(value) for value in (old, new))
             if old == new:
@@ -460,9 +463,11 @@ def tool_server(name: str) -> str:
     return name.split("__")[1] if name.startswith("mcp__") and name.count("__") > 1 else ""
 
 
-def _compare_tools(before: dict[str, Any], now: dict[str, Any]) -> tuple[CacheCause, str] | None:
+def _compare_tools(previous_head: dict[str, Any], current_head: dict[str, Any]) -> tuple[CacheCause, str] | None:
     """Returns what changed in the tools. The cache mark of the last tool is ignored."""
-    lists = [[(name, _cached_settings(tool)) for name, tool in iterate_tools(head)] for head in (before, now)]
+    lists = [
+        [(name, _cached_settings(tool)) for name, tool in iterate_tools(head)] for head in (previous_head, current_head)
+    ]
     if lists[0] == lists[1]:
         return None
     old, new = map(dict, lists)

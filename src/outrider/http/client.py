@@ -329,7 +329,7 @@ FollowRule = Callable[[str, str], bool]
 
 
 def is_no_downgrade(url: str, target: str) -> bool:
-    """The rule for most requests: follows all redirects except from https to http."""
+    """Returns whether a redirect stays on https if it starts there; the rule for most requests."""
     return HttpAddress.parse(target).is_secure or not HttpAddress.parse(url).is_secure
 
 

@@ -227,10 +227,13 @@ def parse_effort(name: str) -> ReasoningEffort:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings of a process. API keys are only in `providers` and `environ`, whose reprs hide them.
+    """All settings of a process. API keys are only in `environ` and `providers`, whose reprs hide them.
 
-    `model` is the model of the first agent as PROVIDER/MODEL, or "" if none is reachable. The first of `agents` is the
-    entry agent. `missing` describes missing credentials. `notices` are shown to the user."""
+    - `model`: the model of the first agent as PROVIDER/MODEL, or "" if none is reachable.
+    - `agents`: the first one is the entry agent.
+    - `missing`: describes missing credentials.
+    - `notices`: are shown to the user.
+    """
 
     folders: AppFolders
     workspace: Path
@@ -402,7 +405,7 @@ CHOSEN_MODEL_FILE = "chosen_model"
 
 def remember_model(data_folder: Path, model: str) -> None:
     """Stores the model that the user chose, for sessions that are started without naming one."""
-    with suppress(OSError):
+    with suppress(OSError):  # without the file the default model is used
         (data_folder / CHOSEN_MODEL_FILE).write_text(f"{model}\n", encoding="utf-8")
 
 

@@ -444,6 +444,8 @@ _UNSHARED_KINDS = ("scripted", "custom")
 
 
 class _SharedClient:
+    """A shared client with its key, the provider and the catalog, and the generator that closes it with the loop."""
+
     def __init__(
         self, provider: Provider, catalog: ModelCatalog, client: ModelClient, closer: AsyncGenerator[None, None]
     ) -> None:

@@ -218,14 +218,14 @@ class _RequestBuilder:
         """Returns the messages as they were when the request was sent: with outputs that were removed and summaries
         that were undone later."""
         history = list(self._messages[:position])
-        sent = message.time.created if message.time else 0
-        later = sum(time > sent for time in self._changed_later)
+        sent_at = message.time.created if message.time else 0
+        later = sum(time > sent_at for time in self._changed_later)
         if later != self._later_count:
             self._later_count = later
             self._projections.clear()  # earlier messages differ from those of the request before
         if not later:
             return history
-        return [replace(earlier, parts=[_part_at(part, sent) for part in earlier.parts]) for earlier in history]
+        return [replace(earlier, parts=[_part_at(part, sent_at) for part in earlier.parts]) for earlier in history]
 
     def _project(self, form: tuple[str, ...], history: Sequence[Message]) -> Prompt:
         family = family_of(form)
@@ -282,9 +282,9 @@ def _changed_at(part: AnyPart) -> int:
     return (state.time.compacted or 0) if isinstance(state, ToolCompleted) else 0
 
 
-def _part_at(part: AnyPart, sent: int) -> AnyPart:
+def _part_at(part: AnyPart, sent_at: int) -> AnyPart:
     """Returns a part as it was when a request was sent."""
-    if _changed_at(part) <= sent:
+    if _changed_at(part) <= sent_at:
         return part
     if isinstance(part, CompactionPart) and part.undone:
         return replace(part, summary=part.undone.summary)
@@ -415,9 +415,9 @@ def _prompt_patterns() -> Mapping[str, re.Pattern[str]]:
     """Returns a pattern for each prompt file, in which a field matches any text."""
     patterns: dict[str, re.Pattern[str]] = {}
     for name in _PROMPT_FILES:
-        *first, last = re.split(r"\{\w+\}", prompt_text(name))
-        field = ".*?" if last else r"[^\n]*"  # a field at the end ends with its line
-        pattern = ".*?".join(map(re.escape, first)) + (field if first else "") + re.escape(last)
+        *leading_texts, last_text = re.split(r"\{\w+\}", prompt_text(name))
+        field = ".*?" if last_text else r"[^\n]*"  # a field at the end ends with its line
+        pattern = ".*?".join(map(re.escape, leading_texts)) + (field if leading_texts else "") + re.escape(last_text)
         patterns[name] = re.compile(pattern, re.DOTALL)
     return patterns
 
@@ -497,9 +497,9 @@ def _payloads(part: ModelPart) -> Iterator[bytes]:
             data = parse_data_url(part.url)
             yield _json_text(data.payload if data is not None else part.url)
         case ToolUsePart():
-            written = msgspec.json.encode(part.tool_input)
-            yield _json_text(written.decode())
-            yield written
+            encoded_input = msgspec.json.encode(part.tool_input)
+            yield _json_text(encoded_input.decode())
+            yield encoded_input
             yield _json_text(part.tool_id)
             yield _json_text(part.tool_name)
         case ToolResultPart():

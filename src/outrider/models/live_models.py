@@ -175,10 +175,10 @@ def _listed_prices(pricing: Any) -> ModelPrices | None:
     """Returns the prices of OpenRouter, which are in dollars per token; a negative one means that it varies."""
     names = {"input": "prompt", "output": "completion", "cache_read": "input_cache_read"}
     names["cache_write"] = "input_cache_write"
-    listed = cast("dict[str, Any]", pricing) if isinstance(pricing, dict) else {}
+    fields = cast("dict[str, Any]", pricing) if isinstance(pricing, dict) else {}
     try:
         rates = {
-            rate: Decimal(str(listed[name])).scaleb(_PER_MILLION) for rate, name in names.items() if name in listed
+            rate: Decimal(str(fields[name])).scaleb(_PER_MILLION) for rate, name in names.items() if name in fields
         }
     except InvalidOperation:
         return None

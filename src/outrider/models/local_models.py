@@ -85,12 +85,12 @@ async def _probe_server(server: Provider, seconds: float) -> FoundServer | None:
     try:
         request = HttpRequest(url, {"accept": "application/json"}, method="GET")
         status, body = await send_single_request(request, seconds=seconds, max_bytes=_MAX_RESPONSE_BYTES)
-        listed = msgspec.json.decode(body, type=_ServerModelList) if status == _OK else None
+        model_list = msgspec.json.decode(body, type=_ServerModelList) if status == _OK else None
     except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError):  # includes TimeoutError
         return None
-    if listed is None or not listed.data:
+    if model_list is None or not model_list.data:
         return None
-    return FoundServer(server, tuple(model.id for model in listed.data))
+    return FoundServer(server, tuple(model.id for model in model_list.data))
 
 
 class WeightsPackages(msgspec.Struct, frozen=True):
@@ -207,11 +207,11 @@ def find_weights(name: str, data: Path) -> Path:
 
 def list_weights(data: Path) -> list[ListedModel]:
     """Lists the known weights and the user's own files in the models folder."""
-    listed = [_describe_weights(weights, data) for weights in KNOWN_WEIGHTS]
+    known_models = [_describe_weights(weights, data) for weights in KNOWN_WEIGHTS]
     names = {weights.file_name for weights in KNOWN_WEIGHTS}
     folder = data / MODELS_FOLDER
     user_files = sorted(path for path in folder.glob("*.gguf") if path.name not in names) if folder.is_dir() else []
-    return [*listed, *(ListedModel(str(path), "your own file", path.stat().st_size, path) for path in user_files)]
+    return [*known_models, *(ListedModel(str(path), "your own file", path.stat().st_size, path) for path in user_files)]
 
 
 def remove_weights(name: str, data: Path) -> int:

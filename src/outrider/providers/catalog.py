@@ -645,8 +645,8 @@ class ModelCatalog:
         for name in (f"{kind}/{model}", model):
             if name in self.overrides:
                 yield self.overrides[name]
-        if (listed := _server_facts.get((kind, base_url, model))) is not None:
-            yield listed
+        if (server_facts := _server_facts.get((kind, base_url, model))) is not None:
+            yield server_facts
         for source in sources:
             yield self._look_up(source, kind, model, base_url)
 

@@ -244,8 +244,8 @@ def _describe_invalid_input(text: str, reason: str) -> tuple[dict[str, Any], str
     )
 
 
-def _must_be_object(got: str, text: str) -> str:
+def _must_be_object(actual: str, text: str) -> str:
     return (
-        f"The input of this call must be one JSON object, got {got}. Nothing was run. Send the call again with an "
+        f"The input of this call must be one JSON object, got {actual}. Nothing was run. Send the call again with an "
         f"object. Received: {text[:_PREVIEW_CHARACTERS]}"
     )

@@ -136,7 +136,7 @@ def _check_blank_texts(messages: Messages) -> Iterator[str]:
 
 def _check_call_pairs(messages: Messages) -> Iterator[str]:
     """Checks that the next message has exactly one result for every call, and no other results."""
-    seen: set[str] = set()
+    used_ids: set[str] = set()
     call_ids: list[str] = []
     for position, message in enumerate(messages):
         uses = [part.tool_id for part in message.content if isinstance(part, ToolUsePart)]
@@ -144,10 +144,10 @@ def _check_call_pairs(messages: Messages) -> Iterator[str]:
         yield from _check_block_roles(position, message, uses, results)
         yield from _find_unanswered(position - 1, call_ids, results)
         yield from _find_orphans(position, call_ids, results)
-        yield from (f"messages.{position}: the id {use} was used before" for use in uses if use in seen)
+        yield from (f"messages.{position}: the id {use} was used before" for use in uses if use in used_ids)
         if len(set(uses)) < len(uses):
             yield f"messages.{position}: `tool_use` ids must be unique"
-        seen.update(uses)
+        used_ids.update(uses)
         call_ids = uses
     yield from _find_unanswered(len(messages) - 1, call_ids, [])
 

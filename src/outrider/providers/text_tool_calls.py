@@ -173,9 +173,9 @@ class MarkupCallReader:
         """Reads more text; returns the text after the call once it has ended, else None."""
         self._held += text
         self._out = out
-        while (again := self._reader()) is True:
+        while (result := self._reader()) is True:
             pass
-        if again is None:
+        if result is None:
             return None
         remainder, self._held = self._held, ""
         return remainder

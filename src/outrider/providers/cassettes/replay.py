@@ -151,9 +151,9 @@ class ReplayTransport:
 
         It also removes recorded Retry-After headers, so that retries do not wait.
         """
-        other = copy(self)
-        other._on_difference = on_difference
-        return other
+        transport = copy(self)
+        transport._on_difference = on_difference
+        return transport
 
     def expects(self, request: HttpRequest) -> bool:
         """Whether the recording has an unplayed exchange for this request. A failed request that was not sent again

@@ -240,7 +240,7 @@ class LocalClient:
     async def aclose(self) -> None:
         while self._acquired:
             name, loading = self._acquired.popitem()
-            with contextlib.suppress(OutriderError):
+            with contextlib.suppress(OutriderError):  # the load failed, so there is nothing to release
                 await loading
                 await asyncio.to_thread(self._models.release, name)
 

@@ -277,7 +277,7 @@ class ModelPool:
 
     def acquire(self, weights: Path, state_folder: Path, limits: RuntimeLimits) -> LoadedModel:
         """Returns a loaded model; blocks while it loads."""
-        with self._lock:
+        with self._lock:  # held during the load, so that concurrent callers do not load the weights twice
             entry = self._loaded.get((weights, limits))
             model = entry[0] if entry else _load_model(weights, state_folder, limits)
             self._loaded[weights, limits] = (model, (entry[1] if entry else 0) + 1)

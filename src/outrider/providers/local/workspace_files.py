@@ -88,8 +88,8 @@ class WorkspaceFileSource:
         from the files for its topic. The plan is empty if the model has to choose."""
         if not asks_question(text) or not self.refers_to_workspace(request, text):
             return QuestionPlan()
-        if named := [path for path in self.match_files(request, text) if _is_named(path, text)]:
-            return QuestionPlan([ReadCall("read", {"file_path": path}) for path in named[:_MAX_NAMED_FILES]])
+        if named_files := [path for path in self.match_files(request, text) if _is_named(path, text)]:
+            return QuestionPlan([ReadCall("read", {"file_path": path}) for path in named_files[:_MAX_NAMED_FILES]])
         if symbols := _named_symbols(text):
             return QuestionPlan([ReadCall("grep", {"pattern": symbols[0], "context": _SYMBOL_CONTEXT})])
         if (topic := find_topic(text)) is None:

@@ -59,12 +59,14 @@ _OPENAI_NAMES = r"(gpt-oss|o\d|gpt-([5-9]|\d\d))"
 
 
 class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """Request features of one server. `hosts` are host name suffixes; defaults are what most servers accept.
+    """Request features of one server. The defaults are what most servers accept.
 
-    `reasoning` is the form of the field that requests reasoning: `reasoning_effort` with one of `efforts` ("effort"),
-    `reasoning` with an effort or a budget ("object"), `thinking` with a type ("thinking"), `enable_thinking` with a
-    budget ("enable_thinking"), or none ("never"). `reasoners` is a pattern of model names: these models get the field
-    if the settings do not mention reasoning."""
+    - `hosts`: host name suffixes.
+    - `reasoning`: the form of the field that requests reasoning: `reasoning_effort` with one of `efforts` ("effort"),
+      `reasoning` with an effort or a budget ("object"), `thinking` with a type ("thinking"), `enable_thinking` with a
+      budget ("enable_thinking"), or none ("never").
+    - `reasoners`: a pattern of model names. These models get the field if the settings do not mention reasoning.
+    """
 
     name: str
     hosts: tuple[str, ...] = ()

@@ -268,6 +268,8 @@ class _ResponseOutputDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
+    """Token usage as the API reports it: input includes cached tokens, output includes reasoning."""
+
     input_tokens: int | None = None
     output_tokens: int | None = None
     total_tokens: int | None = None
@@ -279,6 +281,8 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct):
+    """A complete response, or the one in a start or end event."""
+
     id: str | None = None
     model: str | None = None
     status: str | None = None

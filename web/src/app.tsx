@@ -17,7 +17,7 @@ import { countWaiting, markSeen, Sidebar, STATE_TEXTS } from "./sidebar";
 import { switchTheme } from "./appearance";
 import { FirstKey, FolderPicker, TRUST_CHANGED } from "./settings";
 import type { MessageActions } from "./parts";
-import type { FolderTrust, RestoreResult, Session } from "./types";
+import type { FolderTrust, Notice, RestoreResult, Session } from "./types";
 
 const pageError = signal<Error | null>(null);
 const reportError = (error: unknown): void => void (pageError.value = error as Error);

@@ -57,6 +57,8 @@ _TOOLS_WITH_EFFORT = lazy_pattern(r"tools with reasoning_effort", re.IGNORECASE)
 _EFFORT_RANGE = ("minimal", "low", "medium", "high", "xhigh", "max")
 _OPENAI_NAMES = r"(gpt-oss|o\d|gpt-([5-9]|\d\d))"
 
+_USUAL_LIMIT = "max_tokens"
+
 
 class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     """Request features of one server. The defaults are what most servers accept.
@@ -70,7 +72,7 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     hosts: tuple[str, ...] = ()
-    limit: str = "max_tokens"  # name of the field with the output limit
+    limit: str = ""  # name of the field with the output limit, for all models; by default it depends on the model
     reasoning: Literal["effort", "object", "thinking", "enable_thinking", "never"] = "effort"
     reasoners: str = _OPENAI_NAMES
     efforts: tuple[str, ...] = _EFFORT_RANGE
@@ -196,11 +198,11 @@ def model_family(model: str) -> str:
 
 def dialect_for_model(dialect: ChatDialect, model: str) -> ChatDialect:
     """Returns the dialect adjusted for the model."""
-    if not _REASONING_MODELS.match(_bare_model_name(model)):
-        return dialect
-    is_openai = dialect.name in ("openai", "azure")
-    changes: dict[str, Any] = {"limit": "max_completion_tokens"} if dialect.limit == "max_tokens" else {}
-    if is_openai:
+    is_reasoning_model = _REASONING_MODELS.match(_bare_model_name(model)) is not None
+    changes: dict[str, Any] = {}
+    if not dialect.limit:
+        changes["limit"] = "max_completion_tokens" if is_reasoning_model else _USUAL_LIMIT
+    if is_reasoning_model and dialect.name in ("openai", "azure"):
         minor = _minor_version(model)
         changes |= {"system": "developer", "efforts": openai_efforts(model)}
         changes["tool_effort"] = "none" if minor >= 56 else "omit" if minor >= 52 else "send"
@@ -517,7 +519,7 @@ def system_message(request: Request, dialect: ChatDialect) -> FieldsOfSettings |
 
 def _sampling_fields(settings: ModelSettings, dialect: ChatDialect) -> FieldsOfSettings:
     fields: FieldsOfSettings = {
-        dialect.limit: settings.max_output_tokens,
+        dialect.limit or _USUAL_LIMIT: settings.max_output_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "stop": list(settings.stop) or None,

@@ -42,8 +42,11 @@ _WORKSPACE_BY_DEFAULT = ("list", "search", "change")  # without a path, these ac
 class CallAssessment(Protocol):
     """What one call would do, and which rules match it.
 
-    `invalid` is the reason why the call cannot be assessed, or empty; an invalid call is always denied. `changes` is
-    True for tools whose purpose is to change files."""
+    - `action`: the class of effect that the mode table decides about.
+    - `reason`: what is special about this call, for the text of the decision; may be empty.
+    - `invalid`: why the call cannot be assessed, or empty; an invalid call is always denied.
+    - `changes`: True for tools whose purpose is to change files.
+    """
 
     action: Action
     reason: str
@@ -51,7 +54,7 @@ class CallAssessment(Protocol):
     changes: bool
 
     def restricted_by(self, rule: PermissionRule) -> bool:
-        """Returns whether a deny or ask rule applies to this call. In doubt it applies."""
+        """Returns whether a deny or ask rule applies to this call. If that is uncertain, it applies."""
         ...
 
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
@@ -68,7 +71,7 @@ def assess_call(
     search_path: str = "",
     readable: Sequence[str] = (),
 ) -> CallAssessment:
-    """Returns what a call does. `readable` are folders besides the workspace that may be read."""
+    """Returns the assessment of a call. `readable` lists folders besides the workspace that the call may read."""
     kind = declaration_of(tool).kind
     match kind:
         case "shell" if declaration_of(tool).controls_process and call_subject(tool, arguments) is None:
@@ -171,19 +174,19 @@ class FileCall:
     ) -> None:
         declared, self.tool, self.root = declaration_of(tool), tool_name(tool), os.path.realpath(workspace)
         self.invalid = ""
-        more = readable if declared.kind == "read" else ()
+        extra_roots = readable if declared.kind == "read" else ()
         paths = call_paths(tool, arguments)
         if declared.paths_in == "glob":
             paths += _glob_start_paths(arguments, paths)
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
-            found = contain(path, root=workspace, cwd=workspace, op=declared.operation, extra_roots=more)
-            if declared.operation == "read" and found.reason == FOLDER_REJECTED:
-                # To read a folder is to list it.
-                found = contain(path, root=workspace, cwd=workspace, op="list", extra_roots=more)
-            self.targets.append((str(path), found))
-            if found.kind == "reject":
-                self.invalid = f"{str(path)[:200]}: {found.reason}"
+            containment = contain(path, root=workspace, cwd=workspace, op=declared.operation, extra_roots=extra_roots)
+            if declared.operation == "read" and containment.reason == FOLDER_REJECTED:
+                # Reading a folder means listing it.
+                containment = contain(path, root=workspace, cwd=workspace, op="list", extra_roots=extra_roots)
+            self.targets.append((str(path), containment))
+            if containment.kind == "reject":
+                self.invalid = f"{str(path)[:200]}: {containment.reason}"
         if not paths:
             self.invalid = reasons.NO_FILE
         self.changes = declared.kind == "write"
@@ -194,10 +197,10 @@ class FileCall:
 
     def _classify_action(self, *, network: bool) -> tuple[Action, str]:
         # A path outside the workspace takes precedence over a protected one: it needs the wider permission.
-        for wanted, action in (("outside", "beyond"), ("protected", "protected")):
-            for path, found in self.targets:
-                if found.kind == wanted:
-                    return ("beyond" if action == "beyond" else "protected"), f"{path}: {found.reason}"
+        for kind, action in (("outside", "beyond"), ("protected", "protected")):
+            for path, containment in self.targets:
+                if containment.kind == kind:
+                    return ("beyond" if action == "beyond" else "protected"), f"{path}: {containment.reason}"
         if network:
             return "beyond", reasons.CONNECTS_TO_HOSTS
         return ("write" if self.changes else "read"), ""
@@ -213,29 +216,29 @@ class FileCall:
         if rule.parse_error or pattern is None:
             return True
         return any(
-            self._pattern_matches(pattern, found) or match_path(pattern, _normalize_path(path))
-            for path, found in self.targets
+            self._pattern_matches(pattern, containment) or match_path(pattern, _normalize_path(path))
+            for path, containment in self.targets
         )
 
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
         used: list[PermissionRule] = []
-        for _, found in self.targets:
-            rule = next((rule for rule in rules if self._rule_allows(rule, found)), None)
+        for _, containment in self.targets:
+            rule = next((rule for rule in rules if self._rule_allows(rule, containment)), None)
             if rule is None:
                 return []
             used.append(rule)
         return list(dict.fromkeys(used))
 
-    def _rule_allows(self, rule: PermissionRule, found: Containment) -> bool:
+    def _rule_allows(self, rule: PermissionRule, containment: Containment) -> bool:
         is_covered = self.changes and not self.connects if rule.right == "write" else rule.matches_tool(self.tool)
         if not is_covered or rule.parse_error:
             return False
         if rule.pattern is None:
-            return found.kind == "inside"
-        return self._pattern_matches(rule.pattern, found)
+            return containment.kind == "inside"
+        return self._pattern_matches(rule.pattern, containment)
 
-    def _pattern_matches(self, pattern: str, found: Containment) -> bool:
-        return match_path_rule(pattern, found.real_path or "", self.root)
+    def _pattern_matches(self, pattern: str, containment: Containment) -> bool:
+        return match_path_rule(pattern, containment.real_path or "", self.root)
 
 
 def _normalize_path(path: str) -> str:
@@ -265,12 +268,12 @@ def _glob_start_paths(arguments: Mapping[str, Any], folders: list[object]) -> li
 
 def find_patched_paths(patch: str) -> list[str]:
     """Returns every path that a patch names, in the `*** Update File:` format or as a unified diff."""
-    found: list[str] = []
+    paths: list[str] = []
     for match in _PATCH_PATH.finditer(patch):
         path = (match["plain"] or match["marked"] or "").strip()
         if path != "/dev/null":
-            found.append(path if match["plain"] else re.sub(r"^[ab]/", "", path))
-    return found
+            paths.append(path if match["plain"] else re.sub(r"^[ab]/", "", path))
+    return paths
 
 
 class ShellCall:
@@ -333,12 +336,12 @@ class ShellCall:
         pattern = rule.pattern
         if pattern is None or declaration_of(rule.tool).kind != "read":
             return False
-        given = {choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.values or ()}
-        given |= set(_WORD_END.split(self.command))  # the target of a redirect is no argument
+        words = {choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.values or ()}
+        words |= set(_WORD_END.split(self.command))  # the target of a redirect is not an argument
         folders = {self.root, *(cwd for command in self.script.commands for cwd in command.cwds)}
         return any(
             match_path_rule(pattern, os.path.normpath(Path(folder, os.path.expanduser(word))), self.root)  # noqa: PTH111
-            for word in given
+            for word in words
             if word and not word.startswith("-")
             for folder in folders
         )

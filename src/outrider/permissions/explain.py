@@ -23,7 +23,8 @@ from outrider.types.tool_declaration import DeclaredTool
 class DecisionExplanation(Struct, frozen=True):
     """A decision, the findings for each shell command, and the rules that "always" would add.
 
-    `confined` says in words where an allowed command runs and what happens to its changes; "" for other calls."""
+    `confined` states in words where an allowed command runs and what happens to its changes; "" for other calls.
+    """
 
     decision: Decision
     steps: tuple[str, ...] = ()
@@ -48,12 +49,12 @@ def explain_decision(
     deny: Sequence[str] = (),
     workspace: str,
     level: ApprovalLevel = "ask",
-    **more: Any,
+    **decide_options: Any,
 ) -> DecisionExplanation:
-    """Returns the decision of `decide` with the findings behind it. Rules are offered if the call, or what it
-    changes, is a question."""
+    """Returns the decision of `decide` with the findings behind it. `decide_options` are further options of `decide`.
+    Rules are offered if the call itself, or what it changes, needs an approval."""
     rules = {"allow": allow, "ask": ask, "deny": deny}
-    decision = decide(tool, arguments, mode=mode, workspace=workspace, level=level, **rules, **more)
+    decision = decide(tool, arguments, mode=mode, workspace=workspace, level=level, **rules, **decide_options)
     confined = _describe_confinement(decision, mode, level)
     call = assess_call(tool, arguments, workspace=workspace)
     steps = tuple(_explain_commands(call)) if isinstance(call, ShellCall) else ()
@@ -88,14 +89,14 @@ def _explain_commands(call: ShellCall) -> Iterable[str]:
 
 
 def list_effects(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> tuple[CallEffect, ...]:
-    """Returns what the commands of a call do in plain words, risky ones first; empty for other tools."""
+    """Returns in plain words what the commands of a call do, risky effects first; empty for other tools."""
     call = assess_call(tool, arguments, workspace=workspace)
-    found = list_script_effects(call.script) if isinstance(call, ShellCall) else ()
-    shown = [CallEffect(effect.text[:MAX_EFFECT_CHARS], effect.risky) for effect in found[:MAX_EFFECTS]]
-    if rest := found[MAX_EFFECTS:]:
-        risky = any(effect.risky for effect in rest)
-        shown.append(CallEffect(f"and {len(rest)} more, in the complete command", risky))
-    return tuple(shown)
+    effects = list_script_effects(call.script) if isinstance(call, ShellCall) else ()
+    visible = [CallEffect(effect.text[:MAX_EFFECT_CHARS], effect.risky) for effect in effects[:MAX_EFFECTS]]
+    if hidden := effects[MAX_EFFECTS:]:
+        risky = any(effect.risky for effect in hidden)
+        visible.append(CallEffect(f"and {len(hidden)} more, in the complete command", risky))
+    return tuple(visible)
 
 
 MAX_EFFECTS = 12
@@ -156,7 +157,8 @@ def backtest_rules(
     sandbox: bool = True,
     tools: Mapping[str, DeclaredTool] | None = None,
 ) -> list[BacktestResult]:
-    """Decides every call again under both rule sets. Runs nothing. `tools` are those whose declaration applies."""
+    """Decides every call again under both rule sets. Runs nothing. `tools` has the declarations of
+    tools that are not built in, by name."""
 
     def decide_call(rules: PermissionRules, call: PastCall) -> Decision:
         tool = (tools or {}).get(call.tool, call.tool)
@@ -166,5 +168,6 @@ def backtest_rules(
 
 
 def count_changes(verdicts: Iterable[BacktestResult]) -> Mapping[str, int]:
-    """Returns the number of calls for each change such as "ask -> deny"; unchanged calls have their effect as key."""
+    """Returns the number of calls for each change, such as "ask -> deny". The key of unchanged calls is their
+    effect."""
     return Counter(" -> ".join(dict.fromkeys(verdict.transition)) for verdict in verdicts)

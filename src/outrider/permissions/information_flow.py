@@ -1,7 +1,7 @@
-"""Information flow: what a session has read, and which calls would send data after it has read text of others.
+"""Information flow: what a session has read, and which calls would send data after it has read untrusted text.
 
 Each part has origins. A session that has read untrusted text (web pages, MCP servers, files of an untrusted folder) may
-follow instructions in it. From then on a call that sends data needs an answer if the session has also read private
+follow instructions in it. From then on a call that sends data needs an approval if the session has also read private
 data, or if the call can reach it, in every mode and whatever the rules allow. Commands lose their network instead.
 """
 
@@ -60,7 +60,7 @@ from outrider.types.tool_declaration import (
 from outrider.types.tool_state import ToolError, ToolPending
 
 MCP_PREFIX, TOOL_PREFIX = "mcp:", "tool:"
-# Folders with text of other authors, also inside a folder that the user trusts.
+# Folders with third-party code and text, also inside a folder that the user trusts.
 _THIRD_PARTY = split_names("node_modules site-packages dist-packages bower_components .venv venv vendor third_party")
 _NOT_RUN = ("denied", "rejected", "invalid_input")
 _MCP_TOOL = re.compile(r"mcp__(?P<server>.+?)__.+")
@@ -70,10 +70,12 @@ _MAX_COMMAND = 80
 
 
 class OriginLabels(Struct, frozen=True, kw_only=True):
-    """Derives the origins of tool results. `trusts_workspace` returns whether the user trusts the folder.
+    """Derives the origins of tool results.
 
-    `private_servers` and `trusted_servers` name MCP servers whose results are private, or written by the user only.
-    `has_secret` returns whether a text contains a secret.
+    - `trusts_workspace`: returns whether the user trusts the folder.
+    - `private_servers`: names of MCP servers whose results are private.
+    - `trusted_servers`: names of MCP servers whose results are written by the user only.
+    - `has_secret`: returns whether a string contains a secret.
     """
 
     trusts_workspace: Callable[[], bool] = lambda: True
@@ -82,7 +84,7 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
     has_secret: Callable[[str], bool] = lambda _: False
 
     def of_call(self, tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> Origins:
-        """Returns what the result of a call carries, as the tool declares it."""
+        """Returns the origins of the result of a call, as the tool declares them."""
         declared = declaration_of(tool)
         if declared.origins is not None:
             return tuple(self._complete_origin(origin, arguments) for origin in declared.origins)
@@ -118,8 +120,11 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
         return self.with_trust(make_origin("workspace", f"`{command[:_MAX_COMMAND]}`"))
 
     def with_trust(self, origin: Origin) -> Origin:
-        """Returns an origin of the workspace as untrusted if the user does not trust the folder. Other paths of the
-        machine are the user's own. What is not private has no content of files, such as the initial state."""
+        """Returns the origin, marked as untrusted if it is the workspace and the user does not trust that folder.
+
+        Other paths of the machine belong to the user. An origin that is not private, such as the initial state, has no
+        content of files.
+        """
         trusted = not origin.private or origin.kind not in ("workspace", "secret") or self.trusts_workspace()
         return origin if trusted else replace(origin, untrusted=True)
 
@@ -137,8 +142,8 @@ DEFAULT_LABELS = OriginLabels()
 
 
 def _kind_of_path(path: str, workspace: str) -> OriginKind:
-    """Returns the kind of a path. One that stays below the workspace by its text is not resolved, because that takes
-    longer than everything else here: the target of a link is private as well."""
+    """Returns the kind of a path. A path whose text stays below the workspace is not resolved, because that takes
+    longer than everything else here, and the target of a link is private as well."""
     parts = path.removeprefix(f"{workspace}/").split("/")
     if not parts[0] or parts[0].startswith("~") or ".." in parts:
         containment = contain(path, root=workspace, cwd=workspace, op="read")
@@ -148,7 +153,7 @@ def _kind_of_path(path: str, workspace: str) -> OriginKind:
 
 
 class EgressLedger:
-    """The requests of a session and of its agents by destination. A call counts once, also if it is added again."""
+    """The requests of a session and of its agents by destination. A call that is added again counts once."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, dict[str, int]] = {}
@@ -164,8 +169,11 @@ class EgressLedger:
 
 
 class EgressPolicy(Struct, frozen=True, kw_only=True):
-    """Where sessions may send data without a question: `allowed` has a budget per host name (`*.example.org` for
-    subdomains), `mcp:SERVER` or `tool:NAME`; `*` allows everything. `ledger` counts what a session has sent."""
+    """Where sessions may send data without an approval.
+
+    `allowed` has a budget per host name (`*.example.org` for subdomains), `mcp:SERVER` or `tool:NAME`; `*` allows
+    everything. `ledger` counts what a session has sent.
+    """
 
     allowed: Mapping[str, EgressBudget] = {}
     ledger: EgressLedger = field(default_factory=EgressLedger)
@@ -176,15 +184,15 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
 
     def may_send(self, destination: str, call: str, size: int) -> bool:
         """Returns whether the allow-list covers every destination of a call."""
-        return all(self._has_room(one, call, size) for one in destination.split(", "))
+        return all(self._has_room(host, call, size) for host in destination.split(", "))
 
     def open_hosts(self, hosts: Iterable[str] | None) -> tuple[str, ...]:
-        """Returns the hosts that a command may reach: of these, or of all if it is None, those within their budget. Not
-        those with a limit in bytes, because what a command sends is not counted."""
+        """Returns the hosts that a command may reach: the ones among `hosts`, or among all if it is None, that are
+        within their budget. A host with a limit in bytes is left out, because what a command sends is not counted."""
         names = [host for host in self.allowed if not host.startswith((MCP_PREFIX, TOOL_PREFIX))]
         listed = [host for host in names if self.allowed[host].bytes is None]
         if hosts is not None:
-            listed = [host for host in listed if any(_matches_host(host, other) for other in hosts)]
+            listed = [host for host in listed if any(_matches_host(host, pattern) for pattern in hosts)]
         return tuple(host for host in listed if self._has_room(host, "", 0))
 
     def count_calls(self, calls: Iterable[ToolPart], tools: Mapping[str, DeclaredTool]) -> None:
@@ -199,7 +207,7 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
             self.ledger.charge(destination, call, flow.characters)
 
     def _has_room(self, destination: str, call: str, size: int) -> bool:
-        budget = next((self.allowed[one] for one in self.allowed if _matches_host(destination, one)), None)
+        budget = next((self.allowed[pattern] for pattern in self.allowed if _matches_host(destination, pattern)), None)
         return budget is not None and self.ledger.has_room(destination, call, size, budget)
 
 
@@ -210,8 +218,8 @@ def _matches_host(host: str, pattern: str) -> bool:
 class FlowState(Struct, frozen=True, kw_only=True):
     """What a session has read, for the decision about a call.
 
-    `was_written` returns whether the user wrote a text literally: it carries no other data. `may_send` returns whether
-    the allow-list or an earlier answer lets a call send a number of characters to a destination.
+    `was_written` returns whether the user wrote a string literally, so that it carries no other data. `may_send`
+    returns whether the allow-list or an earlier answer lets a call send a number of characters to a destination.
     """
 
     origins: Origins = ()
@@ -273,7 +281,7 @@ class ContextOrigins:
             case ReasoningPart() if part.provider_state:
                 return _vendor_origins(part)
             case TextPart() | ToolPart() | ReasoningPart() | CompactionPart():
-                return ()  # without text of others
+                return ()  # without third-party text
             case StepStartPart() | StepFinishPart() | SnapshotPart() | PatchPart() | AgentPart():
                 return ()  # no model sees these
             case SubtaskPart() | RetryPart():
@@ -300,7 +308,7 @@ def _origins_of_user_command(command: str, labels: OriginLabels, workspace: str)
 def _origins_of_result(
     part: ToolResultPart, messages: Iterable[Message], labels: OriginLabels, workspace: str
 ) -> Iterable[Origin]:
-    """Returns the origins of an imported result: those of its call, or of a part of an unknown source without one."""
+    """Returns the origins of an imported result: those of its call, or an unknown origin if the call is missing."""
     calls = (call for message in messages for call in message.get_calls() if call.call_id == part.tool_use_id)
     if (call := next(calls, None)) is None:
         return [_unknown_origin(part.tool_name or part.type)]
@@ -309,7 +317,7 @@ def _origins_of_result(
 
 def _origins_of_custom_part(part: AnyPart) -> Iterable[Origin]:
     """Returns the origins of a part of a registered kind: those in its field `origins`. Without the field, a part that
-    models receive may contain text of others and private data."""
+    models receive may contain untrusted text and private data."""
     if not hasattr(part, "to_api_format"):
         return ()
     origins: Origins | None = getattr(part, "origins", None)
@@ -363,8 +371,8 @@ _MAX_HOSTS = 8
 
 
 def find_wanted_hosts(command: str) -> tuple[str, ...]:
-    """Returns the hosts that a command names if it runs a program that connects to others: one name is "" if it names
-    none. An empty tuple if there is no such program; what it really reaches is up to the sandbox."""
+    """Returns the hosts that a command names if it runs a program that connects to other hosts, or `("",)` if it names
+    none. Returns an empty tuple if there is no such program. The sandbox decides what the command really reaches."""
     if _NETWORK_PROGRAMS.search(command) is None:
         return ()
     hosts = dict.fromkeys(f"{match['host']}{match['port'] or ''}" for match in _URL_HOST.finditer(command))
@@ -372,7 +380,7 @@ def find_wanted_hosts(command: str) -> tuple[str, ...]:
 
 
 def prints_remote_text(command: str) -> bool:
-    """Returns whether a command that has a network may print text of others. In doubt it does."""
+    """Returns whether a command that has a network may print third-party text. If unsure, returns True."""
     programs = [match["program"].rpartition("/")[2] for match in _COMMAND_START.finditer(command)]
     return not programs or any(name not in _LOCAL_PROGRAMS for name in programs)
 
@@ -381,7 +389,8 @@ _WORD = re.compile(r"[^\s<>\"'`()\[\]{}]+")
 
 
 class WrittenTexts:
-    """Answers whether the user wrote a text literally: as a word, without its scheme and final punctuation."""
+    """Returns, when called, whether the user wrote a string literally: as a word, without scheme and final
+    punctuation."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = list(texts)
@@ -390,8 +399,7 @@ class WrittenTexts:
     def __call__(self, text: str) -> bool:
         if self._words is None:
             self._words = {_normalize_word(word) for written in self._texts for word in _WORD.findall(written)}
-        wanted = _normalize_word(text)
-        return wanted in self._words
+        return _normalize_word(text) in self._words
 
 
 def _normalize_word(word: str) -> str:
@@ -399,7 +407,7 @@ def _normalize_word(word: str) -> str:
 
 
 def can_send(tool: str | DeclaredTool) -> bool:
-    """Returns whether calls of a tool may send data: those of commands, of tools with a network, and of MCP servers."""
+    """Returns whether calls of a tool may send data: commands, tools with a network, and tools of MCP servers."""
     declared = declaration_of(tool)
     return declared.kind == "shell" or bool(declared.destination or _find_destination(tool, []))
 
@@ -410,7 +418,7 @@ def find_egress(
     """Returns where a call that is not a command sends data that the user did not write, or None."""
     declared = declaration_of(tool)
     if canonical_tool(tool_name(tool)) == "process" and declared.kind == "shell":
-        return DataFlow(PROCESS, _count(arguments)) if arguments.get("action") == "write" else None
+        return DataFlow(PROCESS, _count_characters(arguments)) if arguments.get("action") == "write" else None
     subjects = [str(url) for url in call_subjects(tool, arguments)] if declared.kind == "network" else []
     destination = declared.destination or _find_destination(tool, subjects)
     if destination == MCP_PREFIX:
@@ -436,7 +444,7 @@ def _find_destination(tool: str | DeclaredTool, urls: list[str]) -> str:
 
 
 def host_of(url: str) -> str:
-    """Returns the host name of a URL, with its port if it is unusual; the start of the text if it is no URL."""
+    """Returns the host name of a URL, with its port if it is unusual; the start of the string if it is not a URL."""
     try:
         address = urlsplit(url)
         port = "" if address.port in (None, 80, 443) else f":{address.port}"
@@ -463,12 +471,13 @@ def _leaf_texts(value: object) -> Iterator[str]:
             yield str(value)
 
 
-def _count(arguments: Mapping[str, Any]) -> int:
+def _count_characters(arguments: Mapping[str, Any]) -> int:
     return sum(map(len, _leaf_texts(arguments)))
 
 
 def _reaches_private(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> bool:
-    """Returns whether a call that connects to others can itself read files: it is declared so, or names a file."""
+    """Returns whether a call that connects to other hosts can itself read files: its tool declares that, or it names a
+    file."""
     declared = declaration_of(tool)
     if declared.kind in ("read", "write", "shell"):
         return True
@@ -494,9 +503,10 @@ def restrict_flow(
     sandbox: bool,
     reads_only: bool = False,
 ) -> Decision:
-    """Returns the decision about a call of a session that has read what `flow` says. A denied call stays denied.
+    """Returns the decision about a call of a session that has read the origins in `flow`. A denied call stays denied.
 
-    `reads_only` is True for a command that is proven to read only, so that it cannot send anything."""
+    `reads_only` is True for a command that is proven to read only, so that it cannot send anything.
+    """
     if decision.effect == "deny" or not (untrusted := flow.untrusted):
         return decision
     declared = declaration_of(tool)
@@ -514,8 +524,11 @@ def restrict_flow(
 
 
 def _restrict_command(decision: Decision, flow: DataFlow, mode: Mode, *, sandbox: bool, reads_only: bool) -> Decision:
-    """A command of such a session runs inside the sandbox without a network, also if a rule lets it run outside: what
-    it wants to reach is the question. Without a sandbox the command itself is the question."""
+    """Returns the decision about a command of a session that has read untrusted text.
+
+    It runs inside the sandbox without a network, even if a rule lets it run outside: the approval is then about the
+    hosts that it tries to reach. Without a sandbox, the approval is about the command itself.
+    """
     if decision.effect == "ask":
         return _ask_about_flow(decision, flow, mode)
     if sandbox:

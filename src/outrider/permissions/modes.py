@@ -15,12 +15,15 @@ from outrider.types.tool_declaration import Effect
 
 
 class Decision(Struct, frozen=True):
-    """The outcome for one call.
+    """The decision about one call.
 
-    `rule` is the text of the rule that decided; it is None if the mode or a protected path decided. `confinement` says
-    how an allowed command runs; it is None for other tools, and for calls that are not allowed. `flow` is the data that
-    the call could send, if the session has read text of others: an allowed command then runs without a network.
-    `invalid` is set if the call cannot run whatever the rights are, because its arguments are wrong.
+    - `effect`: whether the call is allowed, needs an approval or is denied.
+    - `reason`: why; front ends show it, and the model reads it if the call is denied.
+    - `rule`: the text of the rule that decided; None if the mode or a protected path decided.
+    - `confinement`: how an allowed command runs; None for other tools and for calls that are not allowed.
+    - `flow`: the data that the call could send, if the session has read untrusted text; an allowed command then runs
+      without a network.
+    - `invalid`: True if the call cannot run whatever the rights are, because its arguments are wrong.
     """
 
     effect: Effect
@@ -54,9 +57,11 @@ _ALLOW_CHANGES: dict[Action, Effect] = {"write": "allow", "shell": "allow"}
 class ModeRights(Struct, frozen=True, kw_only=True):
     """The rights of a mode.
 
-    `effects` applies to calls that no rule decides. `tools` is what the mode offers at all. `outcomes` is what happens
-    to files that a sandboxed command changed. `rank` orders modes: a called agent never has a mode of a higher rank
-    than its caller."""
+    - `effects`: the effect for each action of calls that no rule decides.
+    - `tools`: which tools the mode offers at all.
+    - `outcomes`: what happens to files that a sandboxed command changed.
+    - `rank`: the order of modes; a called agent never has a mode of a higher rank than its caller.
+    """
 
     effects: dict[Action, Effect]
     tools: Literal["none", "read-only", "all"]
@@ -92,9 +97,9 @@ def mode_asks(mode: Mode) -> bool:
     return mode not in UNATTENDED_MODES
 
 
-def stricter_level(one: ApprovalLevel, other: ApprovalLevel) -> ApprovalLevel:
-    """Returns the approval level that asks more."""
-    return one if APPROVAL_LEVELS.index(one) <= APPROVAL_LEVELS.index(other) else other
+def stricter_level(level: ApprovalLevel, other_level: ApprovalLevel) -> ApprovalLevel:
+    """Returns the level that requires more approvals."""
+    return level if APPROVAL_LEVELS.index(level) <= APPROVAL_LEVELS.index(other_level) else other_level
 
 
 def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:

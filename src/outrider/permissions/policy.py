@@ -1,7 +1,8 @@
 """Decides whether one tool call is allowed, needs approval or is denied.
 
-The order is fixed: deny rules, invalid calls, tools the mode lacks, protected paths, ask rules, allow rules, and last
-the mode table. Deny comes first so that an additional rule source can never widen permissions."""
+The order is fixed: deny rules, invalid calls, tools the mode lacks, protected paths, ask rules, allow rules, and
+finally the mode table. Deny comes first so that an additional rule source can never widen permissions.
+"""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -63,43 +64,52 @@ def decide(
     level: ApprovalLevel = "ask",
     sandbox: bool = True,
     flow: FlowState | None = None,
-    **more: Unpack[DecideKeywords],
+    **further: Unpack[DecideKeywords],
 ) -> Decision:
     """Returns whether a tool call is allowed, needs approval or is denied, and how an allowed command is confined.
 
-    `tool` is a `Tool`, which declares what its calls do, or the name of a built-in tool. `allow` are rules of the user:
-    a command that they cover runs unconfined. Every other command runs inside the sandbox, and its outcome may be a
-    question. `sandbox=False` means that there is none: agent mode then asks about every command that no rule allows,
-    plan and background mode deny it; with `unconfined` the user has stated that the machine is the sandbox, and
-    background mode runs it. `level` is the approval level of agent mode. `confined` are rules that allow without
-    leaving the sandbox. `approved` contains hashes of workspace configuration files that a person has approved.
-    `readable` are folders besides the workspace that may be read without a question. `search_path` is the PATH of the
-    commands: a program that it resolves inside the workspace is not a known program.
-    `flow` is what the session has read: after text of others, a call that could send private data needs an answer.
+    - `tool`: a `Tool`, which declares what its calls do, or the name of a built-in tool.
+    - `arguments`: the arguments of the call.
+    - `mode`: the mode of the session.
+    - `allow`: rules of the user. A command that they cover runs unconfined. Every other command runs inside the
+      sandbox, and its outcome may need an approval.
+    - `ask`: rules for calls that always need an approval.
+    - `deny`: rules for calls that never run.
+    - `workspace`: the folder of the session.
+    - `level`: the approval level of agent mode.
+    - `sandbox`: False if no sandbox works here. Agent mode then asks about every command that no rule allows; plan and
+      background mode deny it.
+    - `flow`: what the session has read. After untrusted text, a call that could send private data needs an approval.
+    - `unconfined`: True if the user has stated that the machine is the sandbox; background mode then runs commands
+      without one.
+    - `confined`: rules that allow commands without letting them leave the sandbox.
+    - `approved`: hashes of workspace configuration files that a person has approved.
+    - `readable`: folders besides the workspace that may be read without an approval.
+    - `search_path`: the PATH of the commands. A program that it resolves inside the workspace is not a known program.
     """
-    _check_rule_texts({"allow": allow, "ask": ask, "deny": deny, "confined": more.get("confined", ())})
+    _check_rule_texts({"allow": allow, "ask": ask, "deny": deny, "confined": further.get("confined", ())})
     if not isinstance(tool, str) and not hasattr(tool, "declaration"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {describe_value(tool)}")
     if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): workspace is the path of a folder, got {describe_value(workspace)}")
-    own = ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow")
-    check_names("decide()", more, (*own, *DecideKeywords.__annotations__))
+    named_parameters = ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow")
+    check_names("decide()", further, (*named_parameters, *DecideKeywords.__annotations__))
     if not isinstance(arguments, dict | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
             f"decide(): arguments is a dict of the call's arguments, got {describe_value(arguments)}"
         )
-    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
+    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(further.pop("confined", ())))
     return decide_with_rules(
-        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more
+        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **further
     )
 
 
-def _check_rule_texts(given: Mapping[str, RuleTexts]) -> None:
-    """Raises ConfigurationError for rules that are no texts. A text that cannot be parsed, such as a rule of a newer
-    version, is no error: it allows nothing, and denies and asks about everything."""
-    for name, rules in given.items():
+def _check_rule_texts(rules_by_name: Mapping[str, RuleTexts]) -> None:
+    """Raises ConfigurationError for rules that are not strings. A string that cannot be parsed, such as a rule of a
+    newer version, is not an error: as an allow rule it matches nothing, as a deny or ask rule it matches everything."""
+    for name, rules in rules_by_name.items():
         if isinstance(rules, str):
-            raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
+            raise ConfigurationError(f"decide(): {name} is a list of rules, got a string; write {name}=({rules!r},)")
         if not isinstance(rules, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"decide(): {name} is a list of rules, got {describe_value(rules)}; write {name}=('shell(make *)',)"
@@ -107,7 +117,8 @@ def _check_rule_texts(given: Mapping[str, RuleTexts]) -> None:
         for rule in rules:
             if not isinstance(rule, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigurationError(
-                    f"decide(): a rule of {name} is a text, got {describe_value(rule)}; write {name}=('shell(make *)',)"
+                    f"decide(): a rule of {name} is a string, got {describe_value(rule)}; "
+                    f"write {name}=('shell(make *)',)"
                 )
 
 
@@ -122,10 +133,10 @@ def decide_with_rules(
     sandbox: bool = True,
     unconfined: bool = False,
     flow: FlowState | None = None,
-    **known: Any,
+    **assess_options: Any,
 ) -> Decision:
-    """As `decide`, with merged rules. `known` passes `approved`, `search_path` and `readable` to
-    `assess_call`."""
+    """Returns the decision about a call under merged rules; see `decide` for the parameters. `assess_options` are
+    `approved`, `search_path` and `readable` of `assess_call`."""
     if mode not in MODE_TABLE:
         raise ConfigurationError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
     if level not in APPROVAL_LEVELS:
@@ -136,7 +147,7 @@ def decide_with_rules(
     if kind in NAME_ONLY_KINDS:
         decision = _decide_by_name(policy, tool_name(tool), kind, mode)
     else:
-        call = assess_call(tool, arguments, workspace=folder, **known)
+        call = assess_call(tool, arguments, workspace=folder, **assess_options)
         decision = _decide_assessed(policy, call, mode, level, sandbox=sandbox, unconfined=unconfined)
         reads_only = call.action == "shell that reads"
     if flow is None or not flow.origins:
@@ -148,7 +159,7 @@ def decide_with_rules(
 
 @lru_cache(maxsize=256)
 def _decide_by_name(policy: PermissionRules, tool: str, kind: str, mode: Mode) -> Decision:
-    """Cached, because the decision depends on the tool only and not on the arguments."""
+    """Returns the decision for a tool whose arguments do not matter, so that it can be cached."""
     return _decide_assessed(policy, NameOnlyCall(tool, kind), mode, "ask", sandbox=True)
 
 
@@ -180,10 +191,10 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
         return Decision(MODE_TABLE[mode].effects["protected"], call.reason or reasons.ACTION_REASONS["protected"])
     if rule := _find_restricting_rule(policy.ask, call):
         return Decision("ask", reasons.RULE_ASKS.format(rule=rule.text), rule.text)
-    own = [parse_rule(text) for text in policy.allow]
+    user_rules = [parse_rule(text) for text in policy.allow]
     # An outcome rule never lets a command leave the sandbox.
-    allowing = [rule for rule in own if rule.right is None]
-    confined = [*(rule for rule in own if rule.right), *map(parse_rule, policy.confined)]
+    allowing = [rule for rule in user_rules if rule.right is None]
+    confined = [*(rule for rule in user_rules if rule.right), *map(parse_rule, policy.confined)]
     if rules := call.allowed_by(allowing):
         # Plan mode must not change anything, whatever the rules allow.
         free: Confinement = "workspace" if mode == "plan" else "none"
@@ -200,8 +211,8 @@ def _allow_by_rules(call: CallAssessment, rules: Sequence[PermissionRule], confi
 
 
 def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> PermissionRule | None:
-    """Returns the first deny or ask rule that applies. A rule with a syntax error applies to every call of its tool, an
-    outcome rule, which can only allow, to every call."""
+    """Returns the first deny or ask rule that applies. A rule with a syntax error applies to every call of its tool. An
+    outcome rule can only allow; as a deny or ask rule it is a mistake and applies to every call."""
     return next((rule for rule in map(parse_rule, rules) if rule.right or call.restricted_by(rule)), None)
 
 
@@ -222,10 +233,12 @@ def _decide_by_mode(
 def _decide_command(
     call: ShellCall, mode: Mode, level: ApprovalLevel, reason: str, *, sandbox: bool, unconfined: bool
 ) -> Decision:
-    """A command without a rule runs inside the sandbox. The analysis only chooses the cheaper read-only mount.
+    """Returns the decision about a command that no rule covers: it runs inside the sandbox. The analysis only chooses
+    the cheaper read-only mount.
 
-    A command that stays running has no outcome to ask about, since it writes to the workspace itself: it is asked about
-    before it starts."""
+    A command that stays running writes to the workspace itself, so there is no outcome that could be approved later:
+    the approval is requested before it starts.
+    """
     if sandbox and call.stays_running and call.action != "shell that reads":
         if MODE_TABLE[mode].outcomes == "ask" and level == "ask":
             return Decision("ask", reasons.STAYS_RUNNING.format(reason=reason))

@@ -87,28 +87,28 @@ ALWAYS_ADDS = '"always" would add {rule}'
 
 
 def action_reason(action: Action, detail: str) -> str:
-    """Returns the reason for a class of calls, followed by what is special about this call. What a command does is the
-    whole reason."""
+    """Returns the reason for a class of calls, followed by what is special about this call. For a command, `detail`
+    states what it does and is the complete reason."""
     if action == "shell" and detail:
         return detail
     return f"{ACTION_REASONS[action]}: {detail}" if detail else ACTION_REASONS[action]
 
 
 def contains_reason(text: str, reason: str) -> bool:
-    """Returns whether a text contains a reason of this module, with any values in its places."""
+    """Returns whether a text contains a reason of this module, with any values for its placeholders."""
     position = 0
-    for piece in fixed_words(reason):
-        found = text.find(piece, position)
-        if found < 0:
+    for literal in fixed_words(reason):
+        start = text.find(literal, position)
+        if start < 0:
             return False
-        position = found + len(piece)
+        position = start + len(literal)
     return True
 
 
 def fixed_words(reason: str) -> tuple[str, ...]:
-    """Returns what a reason consists of between its places. Raises ValueError if that is nothing, because every text
-    would contain it."""
-    pieces = tuple(piece for literal, *_ in Formatter().parse(reason) if (piece := literal.strip(" .")))
-    if not pieces:
+    """Returns the literal parts of a reason, between its placeholders. Raises ValueError if there are none, because
+    every text would contain such a reason."""
+    literals = tuple(stripped for field_text, *_ in Formatter().parse(reason) if (stripped := field_text.strip(" .")))
+    if not literals:
         raise ValueError(f"the reason {reason!r} consists of placeholders only")
-    return pieces
+    return literals

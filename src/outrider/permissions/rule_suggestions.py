@@ -1,6 +1,7 @@
 """Builds the rules that a lasting answer adds: for exactly the shown call, and wider ones that a person may choose.
 
-How often a width would have answered earlier questions of the same workspace is a backtest over the stored ones."""
+A backtest over the stored questions of the same workspace counts how many of them each width would have answered.
+"""
 
 import os
 import shlex
@@ -41,7 +42,8 @@ class RuleSuggestion(Struct, frozen=True):
     """What allows the same call again: rules, and hashes of workspace configuration files.
 
     There is one rule for each command that is not proven read-only. `contents` has the hashes of the configuration
-    files that the programs read: an approval covers their current content only."""
+    files that the programs read: an approval covers their current content only.
+    """
 
     rules: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
@@ -56,7 +58,9 @@ def suggest_for_call(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, 
     It is empty, and "always" is not offered, if the call cannot be shown completely, if it destroys something, or if
     rules alone cannot allow it.
     """
-    if not is_shown_in_full(tool, arguments) or any(map(_only_once, _find_commands(tool, arguments, workspace))):
+    if not is_shown_in_full(tool, arguments) or any(
+        map(_may_allow_only_once, _find_commands(tool, arguments, workspace))
+    ):
         return RuleSuggestion()
     rules, contents = _build_rules(tool, arguments, workspace), _config_hashes(tool, arguments, workspace)
     for suggestion in (RuleSuggestion(rules), RuleSuggestion(rules, contents)):
@@ -73,8 +77,8 @@ def is_shown_in_full(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> 
     """Returns whether an approval prompt shows everything: no text is too long, invisible or redacted."""
     subjects, folder = call_subjects(tool, arguments), call_directory(arguments)
     texts = list(_iter_strings([*subjects, folder or ""] if subjects else arguments))
-    shown = all(is_fully_visible(text) and redact_patterns(text) == text for text in texts)
-    return shown and sum(map(len, texts)) <= MAX_SHOWN_CHARS
+    all_visible = all(is_fully_visible(text) and redact_patterns(text) == text for text in texts)
+    return all_visible and sum(map(len, texts)) <= MAX_SHOWN_CHARS
 
 
 def _iter_strings(value: object) -> Iterator[str]:
@@ -92,8 +96,15 @@ def _iter_strings(value: object) -> Iterator[str]:
 
 
 class PastQuestion(Struct, frozen=True):
-    """An earlier question of the workspace. `paths` and `hosts` are what a command changed or wanted to reach. No rule
-    answers one that is `always_asked`: about protected files, or about data that would leave."""
+    """An earlier question of the workspace.
+
+    - `tool`, `arguments`: the call.
+    - `refused`: True if the user denied it.
+    - `paths`: the files that a command changed.
+    - `hosts`: the hosts that a command tried to reach.
+    - `always_asked`: True if no rule can answer the question, because it is about protected files or about data that
+      would leave the machine.
+    """
 
     tool: str
     arguments: Mapping[str, Any]
@@ -122,23 +133,23 @@ def suggest_widths(
 ) -> tuple[RuleWidth, ...]:
     """Returns what a lasting answer may cover, the narrowest first; empty if the call can only be allowed once.
 
-    With `outcome` the question is about what a sandboxed command changed or wanted to reach. Rules about commands that
-    result from an answer never leave the sandbox.
+    With `outcome`, the question is about what a sandboxed command changed or tried to reach. The rules that result from
+    such an answer never let a command leave the sandbox.
     """
     if outcome is not None and not outcome.files:
         return tuple(_reach_widths(outcome))
     exact = suggest_for_call(tool, arguments, workspace=workspace)
     kind = declaration_of(tool).kind
-    found: list[RuleWidth] = []
+    widths: list[RuleWidth] = []
     if exact:
-        found.append(RuleWidth(id="exact", label=_EXACT_LABELS[kind], rules=exact.rules, contents=exact.contents))
+        widths.append(RuleWidth(id="exact", label=_EXACT_LABELS[kind], rules=exact.rules, contents=exact.contents))
     if exact and kind == "shell":
-        found += _command_widths(exact, tool, arguments, workspace)
+        widths += _command_widths(exact, tool, arguments, workspace)
     if exact and kind == "write":
-        found += _edit_widths(tool, arguments, workspace)
+        widths += _edit_widths(tool, arguments, workspace)
     if outcome is not None:
-        found += _outcome_widths(outcome)
-    return tuple(found)
+        widths += _outcome_widths(outcome)
+    return tuple(widths)
 
 
 _EXACT_LABELS: dict[ToolKind, str] = {
@@ -157,12 +168,13 @@ _PATTERN_CHARS = frozenset("*?[]()\n")
 def _find_commands(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> list[AnalysedCommand]:
     """Returns the commands of a call that are not proven to only read."""
     call = assess_call(tool, arguments, workspace=workspace)
-    found = call.script.commands if isinstance(call, ShellCall) else ()
-    return [command for command in found if command.unproven_reason is not None]
+    commands = call.script.commands if isinstance(call, ShellCall) else ()
+    return [command for command in commands if command.unproven_reason is not None]
 
 
-def _only_once(command: AnalysedCommand) -> bool:
-    """A command that destroys something is never allowed for longer, nor one that runs a script that no rule names."""
+def _may_allow_only_once(command: AnalysedCommand) -> bool:
+    """Returns whether a lasting rule is out of the question: the command destroys something, or it runs a script that
+    no rule names."""
     words = certain_words(command)
     return words is not None and (is_destructive(words) or may_read_commands_from_stdin(command))
 
@@ -173,28 +185,35 @@ def _command_widths(
     arguments: Mapping[str, Any],
     workspace: str,
 ) -> Iterator[RuleWidth]:
-    """Yields the program with any arguments, in the folder where it runs and anywhere in the workspace."""
+    """Yields the widths that allow the program with any arguments: in the folder where it runs, and anywhere in the
+    workspace."""
     commands = _find_commands(tool, arguments, workspace)
     named = [widened_words(certain_words(command) or ()) for command in commands]
     if not named or not all(named):
         return
     programs = dict.fromkeys(shlex.join(words) for words in named if words)
     root, folders = os.path.realpath(workspace), {cwd for command in commands for cwd in command.cwds}
-    shown = ", ".join(programs)
+    program_names = ", ".join(programs)
     if len(folders) == 1 and (folder := os.path.relpath(folders.pop(), root)) != "." and not folder.startswith(".."):
         rules = tuple(f"shell(cd {shlex.quote(folder)} && {program} *)" for program in programs)
         wider = RuleSuggestion(rules, exact.contents)
         if _is_sufficient(wider, tool, arguments, workspace):
             yield RuleWidth(
-                id="folder", label=f"{shown} with any arguments, in {folder}/", rules=rules, contents=exact.contents
+                id="folder",
+                label=f"{program_names} with any arguments, in {folder}/",
+                rules=rules,
+                contents=exact.contents,
             )
     wider = RuleSuggestion(tuple(f"shell({program} *)" for program in programs), exact.contents)
     if _is_sufficient(wider, tool, arguments, workspace):
-        yield RuleWidth(id="program", label=f"{shown} with any arguments", rules=wider.rules, contents=exact.contents)
+        yield RuleWidth(
+            id="program", label=f"{program_names} with any arguments", rules=wider.rules, contents=exact.contents
+        )
 
 
 def _edit_widths(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> Iterator[RuleWidth]:
-    """Yields all edits below the common folder of the files, below its parents, and in the whole workspace."""
+    """Yields the widths that allow all edits below the common folder of the files, below each of its parents, and in
+    the whole workspace."""
     root = Path(workspace).resolve()
     paths = [contain(path, root=workspace, cwd=workspace, op="edit").real_path for path in call_paths(tool, arguments)]
     files = [Path(path).relative_to(root) for path in paths if path]
@@ -203,7 +222,8 @@ def _edit_widths(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspa
 
 
 def _outcome_widths(outcome: CommandOutcome) -> Iterator[RuleWidth]:
-    """Yields any command that changes only these files, or only files below their common folder."""
+    """Yields the widths that allow any command that changes only these files, or only files below their common
+    folder."""
     paths = [file.path for file in outcome.files if file.file != "folder"]
     if not paths or outcome.more_files or any(file.protected or not file.can_undo for file in outcome.files):
         return
@@ -222,7 +242,8 @@ def _folder_widths(paths: Sequence[str], label: str = "all edits under {folder}/
 
 
 def _reach_widths(outcome: CommandOutcome) -> Iterator[RuleWidth]:
-    """Yields any command that needs network access only to these hosts, if nothing else was blocked."""
+    """Yields the width that allows any command that needs network access only to these hosts, if nothing else was
+    blocked."""
     hosts = [access.target for access in outcome.blocked if access.kind == "network"]
     if len(hosts) == len(outcome.blocked) and all(hosts):
         yield RuleWidth(
@@ -260,7 +281,7 @@ def _covering_widths(widths: Sequence[RuleWidth], question: PastQuestion, worksp
             content for command in call.script.commands for content in call.rule_matcher.config_hashes(command)
         )
         call = assess_call(question.tool, question.arguments, workspace=workspace, approved=approved)
-    found: set[str] = set()
+    covering_ids: set[str] = set()
     for width in widths:
         rules = [parse_rule(rule) for rule in width.rules]
         files = [f"{os.path.realpath(workspace)}/{path}" for path in question.paths]
@@ -268,8 +289,8 @@ def _covering_widths(widths: Sequence[RuleWidth], question: PastQuestion, worksp
             allows_writing(rules, files, root=os.path.realpath(workspace)) and allows_hosts(rules, question.hosts)
         )
         if by_outcome or (rules and not question.hosts and call.allowed_by(rules)):
-            found.add(width.id)
-    return found
+            covering_ids.add(width.id)
+    return covering_ids
 
 
 def _build_rules(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
@@ -295,8 +316,8 @@ def _config_hashes(tool: str | DeclaredTool, arguments: Mapping[str, Any], works
     call = assess_call(tool, arguments, workspace=workspace)
     if not isinstance(call, ShellCall):
         return ()
-    found = (content for command in call.script.commands for content in call.rule_matcher.config_hashes(command))
-    return tuple(dict.fromkeys(found))
+    hashes = (content for command in call.script.commands for content in call.rule_matcher.config_hashes(command))
+    return tuple(dict.fromkeys(hashes))
 
 
 def _is_sufficient(
@@ -310,13 +331,13 @@ def _is_sufficient(
         workspace=workspace,
         approved=frozenset(suggestion.contents),
     )
-    # Without a rule every command runs inside the sandbox, which says nothing about the suggestion.
+    # Without a rule every command runs inside the sandbox, so that decision does not depend on the suggestion.
     return decision.effect == "allow" and (decision.rule is not None or decision.confinement != "workspace")
 
 
 def _shell_rules(command: str, workspace: str) -> tuple[str, ...]:
     script = analyse_script(command, root=workspace, cwd=workspace)
-    rules = [_exact_shell_rule(found) for found in script.commands if found.unproven_reason is not None]
+    rules = [_exact_shell_rule(analysed) for analysed in script.commands if analysed.unproven_reason is not None]
     return tuple(dict.fromkeys(rule for rule in rules if rule))
 
 
@@ -334,10 +355,10 @@ def _file_rules(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspac
 
 
 def _file_rule(tool: str | DeclaredTool, path: object, workspace: str) -> str | None:
-    found = contain(path, root=workspace, cwd=workspace, op=declaration_of(tool).operation)
-    if found.kind != "inside" or found.real_path is None:
+    containment = contain(path, root=workspace, cwd=workspace, op=declaration_of(tool).operation)
+    if containment.kind != "inside" or containment.real_path is None:
         return None
-    relative = str(Path(found.real_path).relative_to(Path(workspace).resolve()))
+    relative = str(Path(containment.real_path).relative_to(Path(workspace).resolve()))
     return None if any(mark in relative for mark in "*?[]()") else f"{canonical_tool(tool_name(tool))}(/{relative})"
 
 

@@ -1,4 +1,4 @@
-"""Finds rules that match nothing, or less than they seem to, so that a person learns it when the rule is read."""
+"""Finds rules that match nothing, or less than they seem to, so that the user is warned when the rules are loaded."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _CAMEL_CASE = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)*")
 
 
 def find_weaknesses(rule: PermissionRule, effect: Effect, workspace: Path) -> Iterator[str]:
-    """Yields what a person should know about a valid rule, each as the end of a sentence about it."""
+    """Yields the weaknesses of a valid rule, each as the predicate of a sentence about it."""
     if rule.right == "write":
         yield from _path_weaknesses(rule.pattern or "", workspace)
         return
@@ -100,9 +100,9 @@ def _path_weaknesses(pattern: str, workspace: Path) -> Iterator[str]:
     if not frozenset("[]{}").isdisjoint(pattern):
         yield "has brackets or braces, which are plain characters; the patterns are *, ** and ?"
     if re.match(r"/[^/]", pattern) and "*" not in pattern.split("/")[1]:
-        first = pattern.split("/")[1]
-        if not (workspace / first).exists() and Path("/", first).exists():
-            yield f"starts at the workspace, which has no {first}; an absolute path is written /{pattern}"
+        top_folder = pattern.split("/")[1]
+        if not (workspace / top_folder).exists() and Path("/", top_folder).exists():
+            yield f"starts at the workspace, which has no {top_folder}; an absolute path is written /{pattern}"
 
 
 def _host_weaknesses(pattern: str) -> Iterator[str]:

@@ -17,45 +17,45 @@ _URL = lazy_pattern(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def match_words(rule: PermissionRule, words: Sequence[str], *, prefix: bool = False) -> int | None:
-    """Returns how many words of the command the rule names explicitly, or None if it does not match. With `prefix`
-    further words are allowed for every rule."""
+    """Returns how many words of the command the rule names explicitly, or None if it does not match. With `prefix`, a
+    command may have more words than any rule names."""
     named = len(rule.words)
     if len(words) < named or (len(words) > named and not (rule.open_ended or prefix)):
         return None
-    for position, (wanted, given) in enumerate(zip(rule.words, words, strict=False)):
-        if wanted != given and not (position in rule.wildcards and _matches_wildcard(wanted, given)):
+    for position, (expected, word) in enumerate(zip(rule.words, words, strict=False)):
+        if expected != word and not (position in rule.wildcards and _matches_wildcard(expected, word)):
             return None
     return named
 
 
-def _matches_wildcard(wanted: str, given: str) -> bool:
+def _matches_wildcard(expected: str, word: str) -> bool:
     """Matches `prefix*` by prefix. For a URL the wildcard applies to the path only, never to the host name."""
-    if not wanted.endswith("*") or "*" in wanted[:-1]:
+    if not expected.endswith("*") or "*" in expected[:-1]:
         return False
-    if not _URL.match(wanted):
-        return given.startswith(wanted[:-1]) and not any(part == ".." for part in given.split("/"))
-    return match_url(wanted, given)
+    if not _URL.match(expected):
+        return word.startswith(expected[:-1]) and not any(part == ".." for part in word.split("/"))
+    return match_url(expected, word)
 
 
-def match_url(wanted: str, given: str) -> bool:
+def match_url(pattern_text: str, url: str) -> bool:
     """Compares a URL by component: equal scheme, host and port, and a path that starts with the pattern's path."""
     try:
-        pattern, address = urlsplit(wanted.removesuffix("*")), urlsplit(given)
-        same = (pattern.scheme, pattern.hostname, _effective_port(pattern)) == (
+        pattern, address = urlsplit(pattern_text.removesuffix("*")), urlsplit(url)
+        same_server = (pattern.scheme, pattern.hostname, _effective_port(pattern)) == (
             address.scheme,
             address.hostname,
             _effective_port(address),
         )
     except ValueError:
         return False
-    if not same or address.username is not None or address.password is not None or "\\" in given:
+    if not same_server or address.username is not None or address.password is not None or "\\" in url:
         return False
     if not pattern.path:
-        return not wanted.endswith("*")
+        return not pattern_text.endswith("*")
     path_and_query = address.path + ("?" + address.query if address.query else "")
     if ".." in address.path.split("/"):
         return False
-    return path_and_query.startswith(pattern.path) if wanted.endswith("*") else path_and_query == pattern.path
+    return path_and_query.startswith(pattern.path) if pattern_text.endswith("*") else path_and_query == pattern.path
 
 
 def _effective_port(address: SplitResult) -> int | None:
@@ -78,8 +78,8 @@ def match_host(pattern: str, url: str) -> bool:
     host, _, wanted_port = pattern.lower().partition(":")
     if wanted_port and wanted_port != str(port):
         return False
-    given = address.hostname.rstrip(".")
-    return given.endswith(host[1:]) and given != host[2:] if host.startswith("*.") else given == host
+    hostname = address.hostname.rstrip(".")
+    return hostname.endswith(host[1:]) and hostname != host[2:] if host.startswith("*.") else hostname == host
 
 
 @lru_cache(maxsize=512)
@@ -125,18 +125,18 @@ def match_path_rule(pattern: str, real: str, root: str) -> bool:
 
 
 def allows_writing(rules: Sequence[PermissionRule], paths: Sequence[str], *, root: str) -> bool:
-    """Returns whether outcome rules allow to write all of these absolute paths."""
+    """Returns whether outcome rules allow writing to all of these absolute paths."""
     patterns = [rule.pattern or "" for rule in rules if rule.right == "write"]
     return all(any(match_path_rule(pattern, path, root) for pattern in patterns) for path in paths)
 
 
 def allows_hosts(rules: Sequence[PermissionRule], hosts: Sequence[str]) -> bool:
-    """Returns whether outcome rules allow to reach all of these hosts, each with an optional port."""
+    """Returns whether outcome rules allow access to all of these hosts, each with an optional port."""
     patterns = [rule.pattern or "" for rule in rules if rule.right == "reach"]
     return all(any(match_host(pattern, f"https://{host}") for pattern in patterns) for host in hosts)
 
 
-_MAX_ENTRIES = 20_000  # of a workspace that are compared with patterns
+_MAX_ENTRIES = 20_000  # of a workspace that are compared with the patterns
 _MAX_FOUND = 200
 _CACHE_SECONDS = 2.0
 _WILDCARDS = frozenset("*?")
@@ -197,15 +197,15 @@ class DeniedReads:
         """Yields denied files and folders of the workspace; a denied folder is not entered."""
         from outrider.permissions.paths.gitignore import VCS_FOLDERS
 
-        folders, left = [self._root], _MAX_ENTRIES
-        while folders and left > 0:
+        folders, remaining = [self._root], _MAX_ENTRIES
+        while folders and remaining > 0:
             try:
                 with os.scandir(folders.pop(0)) as entries:
-                    found = list(islice(entries, left))
+                    listed = list(islice(entries, remaining))
             except OSError:
                 continue
-            left -= len(found)
-            for entry in found:
+            remaining -= len(listed)
+            for entry in listed:
                 if self.includes(entry.path):
                     yield entry.path
                 elif entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:

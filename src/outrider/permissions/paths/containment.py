@@ -47,10 +47,10 @@ def contain_on_windows(
         return "reject", None
     if _HOME.match(path):
         return "outside", None
-    drive, rest = ntpath.splitdrive(path)
-    if (drive and not rest.startswith(("\\", "/"))) or ":" in rest:
+    drive, tail = ntpath.splitdrive(path)
+    if (drive and not tail.startswith(("\\", "/"))) or ":" in tail:
         return "reject", None  # relative to a drive, or an NTFS alternate data stream
-    if any(_ONLY_DOTS.match(part) for part in re.split(r"[\\/]", rest)):
+    if any(_ONLY_DOTS.match(part) for part in re.split(r"[\\/]", tail)):
         return "reject", None  # Windows strips trailing dots and spaces, which yields a different name
     full = ntpath.normpath(ntpath.join(cwd, path))
     if any(_DEVICES.match(part) for part in full.split("\\")[1:]):
@@ -160,8 +160,8 @@ def _classify_path(text: str, roots: list[str], cwd: str, op: FileOperation) -> 
         return Containment("outside", real, "it is outside the workspace")
     # The path as written and every symlink on the way are checked too: a harmless target must not hide a protected
     # name.
-    seen = {real, os.path.normpath(full), *resolver.visited}
-    if name := _find_protected(seen, [*real_roots, *(os.path.normpath(root) for root in roots)], op):
+    paths = {real, os.path.normpath(full), *resolver.visited}
+    if name := _find_protected(paths, [*real_roots, *(os.path.normpath(root) for root in roots)], op):
         return Containment("protected", real, f"{name} is protected")
     _reject_unfit_file(full, real, home, op)
     return Containment("inside", real)
@@ -194,10 +194,10 @@ class _PathResolver:
             if name == "..":
                 current = os.path.dirname(current)  # noqa: PTH120
                 continue
-            current = self._resolve_component(current, name, pending, last=not pending and not directory_wanted)
+            current = self._resolve_component(current, name, pending, is_last=not pending and not directory_wanted)
         return current
 
-    def _resolve_component(self, current: str, name: str, pending: list[str], *, last: bool) -> str:
+    def _resolve_component(self, current: str, name: str, pending: list[str], *, is_last: bool) -> str:
         if len(os.fsencode(name)) > MAX_NAME_BYTES:
             raise _PathRejected("a name is too long")
         candidate = current.rstrip("/") + "/" + name
@@ -209,7 +209,7 @@ class _PathResolver:
             raise _PathRejected("a component of the path is a file, not a folder") from None
         except OSError:
             return candidate
-        if stat.S_ISLNK(mode) and not (last and not self.follow_last):
+        if stat.S_ISLNK(mode) and not (is_last and not self.follow_last):
             return self._follow_link(current, candidate, pending)
         if pending and not stat.S_ISDIR(mode):
             raise _PathRejected("a component of the path is a file, not a folder")
@@ -274,16 +274,16 @@ def find_escaping_link(folder: str, root: str, names: Collection[str] = ()) -> s
 
     With `names`, only entries that match one of these patterns are read, so other links are ignored.
     """
-    seen = 0
+    count = 0
     for entry in islice(_walk_entries(folder), MAX_SCANNED_ENTRIES):
-        seen += 1
+        count += 1
         if (
             entry.is_symlink()
             and _matches_any_pattern(entry.name, names)
             and not is_within(os.path.realpath(entry.path), root)
         ):
             return f"{entry.name} is a symlink to a target outside the workspace"
-    if seen < MAX_SCANNED_ENTRIES:
+    if count < MAX_SCANNED_ENTRIES:
         return None
     return "there are too many files to check for symlinks; with -type f no symlink is opened"
 
@@ -295,12 +295,12 @@ def find_unsafe_name(start: str, folder: str, *, globs: bool = False) -> str | N
     With `globs`, a name with `*`, `?` or `[` is unsafe too, because the shell expands it.
     """
     unsafe = _SPLIT_CHARS | frozenset("*?[") if globs else _SPLIT_CHARS
-    seen = 0
+    count = 0
     for name in (start, *(entry.name for entry in islice(_walk_entries(folder), MAX_SCANNED_ENTRIES))):
-        seen += 1
+        count += 1
         if name.startswith("-") or not unsafe.isdisjoint(name):
             return f"the file name {name!r} would be split or read as an option"
-    return None if seen < MAX_SCANNED_ENTRIES else "there are too many files to check for unsafe names"
+    return None if count < MAX_SCANNED_ENTRIES else "there are too many files to check for unsafe names"
 
 
 def _matches_any_pattern(name: str, patterns: Collection[str]) -> bool:
@@ -316,11 +316,11 @@ def _walk_entries(folder: str) -> Iterator[os.DirEntry[str]]:
     waiting = [folder]
     while waiting:
         try:
-            found = list(os.scandir(waiting.pop()))
+            entries = list(os.scandir(waiting.pop()))
         except OSError:
             continue
-        waiting += (entry.path for entry in found if entry.is_dir(follow_symlinks=False))
-        yield from found
+        waiting += (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+        yield from entries
 
 
 _OPENAT2 = 437
@@ -379,9 +379,9 @@ def write_atomically(path: str, content: bytes, *, root: str, cwd: str, allow_pr
 def _write_content(descriptor: int, content: bytes, folder: int, name: str) -> None:
     with os.fdopen(descriptor, "wb") as file:
         with contextlib.suppress(FileNotFoundError):
-            before = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISREG(before.st_mode):
-                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+            old_status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(old_status.st_mode):
+                os.fchmod(descriptor, stat.S_IMODE(old_status.st_mode))
         file.write(content)
         file.flush()
         os.fsync(descriptor)
@@ -390,13 +390,13 @@ def _write_content(descriptor: int, content: bytes, folder: int, name: str) -> N
 def _locate_target(
     path: str, root: str, cwd: str, op: FileOperation, *, allow_protected: bool
 ) -> tuple[str, list[str]]:
-    found = contain(path, root=root, cwd=cwd, op=op)
-    if found.real_path is None or not (found.ok or (found.kind == "protected" and allow_protected)):
-        raise PathRefused(found)
+    containment = contain(path, root=root, cwd=cwd, op=op)
+    if containment.real_path is None or not (containment.ok or (containment.kind == "protected" and allow_protected)):
+        raise PathRefused(containment)
     root_path = os.path.realpath(root)
-    parts = found.real_path[len(root_path) :].strip("/").split("/")
+    parts = containment.real_path[len(root_path) :].strip("/").split("/")
     if parts == [""]:
-        raise PathRefused(Containment("reject", found.real_path, "it is a folder"))
+        raise PathRefused(Containment("reject", containment.real_path, "it is a folder"))
     return root_path, parts
 
 
@@ -429,12 +429,12 @@ def _call_openat2(folder: int, path: str, flags: int) -> int | None:
 
 
 def _require_regular_file(descriptor: int, links: int | None = None) -> int:
-    found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and (links is None or found.st_nlink <= links):
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and (links is None or status.st_nlink <= links):
         os.set_blocking(descriptor, True)
         return descriptor
     os.close(descriptor)
-    reason = "it has several hard links" if stat.S_ISREG(found.st_mode) else "it is not a regular file"
+    reason = "it has several hard links" if stat.S_ISREG(status.st_mode) else "it is not a regular file"
     raise PathRefused(Containment("reject", None, reason))
 
 

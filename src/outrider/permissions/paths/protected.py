@@ -89,11 +89,11 @@ def find_protected_name(parts: Sequence[str], access: Access) -> str | None:
 
 def pattern_matches_secret(pattern: str) -> bool:
     """Returns whether a file name pattern selects secret files specifically; a pattern for all files does not."""
-    wanted = fold_name(pattern)
-    if fnmatchcase("readme.md", wanted):
+    folded = fold_name(pattern)
+    if fnmatchcase("readme.md", folded):
         return False
     examples = (*_SECRET_FILES, ".env.local", "prod.env", "id_rsa.old", "server.pem", "server.key")
-    return find_protected_name([pattern], "read") is not None or any(fnmatchcase(name, wanted) for name in examples)
+    return find_protected_name([pattern], "read") is not None or any(fnmatchcase(name, folded) for name in examples)
 
 
 def fold_name(name: str) -> str:
@@ -124,8 +124,8 @@ def _is_configuration(name: str, child: str) -> bool:
 
 
 def _is_short_name(name: str, *, secret: bool) -> bool:
-    found = _DOS_SHORT_NAME.match(name)
-    return found is not None and found["stem"] in (_SECRET_STEMS if secret else _CONFIG_STEMS)
+    match = _DOS_SHORT_NAME.match(name)
+    return match is not None and match["stem"] in (_SECRET_STEMS if secret else _CONFIG_STEMS)
 
 
 def _short_name_stems(names: Iterable[str]) -> frozenset[str]:
@@ -155,8 +155,8 @@ def list_link_targets(root: str) -> tuple[str, ...]:
         if entry.is_symlink():
             links = [entry] if name in _PAIR_FOLDERS or find_protected_name([name], "write") else []
         elif (name in _PAIR_FOLDERS or name in _CONFIG_FOLDERS) and entry.is_dir():
-            inner = (found for found in _list_entries(entry.path) if found.is_symlink())
-            links = [found for found in inner if find_protected_name([name, found.name], "write")]
+            inner = (child for child in _list_entries(entry.path) if child.is_symlink())
+            links = [child for child in inner if find_protected_name([name, child.name], "write")]
         else:
             continue
         targets += (os.path.realpath(link.path) for link in links)
@@ -165,13 +165,13 @@ def list_link_targets(root: str) -> tuple[str, ...]:
 
 def find_secret_files(workspace: Path) -> tuple[Path, ...]:
     """Returns secret files, such as `.env`, in the workspace and the folders directly in it."""
-    found: list[Path] = []
+    paths: list[Path] = []
     entries = _list_entries(str(workspace))
     folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][:_MAX_FOLDERS]
     for entry in (*entries, *(inner for folder in folders for inner in _list_entries(folder))):
         if find_protected_name([entry.name], "read"):
-            found.append(Path(entry.path))
-    return tuple(found)
+            paths.append(Path(entry.path))
+    return tuple(paths)
 
 
 class SecretFileFinder:
@@ -220,27 +220,27 @@ class SecretFileFinder:
 
 
 def find_protected_files(workspace: Path, limit: int = 100_000) -> tuple[Path, ...]:
-    """Returns the existing paths that are protected against writes, at any depth, as far as `limit` entries of the
-    workspace show them. What is inside a protected folder is not listed, except the settings in `.git`, because
-    commands may write the rest of it."""
-    found: list[Path] = []
+    """Returns the existing paths that are protected against writes, at any depth, among the first `limit` entries of
+    the workspace. The content of a protected folder is not listed, except the settings in `.git`, because commands may
+    write the rest of it."""
+    paths: list[Path] = []
     waiting = deque([str(workspace)])
     while waiting and limit > 0:
         entries = _list_entries(folder := waiting.popleft())
         limit -= len(entries)
         names = {entry.name for entry in entries}
         if {"HEAD", "objects", "refs"} <= names:  # a bare repository
-            found += (Path(folder, name) for name in ("HEAD", "config", "hooks") if name in names)
+            paths += (Path(folder, name) for name in ("HEAD", "config", "hooks") if name in names)
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
             parts = entry.path[len(str(workspace)) :].strip("/").split("/")
             if is_folder and parts == [GIT_FOLDER]:
-                found += _list_git_settings(entry.path)
+                paths += _list_git_settings(entry.path)
             elif find_protected_name(parts, "write") or (entry.is_symlink() and replaces_protected_folder(parts)):
-                found.append(Path(entry.path))
+                paths.append(Path(entry.path))
             elif is_folder and entry.name not in _UNSEARCHED_FOLDERS:
                 waiting.append(entry.path)
-    return tuple(found)
+    return tuple(paths)
 
 
 def _list_git_settings(folder: str) -> Iterator[Path]:
@@ -278,7 +278,7 @@ def find_linked_git_folder(root: Path) -> Path | None:
         if not marker.is_file():
             return None
         with marker.open("rb") as file:
-            first = file.read(4096).decode("utf-8", "surrogateescape").splitlines()[0]
+            first_line = file.read(4096).decode("utf-8", "surrogateescape").splitlines()[0]
     except (OSError, IndexError):
         return None
-    return (root / first.removeprefix("gitdir:").strip()).resolve() if first.startswith("gitdir:") else None
+    return (root / first_line.removeprefix("gitdir:").strip()).resolve() if first_line.startswith("gitdir:") else None

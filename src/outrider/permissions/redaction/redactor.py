@@ -1,5 +1,6 @@
-"""Redacts secrets in text, nested values and published events: known secret values and everything that matches a secret
-format, also if it is split over several chunks of a stream.
+"""Redacts secrets in text, nested values and published events.
+
+A secret is a known value or anything that matches a secret format, even if it is split over several chunks of a stream.
 """
 
 import json
@@ -122,10 +123,15 @@ _walkers = _WalkerTable()
 def _find_walker(kind: type[Any]) -> Walker:
     if issubclass(kind, msgspec.Struct):
         return _struct_walker(kind)
-    known: dict[type[Any], Walker] = {str: _walk_text, dict: _walk_mapping, list: _walk_sequence, tuple: _walk_sequence}
+    by_base: dict[type[Any], Walker] = {
+        str: _walk_text,
+        dict: _walk_mapping,
+        list: _walk_sequence,
+        tuple: _walk_sequence,
+    }
     for base in kind.__mro__:
-        if base in known:
-            return known[base]
+        if base in by_base:
+            return by_base[base]
     if kind is UnknownPart or (hasattr(kind, "to_dict") and hasattr(kind, "from_dict")):  # or a custom part
         return _walk_custom_part
     return _walk_opaque
@@ -154,12 +160,12 @@ def _walk_mapping(value: dict[Any, Any], texts: CleanTextCache) -> dict[Any, Any
         else:
             return value
     clean: dict[Any, Any] = {}
-    same = True
+    unchanged = True
     for key, item in value.items():
         name = texts.redact(key) if isinstance(key, str) else key
         clean[name] = field_value = _walk_field(key, item, texts)
-        same = same and name is key and field_value is item
-    return value if same else clean
+        unchanged = unchanged and name is key and field_value is item
+    return value if unchanged else clean
 
 
 def _walk_field(name: Any, value: Any, texts: CleanTextCache) -> Any:
@@ -170,7 +176,7 @@ def _walk_field(name: Any, value: Any, texts: CleanTextCache) -> Any:
 
 @lru_cache(maxsize=1024)
 def _is_secret_field(name: str) -> bool:
-    """Cached, because the metadata of many values have the same names."""
+    """Returns whether a field name means a secret; cached, because the metadata of many values have the same names."""
     return _SECRET_FIELD.match(name) is not None
 
 
@@ -185,13 +191,13 @@ def _walk_custom_part(value: Any, texts: CleanTextCache) -> Any:
 def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
     fields = _text_fields(kind)
     texts = [name for name, field_value in fields.items() if _is_text(field_value)]
-    others = [name for name in fields if name not in texts]
-    found = attrgetter(*texts, texts[0]) if texts else _no_texts  # with two or more names it always returns a tuple
-    found_others = _others_getter(others)
+    other_names = [name for name in fields if name not in texts]
+    get_texts = attrgetter(*texts, texts[0]) if texts else _no_texts  # with two or more names it always returns a tuple
+    get_others = _others_getter(other_names)
 
     def walk_texts(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
         try:
-            if texts.are_clean(found(value)):
+            if texts.are_clean(get_texts(value)):
                 return value
         except TypeError:  # a field annotated as text contains a list or a dict
             pass
@@ -199,18 +205,18 @@ def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
 
     def walk(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
         try:
-            is_clean = texts.are_clean(found(value))
+            is_clean = texts.are_clean(get_texts(value))
         except TypeError:
             is_clean = False
         if is_clean:
-            for other in found_others(value):
-                if other and _walkers[other.__class__](other, texts) is not other:
+            for item in get_others(value):
+                if item and _walkers[item.__class__](item, texts) is not item:
                     break
             else:
                 return value
         return _with_fields(value, fields, texts)
 
-    return walk if others else walk_texts
+    return walk if other_names else walk_texts
 
 
 def _with_fields(value: msgspec.Struct, names: Iterable[str], texts: CleanTextCache) -> msgspec.Struct:
@@ -249,12 +255,12 @@ def _is_text(kind: Any) -> bool:
     return kind is str
 
 
-def _is_textless(kind: Any, within: tuple[Any, ...] = ()) -> bool:
+def _is_textless(kind: Any, enclosing: tuple[Any, ...] = ()) -> bool:
     if get_origin(kind) in (Union, UnionType):
-        return all(_is_textless(option, within) for option in get_args(kind))
+        return all(_is_textless(option, enclosing) for option in get_args(kind))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        fields = msgspec.structs.fields(kind) if kind not in within else ()
-        return all(field.name in _UNREDACTED_FIELDS or _is_textless(field.type, (*within, kind)) for field in fields)
+        fields = msgspec.structs.fields(kind) if kind not in enclosing else ()
+        return all(field.name in _UNREDACTED_FIELDS or _is_textless(field.type, (*enclosing, kind)) for field in fields)
     return kind in _TEXTLESS_TYPES or get_origin(kind) is Literal
 
 
@@ -291,10 +297,10 @@ def ends_in_long_word(text: str) -> bool:
 
 def _last_word(text: str) -> int:
     """Returns where the last run of characters that occur in keys starts."""
-    at = len(text)
-    while at and (text[at - 1].isalnum() or text[at - 1] in "_.+/=:~%-"):
-        at -= 1
-    return at
+    start = len(text)
+    while start and (text[start - 1].isalnum() or text[start - 1] in "_.+/=:~%-"):
+        start -= 1
+    return start
 
 
 _CONTEXT_WORDS = 6  # an open context and its value contain at most five gaps: "secret is | | | | value"
@@ -303,14 +309,17 @@ _CONTEXT_WORDS = 6  # an open context and its value contain at most five gaps: "
 def last_words(text: str) -> int:
     """Returns where an open context may start at the earliest. A draft is searched again whenever it has grown, so the
     cost must not depend on its length."""
-    words = text.rsplit(maxsplit=_CONTEXT_WORDS)
-    return len(words[0]) if len(words) > _CONTEXT_WORDS else 0
+    pieces = text.rsplit(maxsplit=_CONTEXT_WORDS)
+    return len(pieces[0]) if len(pieces) > _CONTEXT_WORDS else 0
 
 
 @cache
 def open_context_pattern() -> Pattern[str]:
-    """Compiled with the first streamed text, to keep it out of the time to the first request. A match ends with the
-    text; `_CONTEXT_WORDS` depends on how many gaps it may contain."""
+    """Returns the pattern of a context whose value is still open at the end of a text.
+
+    It is compiled with the first streamed text, so that compiling does not delay the first request. `_CONTEXT_WORDS`
+    depends on how many gaps a match may contain.
+    """
     return re.compile(
         r"(?:(?:bearer|basic|token|passw(?:or)?d)\s+|(?:authorization|cookie)\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+\s+)?|"
         r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|string|pwd|dsn)[a-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*\\?[\"']?|"
@@ -341,15 +350,15 @@ _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Returns whether a variable, header, parameter or field of this name contains a secret."""
-    words = _CAMEL_CASE.sub("_", name)
-    return _SECRET_NAME.search(words) is not None and not _HARMLESS_NAMES.match(words.upper())
+    separated = _CAMEL_CASE.sub("_", name)
+    return _SECRET_NAME.search(separated) is not None and not _HARMLESS_NAMES.match(separated.upper())
 
 
 def secret_values(named: Mapping[str, str]) -> list[str]:
     """Returns the secret values of variables or headers, longest first, so that no value leaves part of a longer
     one."""
-    found = {named[name].strip() for name in named if is_secret_name(name)}
-    return sorted(filter(_is_worth_redacting, found), key=len, reverse=True)
+    values = {named[name].strip() for name in named if is_secret_name(name)}
+    return sorted(filter(_is_worth_redacting, values), key=len, reverse=True)
 
 
 def _is_worth_redacting(value: str) -> bool:
@@ -367,9 +376,9 @@ class Redactor:
         self.add_secrets(secrets)
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
-        """Redact these values too, from now on."""
-        found = {form for secret in secrets if len(secret) >= MIN_SECRET_LENGTH for form in _encoded_forms(secret)}
-        self.known_forms = sorted({*self.known_forms, *found}, key=len, reverse=True)
+        """Adds values that are redacted from now on."""
+        forms = {form for secret in secrets if len(secret) >= MIN_SECRET_LENGTH for form in _encoded_forms(secret)}
+        self.known_forms = sorted({*self.known_forms, *forms}, key=len, reverse=True)
         self._known_prefixes = tuple({secret[:_KNOWN_PREFIX_LENGTH] for secret in self.known_forms})
         self._clean: dict[int, PartBase] = {}
         self._scanner = _shared_scanner(tuple(self.known_forms))
@@ -385,13 +394,13 @@ class Redactor:
 
     def find_spans_in_bytes(self, raw: bytes) -> Spans:
         """Returns the spans of all secrets in binary output; Latin-1 maps each byte to one character."""
-        found = find_secret_spans(raw.decode("latin-1"))
+        spans = find_secret_spans(raw.decode("latin-1"))
         for secret in self.known_forms:
-            at = raw.find(form := secret.encode(errors="replace"))
-            while at >= 0:
-                found.append((at, at + len(form)))
-                at = raw.find(form, at + len(form))
-        return _merge_spans(found)
+            start = raw.find(form := secret.encode(errors="replace"))
+            while start >= 0:
+                spans.append((start, start + len(form)))
+                start = raw.find(form, start + len(form))
+        return _merge_spans(spans)
 
     def redact_text(self, text: str) -> str:
         return self.clean_texts.redact(text)
@@ -401,14 +410,14 @@ class Redactor:
         return self.clean_texts.redact(text) is not text
 
     def find_unfinished_secret(self, text: str) -> int:
-        """As the module's function, and also finds the start of a known secret."""
+        """Returns where a known secret, or one in a secret format, may start that further text would complete."""
         begin = find_unfinished_secret(text)
         for secret in self.known_forms:
-            at = text.find(secret[:_KNOWN_PREFIX_LENGTH], max(0, len(text) - len(secret)))
-            while 0 <= at < begin:
-                if secret.startswith(text[at:]):
-                    begin = at
-                at = text.find(secret[:_KNOWN_PREFIX_LENGTH], at + 1)
+            start = text.find(secret[:_KNOWN_PREFIX_LENGTH], max(0, len(text) - len(secret)))
+            while 0 <= start < begin:
+                if secret.startswith(text[start:]):
+                    begin = start
+                start = text.find(secret[:_KNOWN_PREFIX_LENGTH], start + 1)
         return begin
 
     def is_plain(self, text: str) -> bool:
@@ -423,14 +432,15 @@ class Redactor:
         return True
 
     def is_plain_start(self, text: str) -> bool:
-        """As `is_plain`, for the first chunk of a text; caches it, because it is often the complete stored text."""
+        """Returns whether the first chunk of a text is plain; caches it, because it is often the complete stored
+        text."""
         if not self.is_plain(text):
             return False
         self.clean_texts.add_clean(text)
         return True
 
     def redact_complete(self, text: str) -> str:
-        """Redacts a text that is still growing; cuts off a tail that may be the start of a secret."""
+        """Returns a redacted text that is still growing, without a tail that may be the start of a secret."""
         return self.redact_text(text[: self.find_unfinished_secret(text)])
 
     def redact_value(self, value: Any) -> Any:
@@ -438,7 +448,7 @@ class Redactor:
         return redact_nested(value, self.clean_texts)
 
     def redact_for_publish(self, value: Any) -> Any:
-        """As `redact_value`; also remembers a clean part, so that publishing the same part skips the search."""
+        """Returns the redacted value; remembers a clean part, so that publishing the same part skips the search."""
         clean = redact_nested(value, self.clean_texts)
         if clean is value and isinstance(value, PartBase):
             if len(self._clean) >= _MAX_CLEAN_PARTS:
@@ -451,7 +461,7 @@ class Redactor:
         return self._clean.get(id(part)) is part
 
     def redact_draft(self, value: Any) -> Any:
-        """As `redact_value`; also cuts off the tails of growing texts that may be the start of a secret.
+        """Returns the redacted value, and cuts off the tails of growing texts that may be the start of a secret.
 
         The input of a running call and the vendor's fields do not grow. A crash makes the draft the stored part, so
         they must be complete: the vendor rejects other ids, and the model reads the input.
@@ -474,11 +484,11 @@ def redact_patterns(text: str) -> str:
 
 
 def _replace_spans(text: str, spans: Spans) -> str:
-    pieces, at = list[str](), 0
+    pieces, position = list[str](), 0
     for start, end in spans:
-        pieces += (text[at:start], HIDDEN_SECRET)
-        at = end
-    return "".join((*pieces, text[at:]))
+        pieces += (text[position:start], HIDDEN_SECRET)
+        position = end
+    return "".join((*pieces, text[position:]))
 
 
 def _merge_spans(spans: Spans) -> Spans:
@@ -502,15 +512,15 @@ def _encoded_forms(secret: str) -> Iterable[str]:
 class _SecretScanner:
     """Finds known secret values and all secret formats in a text."""
 
-    def __init__(self, known: tuple[str, ...]) -> None:
-        self._pattern = re.compile("|".join(map(re.escape, known))) if known else None
+    def __init__(self, secrets: tuple[str, ...]) -> None:
+        self._pattern = re.compile("|".join(map(re.escape, secrets))) if secrets else None
         self.clean_texts = CleanTextCache(self._redact)
 
     def find_spans(self, text: str) -> Spans:
-        found = find_secret_spans(text)
+        spans = find_secret_spans(text)
         if self._pattern is not None and self._pattern.search(text):
-            found += (match.span() for match in self._pattern.finditer(text))
-        return _merge_spans(found) if found else found
+            spans += (match.span() for match in self._pattern.finditer(text))
+        return _merge_spans(spans) if spans else spans
 
     def _redact(self, text: str) -> str:
         spans = self.find_spans(text)
@@ -518,10 +528,10 @@ class _SecretScanner:
 
 
 @lru_cache(maxsize=4)
-def _shared_scanner(known: tuple[str, ...]) -> _SecretScanner:
-    """Shared by redactors with the same secrets, so that repeated runs in one process reuse the cache of clean
-    texts."""
-    return _SecretScanner(known)
+def _shared_scanner(secrets: tuple[str, ...]) -> _SecretScanner:
+    """Returns one scanner for all redactors with the same secrets, so that repeated runs in one process reuse the cache
+    of clean texts."""
+    return _SecretScanner(secrets)
 
 
 ChunkEvent = PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | ProcessOutputEvent
@@ -565,17 +575,17 @@ class RedactingEventFilter:
         return (_with_text(event, output),) if output else ()
 
     def filter_part(self, event: PartUpdatedEvent) -> Sequence[Event]:
-        held = self._flush_streams(event.session_id, getattr(event.part, "id", ""))
-        return (*held, event if self._redactor.is_clean(event.part) else self._redactor.redact_value(event))
+        flushed = self._flush_streams(event.session_id, getattr(event.part, "id", ""))
+        return (*flushed, event if self._redactor.is_clean(event.part) else self._redactor.redact_value(event))
 
     def filter_tool_completion(self, event: ToolExecutionCompletedEvent) -> Sequence[Event]:
-        held = self._flush_streams(event.session_id, f"{event.call_id} stdout", f"{event.call_id} stderr")
-        return (*held, self._redactor.redact_value(event))
+        flushed = self._flush_streams(event.session_id, f"{event.call_id} stdout", f"{event.call_id} stderr")
+        return (*flushed, self._redactor.redact_value(event))
 
     def filter_process_exit(self, event: ProcessExitedEvent) -> Sequence[Event]:
         key = f"{event.process_id} process"
-        held = self._flush_streams(event.session_id, f"{key} stdout", f"{key} stderr")
-        return (*held, self._redactor.redact_value(event))
+        flushed = self._flush_streams(event.session_id, f"{key} stdout", f"{key} stderr")
+        return (*flushed, self._redactor.redact_value(event))
 
     def filter_event(self, event: Event) -> Sequence[Event]:
         return (_walkers[event.__class__](event, self._redactor.clean_texts),)
@@ -622,12 +632,12 @@ class RedactingEventFilter:
 
     def _redact_unreleased(self, released: str, text: str) -> str:
         """Returns the text after the released prefix with its secrets redacted, also those that start in the prefix."""
-        chunks, at = list[str](), len(released)
+        chunks, position = list[str](), len(released)
         for start, end in self._redactor.find_spans(text):
-            if end > at:
-                chunks += (text[at : max(at, start)], HIDDEN_SECRET)
-                at = end
-        return "".join((*chunks, text[at:]))
+            if end > position:
+                chunks += (text[position : max(position, start)], HIDDEN_SECRET)
+                position = end
+        return "".join((*chunks, text[position:]))
 
 
 _HANDLERS: dict[type[Event], Callable[[RedactingEventFilter, Any], Sequence[Event]]] = {
@@ -645,7 +655,8 @@ FILTERED_EVENTS = tuple(_HANDLERS)
 
 @cache
 def _find_handler(kind: type[Event]) -> Callable[[RedactingEventFilter, Any], Sequence[Event]]:
-    """Cached by class, because seven isinstance checks take longer than the search for secrets."""
+    """Returns the handler of a class; cached, because seven isinstance checks take longer than the search for
+    secrets."""
     return next((_HANDLERS[base] for base in kind.__mro__ if base in _HANDLERS), RedactingEventFilter.filter_event)
 
 

@@ -31,11 +31,16 @@ FormatKind = Literal["key", "context", "assigned", "search"]
 class SecretFormat(Struct, frozen=True):
     """One way to write a secret.
 
-    `mark` is a literal of the format. A `key` starts with its mark and a `context` is the text before a value: the
-    expression is matched at each occurrence of the mark. `assigned` is a vendor name before an assigned value. For
-    `search` the mark may be anywhere, so the whole text is searched. With `ignore_case` the mark is lowercase. `sign`
-    is a literal that a text with this secret contains too; it is rarer than the mark. The group `secret` is redacted;
-    for a gitleaks rule, the rule selects and checks the group."""
+    - `mark`: a literal that every match contains.
+    - `expression`: the regular expression. Its group `secret` is redacted; for a gitleaks rule, the rule selects and
+      checks the group.
+    - `ignore_case`: True if case is ignored; the mark is then lowercase.
+    - `kind`: where the mark is. A `key` starts with its mark and a `context` is the text before a value: the expression
+      is matched at each occurrence of the mark. `assigned` is a vendor name before an assigned value. For `search` the
+      mark may be anywhere, so the whole text is searched.
+    - `rule`: the gitleaks rule from which the format was made.
+    - `sign`: a literal that a text with this secret also contains; it is rarer than the mark.
+    """
 
     mark: str
     expression: str
@@ -44,15 +49,15 @@ class SecretFormat(Struct, frozen=True):
     rule: "GitleaksRule | None" = None
     sign: str = ""
 
-    def find_spans(self, text: str, lowered: str, found: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    def find_spans(self, text: str, lowered: str, ends: Mapping[int, int]) -> Iterator[tuple[int, int]]:
         """Yields the spans of secrets in this format.
 
-        `lowered` is the text in lowercase, of the same length. `found` has the end of each secret that is already
+        `lowered` is the text in lowercase, of the same length. `ends` has the end of each secret that is already
         found, by its start."""
         for match in self._find_matches(text, lowered):
             if self.rule is None:
                 yield match.span("secret")
-            elif found.get(match.start(), -1) < match.end() and (span := self.rule.secret_span(match)) is not None:
+            elif ends.get(match.start(), -1) < match.end() and (span := self.rule.secret_span(match)) is not None:
                 yield span
 
     def _find_matches(self, text: str, lowered: str) -> Iterator[re.Match[str]]:
@@ -61,17 +66,18 @@ class SecretFormat(Struct, frozen=True):
             yield from pattern.finditer(text)
             return
         searched = lowered if self.ignore_case else text
-        at = searched.find(self.mark)
-        while at >= 0:
-            match = pattern.match(text, at)
+        position = searched.find(self.mark)
+        while position >= 0:
+            match = pattern.match(text, position)
             if match is not None:
                 yield match
-            at = searched.find(self.mark, at + 1 if match is None else match.end())
+            position = searched.find(self.mark, position + 1 if match is None else match.end())
 
 
 @cache
 def _compile_format(expression: str, *, ignore_case: bool, is_rule: bool) -> Pattern[str]:
-    """Compiled on first use: there are 300 formats, and most processes need few of them."""
+    """Returns the compiled expression. It is compiled on first use: there are 300 formats, and most processes need few
+    of them."""
     if is_rule:
         return re.compile(expression, re.ASCII)  # as RE2; a rule sets its own case flags
     return re.compile(expression, re.IGNORECASE if ignore_case else 0)
@@ -167,11 +173,11 @@ _OPTION_PREFIXES = ("--", "--db-", "--api-", "--auth-", "--user-", "--admin-", "
 
 
 def _option_formats() -> Iterator[SecretFormat]:
-    """Passwords in the options of commands."""
-    after = "|".join(f"(?<= {prefix})" for prefix in _OPTION_PREFIXES)
+    """Yields the formats of passwords in the options of commands."""
+    after_prefix = "|".join(f"(?<= {prefix})" for prefix in _OPTION_PREFIXES)
     for mark, name in {**_NAME_PATTERNS, "key": "key", "api-key": "api-key"}.items():
         if not mark.startswith("_"):
-            yield from _context_formats(mark, rf"(?:{after}){name}[ =]{_ARGUMENT}", " --")
+            yield from _context_formats(mark, rf"(?:{after_prefix}){name}[ =]{_ARGUMENT}", " --")
     for program, option in _PASSWORD_OPTIONS.items():
         command = rf"{program}[\w-]{{0,20}}(?<=\w|\s)(?:[^\n|;&]{{0,200}}?\s)?(?-i:{option}){_ARGUMENT}"
         yield from _context_formats(program, command, f" {option.strip()}")
@@ -358,11 +364,18 @@ def _reduce(text: str, removed: bytes) -> str:
 class _FormatIndex:
     """All formats by mark, grouped by a cheap test that a text has to pass before its marks are searched.
 
-    `capitals` has the marks with capitals, which are searched in the text without other characters. `by_tail` has the
-    marks with a separator, by the three characters before the separator: splitting a text at its separators yields all
-    such tails at once; `separated` has those with fewer characters before it. `by_sign` and `by_option` have the
-    formats with a sign. `named` needs an operator or a digit, `numbered` a `_DIGIT_RUN`. `vendors` is searched only
-    before assigned values: a value without a digit is not a key there (gitleaks' generic rule has this exception)."""
+    - `by_tail`: marks with a separator, by the three characters before the separator. Splitting a text at its
+      separators yields all such tails at once.
+    - `anchored`: marks without a cheaper test, searched in every text.
+    - `named`: marks that need an operator or a digit in the text.
+    - `numbered`: marks of rules that need a `_DIGIT_RUN` in the text.
+    - `separated`: marks with a separator and fewer than three characters before it.
+    - `capitals`: marks with capitals, which are searched in the text without other characters.
+    - `vendors`: names that are searched only before assigned values; a value without a digit is not a key there
+      (gitleaks' generic rule has this exception).
+    - `by_sign`, `by_option`: formats with a sign.
+    - `ports`: formats with the port of PostgreSQL as mark.
+    """
 
     def __init__(self) -> None:
         self.by_tail: dict[str, list[MarkedFormats]] = {}
@@ -383,12 +396,12 @@ class _FormatIndex:
 
     def _add(self, marked: MarkedFormats) -> None:
         mark, ignore_case, forms = marked
-        words, capitals = mark.encode().translate(_WORDS).decode(), _reduce(mark, _NO_CAPITALS)
+        reduced, capitals = mark.encode().translate(_WORDS).decode(), _reduce(mark, _NO_CAPITALS)
         if sign := forms[0].sign:
             (self.by_option if sign.startswith(" -") else self.by_sign).setdefault(sign, []).append(marked)
         elif not ignore_case and _CAPITAL_PAIR.search(mark):
             self.capitals.append((capitals, marked))
-        elif tails := _find_tails(words):
+        elif tails := _find_tails(reduced):
             for tail in tails:
                 self.by_tail.setdefault(tail, []).append(marked)
         elif forms[0].kind == "assigned":
@@ -396,12 +409,12 @@ class _FormatIndex:
         elif mark == ":5432:":
             self.ports.append(marked)
         else:
-            self._add_anchored(words, marked)
+            self._add_anchored(reduced, marked)
 
-    def _add_anchored(self, words: str, marked: MarkedFormats) -> None:
-        anchor = next((anchor for anchor in _ANCHORS if anchor in words), "" if "0" in words else words)
-        for known, formats in (*self.anchored, *self.named, *self.separated):
-            if known == anchor:
+    def _add_anchored(self, reduced: str, marked: MarkedFormats) -> None:
+        anchor = next((anchor for anchor in _ANCHORS if anchor in reduced), "" if "0" in reduced else reduced)
+        for group_anchor, formats in (*self.anchored, *self.named, *self.separated):
+            if group_anchor == anchor:
                 formats.append(marked)
                 return
         if marked[2][0].rule is not None:
@@ -418,7 +431,7 @@ def _compile_alternatives(texts: Iterable[str]) -> Pattern[str]:
     rests: dict[str, list[str]] = {}
     for text in sorted(texts):
         rests.setdefault(text[0], []).append(text[1:])
-    return re.compile("|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in rests.items()))
+    return re.compile("|".join(f"{first_char}(?:{'|'.join(tails)})" for first_char, tails in rests.items()))
 
 
 def _find_tails(mark: str) -> list[str]:
@@ -426,7 +439,7 @@ def _find_tails(mark: str) -> list[str]:
     if tail := re.search(r"[^_]{3}(?=_)", mark):
         return [tail[0]]
     if short := re.match(r"[^_ ]{2}(?=_)", mark):
-        return [before + short[0] for before in _BEFORE_SHORT_MARK]
+        return [char + short[0] for char in _BEFORE_SHORT_MARK]
     return []
 
 
@@ -440,7 +453,7 @@ def _group_by_mark(formats: Iterable[SecretFormat]) -> Iterator[MarkedFormats]:
 
 @cache
 def _format_index() -> _FormatIndex:
-    """Built with the first text, because reading the rule data takes about a millisecond."""
+    """Returns the index. It is built with the first text, because reading the rule data takes about a millisecond."""
     return _FormatIndex()
 
 
@@ -472,15 +485,15 @@ def find_marked_formats(text: str) -> list[SecretFormat]:
     """Returns the formats whose mark is in the text; no other format can match."""
     index = _format_index()
     if len(text) <= _BLOCK:
-        found = _select_candidates(index, text)
+        candidates = _select_candidates(index, text)
     else:
         starts = range(0, len(text), _BLOCK)
         blocks = (_select_candidates(index, text[start : start + _BLOCK + _OVERLAP]) for start in starts)
-        found = list({id(marked): marked for block in blocks for marked in block}.values())
+        candidates = list({id(marked): marked for block in blocks for marked in block}.values())
     forms: list[SecretFormat] = []
-    if found:
+    if candidates:
         lowered = lowercase_same_length(text)
-        forms = [form for mark, fold, group in found if mark in (lowered if fold else text) for form in group]
+        forms = [form for mark, fold, group in candidates if mark in (lowered if fold else text) for form in group]
     if "." in text and _DOTTED_MARK.search(text):
         forms.append(_DOTTED)
     return forms
@@ -489,36 +502,37 @@ def find_marked_formats(text: str) -> list[SecretFormat]:
 def _select_candidates(index: _FormatIndex, text: str) -> list[MarkedFormats]:
     """Returns the formats whose mark may be in the text. It runs for each streamed chunk; most texts fail all tests."""
     raw = text.encode("ascii", "replace")
-    words = letters = raw.translate(_WORDS).decode("latin-1")
+    reduced = letters = raw.translate(_WORDS).decode("latin-1")
     if len(text) > _LONG_TEXT:
         letters = raw.translate(_WORDS, _NO_LETTERS).decode("latin-1")
-    found = [marked for anchor, group in index.anchored if anchor in letters for marked in group]
-    has_digit = "0" in words
+    candidates = [marked for anchor, group in index.anchored if anchor in letters for marked in group]
+    has_digit = "0" in reduced
     if has_digit or "=" in text or ":" in text or ">" in text:
-        found += [marked for anchor, group in index.named if anchor in letters for marked in group]
-    if "_" in words:
-        found += _find_separated(index, text, words)
-    if "@" in words:
-        found += [marked for sign, group in index.by_sign.items() if sign in text for marked in group]
+        candidates += [marked for anchor, group in index.named if anchor in letters for marked in group]
+    if "_" in reduced:
+        candidates += _find_separated(index, text, reduced)
+    if "@" in reduced:
+        candidates += [marked for sign, group in index.by_sign.items() if sign in text for marked in group]
     if "-" in text and _OPTION.search(text):
-        found += [marked for option, group in index.by_option.items() if option in text for marked in group]
+        candidates += [marked for option, group in index.by_option.items() if option in text for marked in group]
     if not raw.islower() and (len(text) > _LONG_TEXT or _CAPITAL_PAIR.search(text)):
-        found += _find_capitals(index, raw)
+        candidates += _find_capitals(index, raw)
     if has_digit and ":5432:" in text:
-        found += index.ports
+        candidates += index.ports
     if has_digit and _DIGIT_RUN.search(text):
-        found += [marked for anchor, group in index.numbered if anchor in letters for marked in group]
-        found += _find_vendors(index, raw)
-    return found
+        candidates += [marked for anchor, group in index.numbered if anchor in letters for marked in group]
+        candidates += _find_vendors(index, raw)
+    return candidates
 
 
-def _find_separated(index: _FormatIndex, text: str, words: str) -> list[MarkedFormats]:
-    """Returns the formats whose mark contains a separator and may be in the text, of which `words` is the reduction."""
-    tails = index.tails.intersection([word[-3:] for word in words.split("_")])
-    found = [marked for tail in tails for marked in index.by_tail[tail]] if tails else []
+def _find_separated(index: _FormatIndex, text: str, reduced: str) -> list[MarkedFormats]:
+    """Returns the formats whose mark contains a separator and may be in the text, of which `reduced` is the
+    reduction."""
+    tails = index.tails.intersection([word[-3:] for word in reduced.split("_")])
+    candidates = [marked for tail in tails for marked in index.by_tail[tail]] if tails else []
     if "_" in text or "-" in text:
-        found += [marked for anchor, group in index.separated if anchor in words for marked in group]
-    return found
+        candidates += [marked for anchor, group in index.separated if anchor in reduced for marked in group]
+    return candidates
 
 
 def _find_capitals(index: _FormatIndex, raw: bytes) -> list[MarkedFormats]:
@@ -533,14 +547,14 @@ def _find_vendors(index: _FormatIndex, raw: bytes) -> list[MarkedFormats]:
     """Returns the vendors whose name may be just before an assigned value."""
     text = raw.translate(_OPERATORS).decode("latin-1")
     # A name contains no operator and no comma. Many texts repeat the same few names, so each is searched once.
-    before = {
-        piece[-_VENDOR_NAME_LENGTH:].rpartition(",")[2]
+    name_texts = {
+        segment[-_VENDOR_NAME_LENGTH:].rpartition(",")[2]
         for pattern in _ASSIGNED_VALUES
-        for piece in pattern.split(text)[:-1]
+        for segment in pattern.split(text)[:-1]
     }
-    if not before:
+    if not name_texts:
         return []
-    names = "\n".join(before)
+    names = "\n".join(name_texts)
     letters = _reduce(names, _NO_NAMES)
     return [marked for part, marked in index.vendors if part in letters and marked[0] in names]
 
@@ -565,7 +579,8 @@ def find_open_value(text: str) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _contains_vendor(name: str) -> bool:
-    """Cached, because a value is streamed in several chunks and the same variables recur."""
+    """Returns whether a variable name contains a vendor; cached, because a value is streamed in several chunks and the
+    same variables recur."""
     return any(vendor in name for vendor in _format_index().vendor_names)
 
 
@@ -581,12 +596,18 @@ _FIRST_GROUP = -1
 
 
 class GitleaksRule(msgspec.Struct, frozen=True, gc=False):
-    """One rule: where it is tried (`marks`, each with whether case is ignored), what it matches and what it excludes.
+    """One rule of gitleaks: where it is tried, what it matches and what it excludes.
 
-    A `prefix` rule matches at a mark. An `assigned` rule matches at a vendor's name that is followed by an operator and
-    the secret. A `search` rule needs a mark anywhere in the text. `entropy` is the Shannon entropy in bits per
-    character that a secret has to exceed. Matches of `allow` and values that contain one of `stopwords` are
-    placeholders."""
+    - `id`: the name of the rule in gitleaks.
+    - `kind`: a `prefix` rule matches at a mark. An `assigned` rule matches at a vendor's name that is followed by an
+      operator and the secret. A `search` rule needs a mark anywhere in the text.
+    - `marks`: the literals, each with whether case is ignored.
+    - `regex`: the expression.
+    - `group`: the number of the group with the secret; -1 for the first group that is not empty.
+    - `entropy`: the Shannon entropy in bits per character that a secret has to exceed.
+    - `allow`: expressions of placeholders.
+    - `stopwords`: words that only placeholders contain.
+    """
 
     id: str
     kind: Literal["prefix", "assigned", "search"]

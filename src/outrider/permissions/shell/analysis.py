@@ -122,20 +122,20 @@ class ScriptAnalyzer:
 
         tree-sitter drops text that it cannot place; bash would still run that text.
         """
-        children, at = node.children, node.start_byte
+        children, position = node.children, node.start_byte
         for child in children:
-            if _GAP.fullmatch(self.source.text, at, max(at, child.start_byte)) is None:
+            if _GAP.fullmatch(self.source.text, position, max(position, child.start_byte)) is None:
                 raise NotProvenSafe("the shell grammar does not cover all of its text")
-            at = max(at, child.end_byte)
-        if _GAP.fullmatch(self.source.text, at, max(at, node.end_byte)) is None:
+            position = max(position, child.end_byte)
+        if _GAP.fullmatch(self.source.text, position, max(position, node.end_byte)) is None:
             raise NotProvenSafe("the shell grammar does not cover all of its text")
         return children
 
     def _check_comment(self, node: "Node") -> None:
         """Raises NotProvenSafe if bash might not parse the comment node as a comment."""
         text, start = self.source.text, node.start_byte
-        whole = text[start : node.end_byte]
-        if not whole.startswith("#") or "\n" in whole or (start and text[start - 1] not in " \t\n;&|()"):
+        comment = text[start : node.end_byte]
+        if not comment.startswith("#") or "\n" in comment or (start and text[start - 1] not in " \t\n;&|()"):
             raise NotProvenSafe("it contains a # that bash may not treat as a comment")
         if text[node.end_byte : node.end_byte + 1] not in {"", "\n"}:
             raise NotProvenSafe("it contains a comment that ends before the end of its line")
@@ -158,16 +158,16 @@ class ScriptAnalyzer:
 
     def _analyse_pipeline(self, node: "Node", state: ShellState) -> PrintedNames:
         """Analyses each command of a pipeline in its own subshell and passes on the printed file names."""
-        found = PrintedNames()
+        printed = PrintedNames()
         for child in self.check_complete_children(node):
             if child.is_named:
                 inner = state.copy()
-                self.command_analyzer.stdin = found
-                found = self.analyse_statement(child, inner)
+                self.command_analyzer.stdin = printed
+                printed = self.analyse_statement(child, inner)
                 self.command_analyzer.stdin = PrintedNames()
             elif child.type not in {"|", "|&"}:
                 raise NotProvenSafe(f"its pipeline contains {child.type!r}, which is not understood")
-        return found
+        return printed
 
     def expand_words(self, start: int, stop: int, state: ShellState) -> list[PossibleValues]:
         """Returns the possible values of each word between two offsets, after analysing the substitutions inside."""
@@ -179,27 +179,31 @@ class ScriptAnalyzer:
         ]
 
     def _analyse_redirected(self, node: "Node", state: ShellState) -> PrintedNames:
-        """Analyses a command with its redirects. If they follow a compound command, that is analysed first."""
+        """Analyses a command with its redirects. If they follow a compound command, the
+        compound command is analysed first."""
         if node.type == "test_command" and self.source.text.startswith("[[", node.start_byte):
             return self._analyse_double_bracket(node, state)
         if node.type != "redirected_statement":
             return self._analyse_simple_command(node, state)
-        first = node.children[0]
+        inner_command = node.children[0]
         if node.children[-1].type == "heredoc_redirect" and node.children[-1].children[2:3]:
             here_document = node.children[-1]
             if any(child.type == "pipeline" for child in here_document.children):
                 return self._analyse_piped_here_document(node, here_document, state)
-        if first.type in {"command", "declaration_command", "unset_command"} or "redirect" in first.type:
+        if (
+            inner_command.type in {"command", "declaration_command", "unset_command"}
+            or "redirect" in inner_command.type
+        ):
             return self._analyse_simple_command(node, state)
-        after = parse_simple_command(self.source, first.end_byte, node.end_byte)
-        if after.words or after.assignments:
+        trailing = parse_simple_command(self.source, inner_command.end_byte, node.end_byte)
+        if trailing.words or trailing.assignments:
             raise NotProvenSafe("it has words after a compound command")
         self.check_complete_children(node)
-        # The grammar attaches a redirect to the whole list, bash only to the last command of it. The check therefore
-        # uses every folder and every variable value that is possible after the list.
-        found = self.analyse_statement(first, state)
-        self.command_analyzer.check_redirects(after.redirects, self.resolve_substitutions, state)
-        return found if keeps_output(after.redirects) else PrintedNames()
+        # The grammar attaches a redirect to the whole list, bash attaches it to the last command only. The check
+        # therefore uses every folder and every variable value that is possible after the list.
+        printed = self.analyse_statement(inner_command, state)
+        self.command_analyzer.check_redirects(trailing.redirects, self.resolve_substitutions, state)
+        return printed if keeps_output(trailing.redirects) else PrintedNames()
 
     def _analyse_piped_here_document(self, node: "Node", here_document: "Node", state: ShellState) -> PrintedNames:
         """Analyses `command <<NAME | other …`: the pipeline is on the line that starts the here-document."""
@@ -207,7 +211,7 @@ class ScriptAnalyzer:
         document = read_here_document(self.source, here_document, here_document.start_byte)
         pipeline = next(child for child in here_document.children if child.type == "pipeline")
         children = self.check_complete_children(pipeline)
-        around = text[document.rest : pipeline.start_byte] + text[pipeline.end_byte : document.line_end]
+        around = text[document.delimiter_end : pipeline.start_byte] + text[pipeline.end_byte : document.line_end]
         if (
             around.strip(" \t")
             or "<<" in text[pipeline.start_byte : pipeline.end_byte]
@@ -216,27 +220,27 @@ class ScriptAnalyzer:
         ):
             raise NotProvenSafe("it continues in an unusual form on the line that starts a here-document")
         simple = parse_simple_command(self.source, node.start_byte, here_document.start_byte)
-        first = state.copy()
+        first_state = state.copy()
         redirect = IoRedirect(document.operator, document.body)
-        self.command_analyzer.check_redirects((redirect,), self.resolve_substitutions, first)
+        self.command_analyzer.check_redirects((redirect,), self.resolve_substitutions, first_state)
         self.command_analyzer.stdin = PrintedNames()
-        self.command_analyzer.analyse_command(simple, self, first)
+        self.command_analyzer.analyse_command(simple, self, first_state)
         return self.analyse_statement(children[1], state.copy())
 
     def _analyse_double_bracket(self, node: "Node", state: ShellState) -> PrintedNames:
         """Reads the words of `[[ … ]]` one by one, because its operators are not operators of the shell grammar."""
         text = self.source.text
         reader = WordReader(self.source, node.start_byte + 2, node.end_byte - 2)
-        if text[reader.stop : node.end_byte] != "]]" or text[reader.at] not in " \t\n":
+        if text[reader.stop : node.end_byte] != "]]" or text[reader.position] not in " \t\n":
             raise NotProvenSafe("it contains a [[ ]] test in an unusual form")
         args: list[ExpandedArg] = []
-        while reader.at < reader.stop:
-            if reader.peek() in " \t\n" or text.startswith(("&&", "||"), reader.at):
-                reader.at += 1 if reader.peek() in " \t\n" else 2
+        while reader.position < reader.stop:
+            if reader.peek() in " \t\n" or text.startswith(("&&", "||"), reader.position):
+                reader.position += 1 if reader.peek() in " \t\n" else 2
                 continue
-            start = reader.at
+            start = reader.position
             word = reader.read_word()
-            args += expand_word(self.resolve_substitutions(word, state), state, text[start : reader.at])
+            args += expand_word(self.resolve_substitutions(word, state), state, text[start : reader.position])
         check_double_bracket(args)
         return PrintedNames()
 

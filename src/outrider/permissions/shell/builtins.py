@@ -94,12 +94,14 @@ def _check_ulimit(args: Sequence[ExpandedArg], _: ShellState) -> None:
 
 def _check_set(args: Sequence[ExpandedArg], _: ShellState) -> None:
     """Allows options that only change error handling and tracing."""
-    rest = list(args)
-    while rest:
-        text = rest.pop(0).text
+    remaining = list(args)
+    while remaining:
+        text = remaining.pop(0).text
         if text is None or not _SET_OPTION.match(text):
             raise NotProvenSafe("it changes the options or parameters of the shell (set)")
-        if text.endswith("o") and (not rest or rest.pop(0).text not in {"pipefail", "errexit", "nounset", "noglob"}):
+        if text.endswith("o") and (
+            not remaining or remaining.pop(0).text not in {"pipefail", "errexit", "nounset", "noglob"}
+        ):
             raise NotProvenSafe("it changes the options or parameters of the shell (set)")
 
 
@@ -135,14 +137,14 @@ def _check_export(args: Sequence[ExpandedArg], state: ShellState) -> None:
 
 def _parse_declarations(args: Sequence[ExpandedArg]) -> list[tuple[str, ExpandedArg]]:
     """Parses `name=value` arguments. The value may be unknown, the name must be certain."""
-    found: list[tuple[str, ExpandedArg]] = []
+    declarations: list[tuple[str, ExpandedArg]] = []
     for arg in args:
         start = arg.text if arg.text is not None else arg.prefix
-        name, given, value = start.partition("=")
-        if not given or not _NAME.fullmatch(name) or arg.multiple:
+        name, equals, value = start.partition("=")
+        if not equals or not _NAME.fullmatch(name) or arg.multiple:
             raise NotProvenSafe("it contains a declaration that is not a plain name=value")
-        found.append((name, literal_arg(value) if arg.text is not None else ExpandedArg(None)))
-    return found
+        declarations.append((name, literal_arg(value) if arg.text is not None else ExpandedArg(None)))
+    return declarations
 
 
 BUILTIN_CHECKS: dict[str, Callable[[Sequence[ExpandedArg], ShellState], None]] = {

@@ -81,74 +81,81 @@ class _CommandLexer:
     def run(self) -> None:
         reader = self.reader
         reader.skip_blanks()
-        while reader.at < reader.stop:
-            text, at = reader.text, reader.at
-            redirect = _REDIRECT.match(text, at, reader.stop)
+        while reader.position < reader.stop:
+            text, position = reader.text, reader.position
+            redirect = _REDIRECT.match(text, position, reader.stop)
             if redirect and text[redirect.end() : redirect.end() + 1] != "(":
                 self._read_redirect(redirect)
-            elif not self.words and (match := _ASSIGNMENT.match(text, at, reader.stop)):
+            elif not self.words and (match := _ASSIGNMENT.match(text, position, reader.stop)):
                 self._read_assignment(match)
             else:
                 self._read_word()
             reader.skip_blanks()
 
     def _read_word(self) -> None:
-        reader, start = self.reader, self.reader.at
+        reader, start = self.reader, self.reader.position
         if _NAMED_DESCRIPTOR.match(reader.text, start) or (not self.words and _ARRAY_ELEMENT.match(reader.text, start)):
             raise NotProvenSafe("it uses a named file descriptor or an array element")
         word = reader.read_word()
-        if start not in self.source.node_starts or reader.at not in self.source.node_ends:
+        if start not in self.source.node_starts or reader.position not in self.source.node_ends:
             raise NotProvenSafe("its words are not understood: two parsers disagree about them")
-        self.words.append((word, decode_bytes(reader.text[start : reader.at])))
+        self.words.append((word, decode_bytes(reader.text[start : reader.position])))
 
     def _read_assignment(self, match: re.Match[str]) -> None:
         reader = self.reader
-        reader.at = match.end()
+        reader.position = match.end()
         value: Word = (LiteralText(""),)
         if reader.peek() == "(":
             raise NotProvenSafe("it assigns an array, which is not analysed")
         if reader.peek() and reader.peek() not in METACHARACTERS:
             value = reader.read_word()
-        if ":~" in reader.text[match.end() : reader.at]:
+        if ":~" in reader.text[match.end() : reader.position]:
             raise NotProvenSafe("it contains a ~ inside an assigned value")
         self.assignments.append(VariableAssignment(match["name"], match["op"] == "+=", value))
 
     def _read_redirect(self, match: re.Match[str]) -> None:
         reader, operator = self.reader, match["op"] or match["both"]
-        reader.at = match.end()
+        reader.position = match.end()
         if operator in {"<<", "<<-"}:
             self._read_here_document(match.start("op"), operator)
             return
         reader.skip_blanks()
-        start = reader.at
+        start = reader.position
         target = reader.read_word()
-        self.redirects.append(IoRedirect(operator, target, decode_bytes(reader.text[start : reader.at])))
+        self.redirects.append(IoRedirect(operator, target, decode_bytes(reader.text[start : reader.position])))
 
-    def _read_here_document(self, at: int, operator: str) -> None:
-        """Reads a here-document whose first line has nothing behind the delimiter."""
+    def _read_here_document(self, position: int, operator: str) -> None:
+        """Reads a here-document whose first line has nothing after the delimiter."""
         reader = self.reader
-        node = self.source.nested_nodes.get(at) or self.source.nested_nodes.get(at - 1)
-        document = read_here_document(self.source, node, at)
-        if document.operator != operator or self.source.text[document.rest : document.line_end].strip(" \t"):
+        node = self.source.nested_nodes.get(position) or self.source.nested_nodes.get(position - 1)
+        document = read_here_document(self.source, node, position)
+        if document.operator != operator or self.source.text[document.delimiter_end : document.line_end].strip(" \t"):
             raise NotProvenSafe("it continues on the line that starts a here-document")
         self.redirects.append(IoRedirect(operator, document.body))
-        reader.at = min(document.end, reader.stop)
+        reader.position = min(document.end, reader.stop)
 
 
 class HereDocument(Struct, frozen=True):
-    """A here-document: its body, and the offsets behind its delimiter, of that line's end and of its end."""
+    """A here-document.
+
+    - `operator`: `<<` or `<<-`.
+    - `body`: the text, as a word.
+    - `delimiter_end`: the offset after the delimiter that follows the operator.
+    - `line_end`: the offset of the end of that line.
+    - `end`: the offset of the end of the here-document.
+    """
 
     operator: str
     body: Word
-    rest: int
+    delimiter_end: int
     line_end: int
     end: int
 
 
-def read_here_document(source: ShellSource, node: "Node | None", at: int) -> HereDocument:
+def read_here_document(source: ShellSource, node: "Node | None", position: int) -> HereDocument:
     """Reads the here-document whose operator is at an offset; the end in the syntax tree must agree with the text."""
     text = source.text
-    start = _HERE_DOCUMENT_START.match(text, at)
+    start = _HERE_DOCUMENT_START.match(text, position)
     if node is None or not start:
         raise NotProvenSafe("it contains a here-document in an unusual form")
     line_end = text.find("\n", start.end())
@@ -169,13 +176,13 @@ def read_here_document(source: ShellSource, node: "Node | None", at: int) -> Her
 
 def split_here_document(text: str, start: int, delimiter: str) -> tuple[str, int]:
     """Returns the body of a here-document and the offset of the end of its delimiter line."""
-    at = start
-    while at < len(text):
-        end = text.find("\n", at)
+    line_start = start
+    while line_start < len(text):
+        end = text.find("\n", line_start)
         end = len(text) if end < 0 else end
-        if text[at:end] == delimiter:
-            return text[start:at], end
-        at = end + 1
+        if text[line_start:end] == delimiter:
+            return text[start:line_start], end
+        line_start = end + 1
     raise NotProvenSafe("it contains a here-document without an end")
 
 
@@ -186,9 +193,12 @@ TRANSPARENT_WRAPPERS = frozenset({"timeout", "nice", "ionice", "stdbuf", "nohup"
 class AnalysedCommand(Struct, frozen=True):
     """One simple command after its wrappers (`timeout`, `env`, …) are removed.
 
-    `cwds` lists every folder in which the command can run. `unproven_reason` is the reason why the analysis could not
-    prove that the command only reads, or None if it is proven. `barriers` lists redirects and variables that no
-    allow rule covers.
+    - `argv`: the program and its arguments.
+    - `cwds`: every folder in which the command can run.
+    - `source_text`: the command as written.
+    - `wrappers`: the removed wrappers, the outermost first.
+    - `unproven_reason`: why the analysis could not prove that the command only reads; None if it is proven.
+    - `barriers`: redirects and variables that no allow rule covers.
     """
 
     argv: tuple[ExpandedArg, ...]
@@ -217,7 +227,8 @@ class ScriptAnalysis(Struct, frozen=True):
         return tuple(dict.fromkeys([*self.problems, *reasons]))
 
     def name_program(self, command: AnalysedCommand, reason: str) -> str:
-        """Adds the program's name to a reason that lacks it if the line has several commands."""
+        """Returns the reason; prepends the program's name if the line has several commands and the reason does not name
+        it."""
         program = command.argv[0].source_text if command.argv else ""
         is_named = any(name in reason for name in (program, *command.wrappers))
         return reason if is_named or len(self.commands) == 1 else f"{program}: {reason}"

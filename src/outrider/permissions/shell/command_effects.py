@@ -1,4 +1,4 @@
-"""What a command does in plain words, whether it destroys something, and how far a rule for it may be widened."""
+"""Describes in plain words what a command does, whether it destroys something, and how far its rule may be widened."""
 
 import re
 from collections.abc import Sequence
@@ -140,32 +140,32 @@ _CHECKING_MODULES = split_names(
 
 
 def describe_command(words: Sequence[str]) -> CallEffect | None:
-    """Returns what a command does in plain words, or None if nothing is known about it."""
+    """Returns in plain words what a command does, or None if nothing is known about it."""
     named = _named_words(words)
     for count in range(min(len(named), 3), 0, -1):
         key = " ".join(named[:count])
         effect = _EFFECTS.get(key) or KNOWN_EFFECTS.get(key)
         if effect is not None:
-            shown = " ".join(named[: 3 if count == 3 or named[1:2] in (["run"], ["-m"]) else 2])
+            call = " ".join(named[: 3 if count == 3 or named[1:2] in (["run"], ["-m"]) else 2])
             risky = is_destructive(words) or any(risk in effect for risk in _RISKS)
-            return CallEffect(f"{shown} {effect}", risky)
+            return CallEffect(f"{call} {effect}", risky)
     return None
 
 
 def list_effects(script: ScriptAnalysis) -> tuple[CallEffect, ...]:
-    """Returns what a command line does in plain words, risky effects first; empty if it is proven to only read."""
-    found = [CallEffect(problem) for problem in script.problems]
+    """Returns in plain words what a command line does, risky effects first; empty if it is proven to only read."""
+    effects = [CallEffect(problem) for problem in script.problems]
     for command in script.commands:
         words = tuple(arg.text or "" for arg in command.argv)
         if reason := command.unproven_reason:
-            known = describe_command(words)
-            found.append(known or CallEffect(script.name_program(command, reason), is_destructive(words)))
-        found += [CallEffect(script.name_program(command, barrier)) for barrier in command.barriers]
-    return tuple(dict.fromkeys(sorted(found, key=lambda effect: not effect.risky)))
+            described = describe_command(words)
+            effects.append(described or CallEffect(script.name_program(command, reason), is_destructive(words)))
+        effects += [CallEffect(script.name_program(command, barrier)) for barrier in command.barriers]
+    return tuple(dict.fromkeys(sorted(effects, key=lambda effect: not effect.risky)))
 
 
 def _named_words(words: Sequence[str]) -> list[str]:
-    """Returns the program and its subcommands: the words that say what kind of call this is."""
+    """Returns the program and its subcommands: the words that determine the kind of call."""
     if not words:
         return []
     name = program_name(words[0])
@@ -182,22 +182,23 @@ def is_destructive(words: Sequence[str]) -> bool:
     """Returns whether a command deletes, discards or publishes something that an undo does not bring back."""
     if not words:
         return False
-    name, rest = program_name(words[0]), words[1:]
+    name, args = program_name(words[0]), words[1:]
     if name.rpartition("/")[2] in _DESTRUCTIVE_PROGRAMS or name.startswith("mkfs"):
         return True
-    if any(word in _DESTRUCTIVE_VERBS.get(name, ()) for word in rest[:2]):
+    if any(word in _DESTRUCTIVE_VERBS.get(name, ()) for word in args[:2]):
         return True
     for start, pattern in _DESTRUCTIVE_WORDS.items():
-        if (name, *rest[: len(start) - 1]) == start and any(map(pattern.fullmatch, rest[len(start) - 1 :])):
+        if (name, *args[: len(start) - 1]) == start and any(map(pattern.fullmatch, args[len(start) - 1 :])):
             return True
-    return any(_DESTRUCTIVE_SQL.search(word) for word in rest)
+    return any(_DESTRUCTIVE_SQL.search(word) for word in args)
 
 
 def widened_words(words: Sequence[str]) -> tuple[str, ...] | None:
     """Returns the words that a rule for this program with any arguments names, or None if no such rule is offered.
 
-    There is none for interpreters, for programs that run their arguments, and where other arguments could destroy
-    something or reach other machines."""
+    No rule is offered for interpreters, for programs that run their arguments, and for programs that other arguments
+    could make destroy something or connect to other machines.
+    """
     if not words or is_destructive(words):
         return None
     name = program_name(words[0])

@@ -41,11 +41,11 @@ class ControlFlowAnalyzer:
 
     def analyse_branches(self, node: "Node", state: ShellState) -> None:
         """Analyses `if` and `case`; afterwards any branch, or none, may have run."""
-        before = state.copy()
+        state_before = state.copy()
         for child in self.visitor.check_complete_children(node):
             if child.type in {"elif_clause", "else_clause", "case_item"}:
                 # A branch runs after all conditions before it, and after none of the other branches.
-                merge_states(state, before)
+                merge_states(state, state_before)
                 branch = state.copy()
                 self._analyse_clause(child, branch)
                 merge_states(state, branch)
@@ -55,7 +55,7 @@ class ControlFlowAnalyzer:
                 self.visitor.expand_words(child.start_byte, child.end_byte, state)
             elif child.type not in SEPARATORS | KEYWORDS:
                 raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
-        merge_states(state, before)
+        merge_states(state, state_before)
 
     def _analyse_clause(self, node: "Node", state: ShellState) -> None:
         children = self.visitor.check_complete_children(node)
@@ -65,7 +65,7 @@ class ControlFlowAnalyzer:
 
     def _after_patterns(self, node: "Node", children: list["Node"]) -> int:
         """Returns the index of the first child after the patterns of a `case` branch."""
-        close = next((place for place, child in enumerate(children) if child.type == ")"), None)
+        close = next((index for index, child in enumerate(children) if child.type == ")"), None)
         if close is None:
             raise NotProvenSafe("it contains a case branch without a pattern")
         if not _CASE_PATTERNS.match(self.visitor.source.text[node.start_byte : children[close].start_byte]):
@@ -74,7 +74,7 @@ class ControlFlowAnalyzer:
 
     def analyse_loop(self, node: "Node", state: ShellState) -> None:
         """Analyses a loop body once, with every value that a variable can have in any iteration."""
-        before, start = state.copy(), len(state.assigned)
+        state_before, start = state.copy(), len(state.assigned)
         changing = assigned_names(self.visitor.source, node)
         for name in changing:
             state.assign(name, None)
@@ -85,12 +85,12 @@ class ControlFlowAnalyzer:
                 self.visitor.analyse_statement(child, state)
             elif not child.is_named and child.type not in SEPARATORS | KEYWORDS:
                 raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
-        if state.cwds != before.cwds:
+        if state.cwds != state_before.cwds:
             raise NotProvenSafe("it changes the working folder inside a loop")
         # The body was analysed with the values of its first run. A variable that it assigns by other means than the
         # names in its text (a function, `read "x"`) has another value in the second run.
         for name in set(state.assigned[start:]) - changing:
-            if before.variables.get(name) is not None:
+            if state_before.variables.get(name) is not None:
                 raise NotProvenSafe(f"its loop assigns {name} in a form that is not analysed")
         # `break` can leave the loop at any point, so the values of assigned variables are unknown afterwards.
         for name in {*changing, *state.assigned[start:]}:
@@ -161,21 +161,21 @@ def mark_background(children: Sequence["Node"]) -> Iterator[tuple["Node", bool]]
 
 def assigned_names(source: ShellSource, node: "Node") -> set[str]:
     """Returns the names of variables that are assigned anywhere below a node."""
-    found: set[str] = set()
+    names: set[str] = set()
     for child in node.children:
         if child.type == "variable_name":
-            found.add(source.text[child.start_byte : child.end_byte])
+            names.add(source.text[child.start_byte : child.end_byte])
         elif child.type == "word":
-            found.add(source.text[child.start_byte : child.end_byte].partition("=")[0])
-        found |= assigned_names(source, child)
-    return found
+            names.add(source.text[child.start_byte : child.end_byte].partition("=")[0])
+        names |= assigned_names(source, child)
+    return names
 
 
-def merge_states(state: ShellState, other: ShellState) -> None:
+def merge_states(state: ShellState, other_state: ShellState) -> None:
     """Merges another path's state into `state`: the union of folders and values, unknown if either is unknown."""
-    state.cwds = tuple(dict.fromkeys((*state.cwds, *other.cwds)))
-    names = {*state.numbers, *other.numbers}
-    state.numbers = frozenset(name for name in names if state.is_number(name) and other.is_number(name))
-    for name in {*state.variables, *other.variables}:
-        mine, theirs = state.variables.get(name), other.variables.get(name)
+    state.cwds = tuple(dict.fromkeys((*state.cwds, *other_state.cwds)))
+    names = {*state.numbers, *other_state.numbers}
+    state.numbers = frozenset(name for name in names if state.is_number(name) and other_state.is_number(name))
+    for name in {*state.variables, *other_state.variables}:
+        mine, theirs = state.variables.get(name), other_state.variables.get(name)
         state.variables[name] = None if mine is None or theirs is None else tuple(dict.fromkeys((*mine, *theirs)))

@@ -112,8 +112,8 @@ class ShellState(Struct):
     def is_number(self, name: str) -> bool:
         """Returns whether a variable can only be a plain number, or empty if that is not known in advance."""
         values = self.look_up(name)
-        known = values is not None and all(_NUMBERS.fullmatch(value) for value in values)
-        return known or (name in self.numbers and name not in _CHANGING_VARIABLES)
+        has_only_numbers = values is not None and all(_NUMBERS.fullmatch(value) for value in values)
+        return has_only_numbers or (name in self.numbers and name not in _CHANGING_VARIABLES)
 
 
 def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[ExpandedArg]:
@@ -142,15 +142,17 @@ def _expand_without_braces(word: Word, state: ShellState, source_text: str) -> l
         return [special]
     if len(word) == 1 and isinstance(part := word[0], VariableExpansion) and not part.quoted:
         return _split_variable(part, state, source_text)
-    known = [_possible_values(part, state) for part in word]
-    if any(value is None for value in known):
+    values_of_parts = [_possible_values(part, state) for part in word]
+    if any(value is None for value in values_of_parts):
         multiple = any(
             _is_unquoted_expansion(part) or (isinstance(part, VariableExpansion) and part.splits_in_quotes)
             for part in word
         )
         return [ExpandedArg(None, multiple=multiple, prefix=_literal_prefix(word), source_text=source_text)]
     values = tuple(
-        dict.fromkeys("".join(parts) for parts in _combine_values(value for value in known if value is not None))
+        dict.fromkeys(
+            "".join(parts) for parts in _combine_values(value for value in values_of_parts if value is not None)
+        )
     )
     if any(_may_split(part, state) for part in word):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
@@ -166,16 +168,16 @@ def _expand_special(part: WordPart, state: ShellState, source_text: str) -> Expa
     match part:
         case VariableExpansion():
             is_unknown = part.is_modified or state.look_up(part.name) is None
-            known = is_unknown and (part.is_number or (not part.is_modified and state.is_number(part.name)))
+            is_plain_number = is_unknown and (part.is_number or (not part.is_modified and state.is_number(part.name)))
         case ArithmeticExpansion():
             _check_arithmetic(part.text, state)
-            known = True
+            is_plain_number = True
         case CommandSubstitution():
-            known = part.prints_number
+            is_plain_number = part.prints_number
         case _:
             return None
     quoted = part.quoted
-    return ExpandedArg(None, multiple=not quoted, is_number=True, source_text=source_text) if known else None
+    return ExpandedArg(None, multiple=not quoted, is_number=True, source_text=source_text) if is_plain_number else None
 
 
 def _needs_brace_expansion(word: Word) -> bool:
@@ -212,9 +214,9 @@ def _expand_braces(text: str) -> list[str]:
             raise NotProvenSafe("it contains nested or unbalanced braces")
         return [text]
     return [
-        match["before"] + inside + after
+        match["before"] + inside + suffix
         for inside in _brace_alternatives(match["inside"])
-        for after in _expand_braces(match["after"])
+        for suffix in _expand_braces(match["after"])
     ]
 
 
@@ -283,14 +285,14 @@ def _split_variable(part: VariableExpansion, state: ShellState, source_text: str
     fields = [_FIELD.findall(value) for value in values]
     if len(fields) == 1:
         return [ExpandedArg((text,), source_text=text) for text in fields[0]]
-    if any(len(found) != 1 for found in fields):
+    if any(len(texts) != 1 for texts in fields):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
-    return [ExpandedArg(tuple(found[0] for found in fields), source_text=source_text)]
+    return [ExpandedArg(tuple(texts[0] for texts in fields), source_text=source_text)]
 
 
 def _literal_prefix(word: Word) -> str:
-    first = word[0] if word else None
-    return first.text if isinstance(first, LiteralText) else ""
+    first_part = word[0] if word else None
+    return first_part.text if isinstance(first_part, LiteralText) else ""
 
 
 def _combine_values(values: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -346,23 +348,23 @@ def _match_files(pattern: str, cwds: Iterable[str], budget: list[int]) -> list[s
 
 def _match_below(folder: str, written: str, parts: list[str], budget: list[int]) -> Iterator[str]:
     """Yields the matching paths below a folder, as bash writes them in place of the glob."""
-    part, rest = parts[0], parts[1:]
+    part, remaining = parts[0], parts[1:]
     if not any(mark in part for mark in "*?["):
         path = os.path.join(folder, part) if part else folder  # noqa: PTH118
-        if not rest:
+        if not remaining:
             yield from [written + part] if os.path.lexists(path) else []
         elif budget[0] > 0:
-            yield from _match_below(path, f"{written}{part}/" if part or not written else written, rest, budget)
+            yield from _match_below(path, f"{written}{part}/" if part or not written else written, remaining, budget)
         return
     for name in (*_list_folder(folder, budget), ".", ".."):  # older shells match these too
         if not _matches_segment(name, part) or (name.startswith(".") and not part.startswith(".")):
             continue
-        if not rest:
+        if not remaining:
             yield written + name
-        elif rest == [""]:
+        elif remaining == [""]:
             yield f"{written}{name}/"
         else:
-            yield from _match_below(os.path.join(folder, name), f"{written}{name}/", rest, budget)  # noqa: PTH118
+            yield from _match_below(os.path.join(folder, name), f"{written}{name}/", remaining, budget)  # noqa: PTH118
 
 
 def _matches_segment(name: str, part: str) -> bool:
@@ -389,9 +391,9 @@ def _glob_parts(word: Word, state: ShellState) -> list[tuple[str, str]] | None:
         if isinstance(part, GlobCharacter):
             parts.append((part.text, part.text))
             continue
-        known = _possible_values(part, state)
-        if known is None or len(known) != 1 or _may_split(part, state):
+        values = _possible_values(part, state)
+        if values is None or len(values) != 1 or _may_split(part, state):
             return None
         plain = isinstance(part, LiteralText) and not part.quoted
-        parts.append((known[0] if plain else glob.escape(known[0]), known[0]))
+        parts.append((values[0] if plain else glob.escape(values[0]), values[0]))
     return parts

@@ -173,40 +173,40 @@ class WordReader:
     """Reads words of a source between two offsets."""
 
     def __init__(self, source: ShellSource, start: int, stop: int) -> None:
-        self.source, self.text, self.at, self.stop = source, source.text, start, stop
+        self.source, self.text, self.position, self.stop = source, source.text, start, stop
 
     def peek(self, ahead: int = 0) -> str:
         """Returns the character at the offset, or an empty string at the end."""
-        index = self.at + ahead
+        index = self.position + ahead
         return self.text[index] if index < self.stop else ""
 
     def skip_blanks(self) -> None:
-        while self.at < self.stop:
-            if self.text[self.at] in " \t":
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at += 2
+        while self.position < self.stop:
+            if self.text[self.position] in " \t":
+                self.position += 1
+            elif self.text.startswith("\\\n", self.position):
+                self.position += 2
             else:
                 return
 
     def read_word(self) -> Word:
         """Reads the word at the current offset and moves the offset to its end."""
-        start = self.at
+        start = self.position
         parts = list(self._read_parts(start))
-        if self.at == start:
+        if self.position == start:
             raise NotProvenSafe(f"its syntax is not understood at {self.peek()!r}")
         return tuple(_join_literals(parts))
 
     def _read_parts(self, start: int) -> Iterator[WordPart]:
-        while self.at < self.stop:
+        while self.position < self.stop:
             char = self.peek()
-            if char in "<>" and self.peek(1) == "(" and self.at == start:
+            if char in "<>" and self.peek(1) == "(" and self.position == start:
                 yield self._read_substitution("file", quoted=False)
             elif char in METACHARACTERS:
                 if char == "(":
                     raise NotProvenSafe("it contains a parenthesis inside a word")
                 return
-            elif char == "#" and self.at == start:
+            elif char == "#" and self.position == start:
                 raise NotProvenSafe("it contains a # where a word is expected")
             else:
                 yield from self._read_unquoted(char, start)
@@ -222,52 +222,52 @@ class WordReader:
             case "$" | "`":
                 yield self._read_expansion(quoted=False)
             case "*" | "?" | "[":
-                self.at += 1
+                self.position += 1
                 yield GlobCharacter(char)
-            case "~" if self.at == start:
+            case "~" if self.position == start:
                 yield self._read_tilde()
-            case "~" if self.text[self.at - 1] in "=:" and _ASSIGNMENT_WORD.match(self.text, start, self.stop):
-                self.at += 1
+            case "~" if self.text[self.position - 1] in "=:" and _ASSIGNMENT_WORD.match(self.text, start, self.stop):
+                self.position += 1
                 yield TildeExpansion()
             case _:
-                self.at += 1
+                self.position += 1
                 yield LiteralText(char)
 
     def _read_escape(self) -> Iterator[WordPart]:
         char = self.peek(1)
         if not char:
             raise NotProvenSafe("it ends with a backslash")
-        self.at += 2
+        self.position += 2
         if char != "\n":
             yield LiteralText(char, quoted=True)
 
     def _read_single_quoted(self) -> LiteralText:
-        end = self.text.find("'", self.at + 1, self.stop)
+        end = self.text.find("'", self.position + 1, self.stop)
         if end < 0:
             raise NotProvenSafe("it contains a quote that is not closed")
-        match = LiteralText(self.text[self.at + 1 : end], quoted=True)
-        self.at = end + 1
+        match = LiteralText(self.text[self.position + 1 : end], quoted=True)
+        self.position = end + 1
         return match
 
     def _read_double_quoted(self) -> Iterator[WordPart]:
-        self.at += 1
+        self.position += 1
         yield LiteralText("", quoted=True)
         while (char := self.peek()) != '"':
             if not char:
                 raise NotProvenSafe("it contains a quote that is not closed")
             yield from self._read_inside_double(char)
-        self.at += 1
+        self.position += 1
 
     def _read_inside_double(self, char: str, escapable: str = '$`"\\') -> Iterator[WordPart]:
         following = self.peek(1)
         if char == "\\" and following and following in escapable + "\n":
-            self.at += 2
+            self.position += 2
             if following != "\n":
                 yield LiteralText(following, quoted=True)
         elif char in "$`":
             yield self._read_expansion(quoted=True)
         else:
-            self.at += 1
+            self.position += 1
             yield LiteralText(char, quoted=True)
 
     def read_here_document(self) -> Word:
@@ -279,7 +279,7 @@ class WordReader:
 
     def _read_tilde(self) -> WordPart:
         """Reads `~`. Raises NotProvenSafe for `~user`, whose value is not known here."""
-        self.at += 1
+        self.position += 1
         if self.peek() and self.peek() not in "/ \t\n|&;<>":
             raise NotProvenSafe("it names another user's home folder (~user)")
         return TildeExpansion()
@@ -288,7 +288,7 @@ class WordReader:
         """Reads what follows a `$` or backquote: a substitution, arithmetic, a variable or a quoted string."""
         if self.peek() == "`" or (self.peek(1) == "(" and self.peek(2) != "("):
             return self._read_substitution("output", quoted=quoted)
-        self.at += 1
+        self.position += 1
         match self.peek():
             case "(":
                 return self._read_arithmetic(quoted=quoted)
@@ -301,36 +301,36 @@ class WordReader:
             case "[":
                 raise NotProvenSafe("it contains an arithmetic expression in the old form ($[…])")
             case _:
-                match = _NAME.match(self.text, self.at, self.stop)
+                match = _NAME.match(self.text, self.position, self.stop)
                 if not match:
                     return LiteralText("$", quoted=True)
-                self.at = match.end()
+                self.position = match.end()
                 return VariableExpansion(
                     match[0], quoted, splits_in_quotes=match[0] == "@", is_number=match[0] in _NUMERIC_PARAMETERS
                 )
 
     def _read_substitution(self, kind: Literal["output", "file"], *, quoted: bool) -> CommandSubstitution:
-        node = self.source.nested_nodes.get(self.at)
+        node = self.source.nested_nodes.get(self.position)
         if node is None or node.type == "heredoc_redirect" or node.end_byte > self.stop:
             raise NotProvenSafe("its command substitution is not understood")
-        inside = self.text[self.at : node.end_byte]
+        inside = self.text[self.position : node.end_byte]
         if inside[0] == ">" or (inside[0] == "`" and "\\" in inside):
             raise NotProvenSafe("it contains a command substitution in an unusual form")
-        self.at = node.end_byte
+        self.position = node.end_byte
         return CommandSubstitution(node, kind, quoted)
 
     def _read_arithmetic(self, *, quoted: bool) -> ArithmeticExpansion:
-        match = _ARITHMETIC.match(self.text, self.at, self.stop)
+        match = _ARITHMETIC.match(self.text, self.position, self.stop)
         if not match or match["sum"].count("(") != match["sum"].count(")"):
             raise NotProvenSafe("it contains an arithmetic expression that could run a command")
-        self.at = match.end()
+        self.position = match.end()
         return ArithmeticExpansion(match["sum"], quoted)
 
     def _read_braced_variable(self, *, quoted: bool) -> VariableExpansion:
-        match = _BRACED.match(self.text, self.at, self.stop)
+        match = _BRACED.match(self.text, self.position, self.stop)
         if not match:
             raise NotProvenSafe("it contains a ${…} expansion that could run a command")
-        self.at = match.end()
+        self.position = match.end()
         changed = bool(match["length"] or match["index"] or match["change"])
         is_length = bool(match["length"]) and not match["change"]
         is_number = is_length or (not changed and match["name"] in _NUMERIC_PARAMETERS)
@@ -338,13 +338,13 @@ class WordReader:
         return VariableExpansion(match["name"], quoted, changed, splits, is_number)
 
     def _read_ansi_quoted(self) -> LiteralText:
-        end = self.at + 1
+        end = self.position + 1
         while end < self.stop and self.text[end] != "'":
             end += 2 if self.text[end] == "\\" else 1
         if end >= self.stop:
             raise NotProvenSafe("it contains a quote that is not closed")
-        match = LiteralText(_decode_ansi_text(self.text[self.at + 1 : end]), quoted=True)
-        self.at = end + 1
+        match = LiteralText(_decode_ansi_text(self.text[self.position + 1 : end]), quoted=True)
+        self.position = end + 1
         return match
 
 
@@ -359,8 +359,8 @@ def _decode_ansi_text(body: str) -> str:
 
 
 def _decode_ansi_escape(match: re.Match[str]) -> str:
-    if one := match["one"]:
-        return _SINGLE_ESCAPES.get(one, "\x00")
+    if char := match["one"]:
+        return _SINGLE_ESCAPES.get(char, "\x00")
     code = int(match["hex"] or match["short"], 16) if match["octal"] is None else int(match["octal"], 8)
     return chr(code).encode().decode("latin-1") if match["short"] else chr(code & 0xFF)
 

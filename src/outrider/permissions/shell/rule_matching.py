@@ -115,10 +115,10 @@ class ShellRuleMatcher:
 
     def _find_outside_path(self, name: str, named_count: int, command: AnalysedCommand) -> str | None:
         """Returns a reason if an argument can be a path outside the workspace or a protected file."""
-        given = {word for arg in command.argv[named_count:] for word in arg.values or ()}
+        values = {word for arg in command.argv[named_count:] for word in arg.values or ()}
         if name == "git":  # a revision is not a path, but `revision:path` contains one
-            given = (given | {_path_after_revision(word) for word in given}) - {"HEAD"}
-        paths = [path for word in sorted(given) for path in candidate_paths(word)]
+            values = (values | {_path_after_revision(word) for word in values}) - {"HEAD"}
+        paths = [path for word in sorted(values) for path in candidate_paths(word)]
         for cwd in command.cwds:
             for path in paths:
                 containment = contain(path, root=self.root, cwd=cwd, op="change")
@@ -187,7 +187,8 @@ def _is_inside(folder: str, root: str) -> bool:
 
 
 def certain_words(command: AnalysedCommand) -> tuple[str, ...] | None:
-    """Returns the argument values of a command, or None if one is uncertain. A glob that is no option is certain."""
+    """Returns the argument values of a command, or None if one is uncertain. A glob that
+    cannot be an option is certain."""
     words: list[str] = []
     for arg in command.argv:
         word = _certain_word(arg)
@@ -204,14 +205,14 @@ def _certain_word(arg: ExpandedArg) -> str | None:
 
 
 def _working_folders(name: str, words: Sequence[str], cwd: str) -> Iterator[Path]:
-    """Yields the folders in which a program may work. Behind the subcommand `-C` of git is another option."""
-    here = Path(cwd)
-    yield here.resolve()
+    """Yields the folders in which a program may work. After git's subcommand, `-C` is another option."""
+    folder = Path(cwd)
+    yield folder.resolve()
     if name == "git":
         for option, value in pairwise(words):
             if option == "-C":
-                here /= value
-                yield here.resolve()
+                folder /= value
+                yield folder.resolve()
 
 
 def restrictive_rule_matches(rule: PermissionRule, command: AnalysedCommand) -> bool:

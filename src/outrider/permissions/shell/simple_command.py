@@ -200,13 +200,13 @@ class _CommandUnwrapper:
         self._record(argv, wrappers, barriers, reason)
         return printed
 
-    def _check_program_name(self, first: ExpandedArg, wrappers: tuple[str, ...]) -> str:
+    def _check_program_name(self, program: ExpandedArg, wrappers: tuple[str, ...]) -> str:
         """Returns the name of the program. Raises NotProvenSafe if it is not certain."""
-        if first.text is None or first.from_glob:
-            raise NotProvenSafe(f"which program {first.source_text} runs is not known in advance")
+        if program.text is None or program.from_glob:
+            raise NotProvenSafe(f"which program {program.source_text} runs is not known in advance")
         if len(wrappers) > MAX_WRAPPERS:
             raise NotProvenSafe("it nests too many wrapper programs")
-        return program_name(first.text)
+        return program_name(program.text)
 
     def _record(
         self, argv: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...], reason: str | None

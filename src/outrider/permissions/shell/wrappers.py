@@ -34,17 +34,17 @@ def _split_at_operand(
     spec: ProgramSpec, args: Sequence[ExpandedArg]
 ) -> tuple[Sequence[ExpandedArg], tuple[ExpandedArg, ...]]:
     """Splits arguments into the wrapper's own options and the inner command, which starts at the first operand."""
-    at = 0
-    while at < len(args):
-        text = args[at].text
+    index = 0
+    while index < len(args):
+        text = args[index].text
         if text is None:
             raise NotProvenSafe("it runs a command that is not known in advance")
         if text == "--":
-            return args[:at], tuple(args[at + 1 :])
+            return args[:index], tuple(args[index + 1 :])
         if not text.startswith("-") or text == "-":
             break
-        at += _option_width(spec, text)
-    return args[:at], tuple(args[at:])
+        index += _option_width(spec, text)
+    return args[:index], tuple(args[index:])
 
 
 def _option_width(spec: ProgramSpec, text: str) -> int:
@@ -63,9 +63,9 @@ def _make_unwrapper(spec: ProgramSpec) -> Callable[[Sequence[ExpandedArg]], Wrap
     """Returns an unwrap function for a wrapper whose arguments are options and then a command."""
 
     def unwrap(args: Sequence[ExpandedArg]) -> WrappedCommand:
-        options, rest = _split_at_operand(spec, args)
+        options, inner = _split_at_operand(spec, args)
         parse_args(spec, options)
-        return WrappedCommand(rest)
+        return WrappedCommand(inner)
 
     return unwrap
 
@@ -82,37 +82,37 @@ _SHELL_OPTIONS = frozenset({"pipefail", "errexit", "nounset", "noglob"})
 
 
 def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
-    options, rest = _split_at_operand(_TIMEOUT_SPEC, args)
+    options, inner = _split_at_operand(_TIMEOUT_SPEC, args)
     parse_args(_TIMEOUT_SPEC, options)
-    if not rest or rest[0].text is None or not _DURATION.match(rest[0].text):
+    if not inner or inner[0].text is None or not _DURATION.match(inner[0].text):
         raise NotProvenSafe("timeout has a duration that is not known in advance")
-    return WrappedCommand(rest[1:])
+    return WrappedCommand(inner[1:])
 
 
 def _unwrap_env(args: Sequence[ExpandedArg]) -> WrappedCommand:
     """Unwraps `env name=value command`; an unsafe variable becomes a barrier."""
-    options, rest = _split_at_operand(_ENV_SPEC, args)
+    options, inner = _split_at_operand(_ENV_SPEC, args)
     parsed = parse_args(_ENV_SPEC, options)
     removed = [value.text or "GIT_" for value in parsed.option_values("-u", "--unset")]
     barrier = None
     if parsed.has_option("-i", "--ignore-environment") or any(name.startswith("GIT_") for name in removed):
         # Without GIT_OPTIONAL_LOCKS=0, `git status` rewrites the index.
         barrier = "env removes variables that keep programs from writing files"
-    while rest and (text := rest[0].text) is not None and (match := _ASSIGNMENT.match(text)):
+    while inner and (text := inner[0].text) is not None and (match := _ASSIGNMENT.match(text)):
         try:
             check_exported_variable(match[1], literal_arg(match[2]))
         except NotProvenSafe as error:
             barrier = str(error)
-        rest = rest[1:]
-    return WrappedCommand(rest, barrier)
+        inner = inner[1:]
+    return WrappedCommand(inner, barrier)
 
 
 def _unwrap_command(args: Sequence[ExpandedArg]) -> WrappedCommand:
     """Unwraps `command`; `command -v name` only prints a path and runs nothing."""
-    options, rest = _split_at_operand(_COMMAND_SPEC, args)
+    options, inner = _split_at_operand(_COMMAND_SPEC, args)
     if parse_args(_COMMAND_SPEC, options).has_option("-v", "-V"):
         return WrappedCommand(())
-    return WrappedCommand(rest)
+    return WrappedCommand(inner)
 
 
 WRAPPERS: dict[str, Callable[[Sequence[ExpandedArg]], WrappedCommand]] = {
@@ -142,25 +142,25 @@ COMMAND_RUNNERS = frozenset({*WRAPPERS, *OPAQUE_WRAPPERS, *SHELLS, *OTHER_SHELLS
 
 def unwrap_xargs(args: Sequence[ExpandedArg]) -> tuple[Callable[[ExpandedArg], tuple[ExpandedArg, ...]], Separator]:
     """Returns a function that builds the argv that xargs runs from its input, and the separator of that input."""
-    options, rest = _split_at_operand(_XARGS_SPEC, args)
+    options, inner = _split_at_operand(_XARGS_SPEC, args)
     use = parse_args(_XARGS_SPEC, options)
-    argv = rest or (literal_arg("echo"),)
+    argv = inner or (literal_arg("echo"),)
     marks = use.option_values("-I")
     separator = "NUL" if use.has_option("-0", "--null") else "blank"
     delimiters = use.option_values("-d", "--delimiter")
     if delimiters and (separator == "NUL" or any(value.text != "\\n" for value in delimiters)):
         separator = "other"
     if not marks:
-        return (lambda given: (*argv, given)), separator
+        return (lambda item: (*argv, item)), separator
     mark = marks[-1].text
     if not mark:
         raise NotProvenSafe("xargs -I has a placeholder that is not known in advance")
     if use.has_option("-n", "-L", "--max-args", "--max-lines"):
         raise NotProvenSafe("xargs combines -I with an option that can switch it off")
-    return (lambda given: tuple(_replace_mark(arg, mark, given) for arg in argv)), separator
+    return (lambda item: tuple(_replace_mark(arg, mark, item) for arg in argv)), separator
 
 
-def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedArg:
+def _replace_mark(arg: ExpandedArg, mark: str, item: ExpandedArg) -> ExpandedArg:
     if arg.text is None:  # an uncertain value can contain the placeholder
         return (
             arg
@@ -170,9 +170,7 @@ def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedAr
     if mark not in arg.text:
         return arg
     return (
-        given
-        if arg.text == mark
-        else ExpandedArg(None, prefix=arg.text.partition(mark)[0], source_text=arg.source_text)
+        item if arg.text == mark else ExpandedArg(None, prefix=arg.text.partition(mark)[0], source_text=arg.source_text)
     )
 
 
@@ -183,7 +181,7 @@ def parse_shell_script(args: Sequence[ExpandedArg], root: str) -> tuple[str, tup
     """
     if args and args[0].text in {"--version", "-n"}:
         return None
-    options, rest = _split_at_operand(_SHELL_SPEC, args)
+    options, inner = _split_at_operand(_SHELL_SPEC, args)
     parsed = parse_args(_SHELL_SPEC, options)
     if not parsed.has_option("-c"):
         return None
@@ -192,9 +190,9 @@ def parse_shell_script(args: Sequence[ExpandedArg], root: str) -> tuple[str, tup
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
     if parsed.has_option("-l", "--login") and f"{home}/".startswith(f"{os.path.realpath(root)}/"):
         raise NotProvenSafe("a login shell would run start files of the workspace")
-    if not rest or rest[0].text is None:
+    if not inner or inner[0].text is None:
         raise NotProvenSafe("it runs a shell script that is not known in advance")
-    return rest[0].text, rest[1:]
+    return inner[0].text, inner[1:]
 
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
@@ -261,7 +259,9 @@ def _is_exec_or_output_option(word: str) -> bool:
         return False
     if option in _UNABBREVIATED_OPTIONS:
         return True
-    return any(known == option or (len(option) > 4 and known.startswith(option)) for known in _EXEC_OR_OUTPUT_OPTIONS)
+    return any(
+        listed == option or (len(option) > 4 and listed.startswith(option)) for listed in _EXEC_OR_OUTPUT_OPTIONS
+    )
 
 
 def candidate_paths(word: str) -> Iterator[str]:
@@ -274,22 +274,24 @@ def candidate_paths(word: str) -> Iterator[str]:
         yield word.removeprefix("@") or word
     # Only the program knows how many of the letters are options and where the value starts, so try every position.
     yield from (
-        word[at:].removeprefix("@") for at in range(2, min(len(_short_option_letters(word)), 12) + 1) if word[at:]
+        word[index:].removeprefix("@")
+        for index in range(2, min(len(_short_option_letters(word)), 12) + 1)
+        if word[index:]
     )
-    for piece in word.split(","):
-        value = piece.partition("=")[2]
+    for element in word.split(","):
+        value = element.partition("=")[2]
         if value and not _URL.match(value):
             yield value.lstrip("@<") or value
 
 
 def contains_rule_words(rule: PermissionRule, text: str) -> bool:
     """Returns whether a string contains each word of a rule, in order and as a whole word."""
-    at = 0
+    position = 0
     for word in rule.words:
-        match = _whole_word_pattern(word).search(text, at)
+        match = _whole_word_pattern(word).search(text, position)
         if not match:
             return False
-        at = match.end()
+        position = match.end()
     return True
 
 

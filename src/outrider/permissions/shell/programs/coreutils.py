@@ -144,8 +144,8 @@ _SUMS = f"-btz --binary --text --tag --zero {_HELP}"
 
 def _check_no_option_files(parsed: ParsedArgs, _: PathChecker) -> None:
     """Rejects `@file`, which names a file with further arguments, also in place of an option's value."""
-    given = (*parsed.operands, *(value for _, value in parsed.options if value is not None))
-    if any(arg.values is None or any(choice.startswith("@") for choice in arg.values) for arg in given):
+    words = (*parsed.operands, *(value for _, value in parsed.options if value is not None))
+    if any(arg.values is None or any(choice.startswith("@") for choice in arg.values) for arg in words):
         raise NotProvenSafe("it could read further arguments from a file (@file)")
 
 
@@ -421,14 +421,14 @@ class FindExpression(Struct, frozen=True):
 
 def parse_find(args: Sequence[ExpandedArg], paths: PathChecker) -> FindExpression:
     """Parses the arguments of `find`. Raises NotProvenSafe for actions that change files and for unapproved paths."""
-    rest = list(args)
-    while rest and rest[0].text in _BEFORE_PATHS:
-        rest.pop(0)
+    remaining = list(args)
+    while remaining and remaining[0].text in _BEFORE_PATHS:
+        remaining.pop(0)
     starts: list[str] = []
-    while rest and not _starts_expression(rest[0]):
-        paths.check_argument(rest[0])
-        starts += rest.pop(0).values or ()
-    parser = _FindParser(rest, paths)
+    while remaining and not _starts_expression(remaining[0]):
+        paths.check_argument(remaining[0])
+        starts += remaining.pop(0).values or ()
+    parser = _FindParser(remaining, paths)
     parser.parse()
     names = () if parser.alternatives else tuple(parser.patterns)
     only_files = parser.only_files and not parser.alternatives
@@ -447,8 +447,8 @@ def _starts_expression(arg: ExpandedArg) -> bool:
 class _FindParser:
     """Parses the expression after the search folders."""
 
-    def __init__(self, rest: list[ExpandedArg], paths: PathChecker) -> None:
-        self.rest, self.paths = rest, paths
+    def __init__(self, args: list[ExpandedArg], paths: PathChecker) -> None:
+        self.remaining_args, self.paths = args, paths
         self.commands: list[tuple[ExpandedArg, ...]] = []
         self.patterns: list[str] = []
         self.prints: list[str] = []
@@ -457,8 +457,8 @@ class _FindParser:
         self.only_files = False
 
     def parse(self) -> None:
-        while self.rest:
-            arg = self.rest.pop(0)
+        while self.remaining_args:
+            arg = self.remaining_args.pop(0)
             text = arg.text
             if text in _PLAIN_TESTS:
                 self.alternatives = self.alternatives or text in _ALTERNATIVES
@@ -478,9 +478,9 @@ class _FindParser:
                 )
 
     def _take_argument(self, name: str) -> ExpandedArg:
-        if not self.rest or self.rest[0].multiple:
+        if not self.remaining_args or self.remaining_args[0].multiple:
             raise NotProvenSafe(f"the value of find {name} is missing or not known in advance")
-        return self.rest.pop(0)
+        return self.remaining_args.pop(0)
 
     def _parse_value_test(self, name: str) -> None:
         """Parses a test with a value; stores name patterns and whether `-type f` excludes symbolic links."""
@@ -500,8 +500,8 @@ class _FindParser:
         A `+` that does not follow `{}` is an ordinary argument.
         """
         previous = ""
-        while self.rest:
-            arg = self.rest.pop(0)
+        while self.remaining_args:
+            arg = self.remaining_args.pop(0)
             if arg.text == ";" or (arg.text == "+" and previous == "{}"):
                 return
             if arg.values is None or arg.from_glob:

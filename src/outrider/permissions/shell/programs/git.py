@@ -118,10 +118,10 @@ def _check_config(parsed: ParsedArgs, _: PathChecker) -> None:
     A name with a value writes. A verb contains no dot, a setting does.
     """
     reading = parsed.has_option("--get", "--get-all", "--get-regexp", "--get-urlmatch", "-l", "--list", "--get-color")
-    first = parsed.operands[0].text if parsed.operands else ""
-    if first in {"get", "list"} or (reading and first not in _CONFIG_WRITING_VERBS):
+    name_or_verb = parsed.operands[0].text if parsed.operands else ""
+    if name_or_verb in {"get", "list"} or (reading and name_or_verb not in _CONFIG_WRITING_VERBS):
         return
-    if len(parsed.operands) != 1 or first is None or "." not in first:
+    if len(parsed.operands) != 1 or name_or_verb is None or "." not in name_or_verb:
         raise NotProvenSafe("it would change the git configuration")
 
 
@@ -291,15 +291,15 @@ _WRITING_SUBCOMMANDS: dict[str, str] = {
 
 def prove_git(args: Sequence[ExpandedArg], paths: PathChecker) -> PathChecker:
     """Raises NotProvenSafe unless the git call only reads; returns the paths as seen after every `-C`."""
-    paths, rest = skip_global_options(args, paths)
-    if not rest:
+    paths, words = skip_global_options(args, paths)
+    if not words:
         return paths
-    name = rest[0].text
+    name = words[0].text
     if name is None or name not in GIT_SUBCOMMANDS:
         raise NotProvenSafe(
-            f"git {rest[0].source_text} {_WRITING_SUBCOMMANDS.get(name or '', 'is not known to only read')}"
+            f"git {words[0].source_text} {_WRITING_SUBCOMMANDS.get(name or '', 'is not known to only read')}"
         )
-    _prove_subcommand(name, rest[1:], paths)
+    _prove_subcommand(name, words[1:], paths)
     return paths
 
 
@@ -312,10 +312,10 @@ def find_git_spec(words: Sequence[str]) -> tuple[ProgramSpec | None, int]:
 
 def skip_global_options(args: Sequence[ExpandedArg], paths: PathChecker) -> tuple[PathChecker, list[ExpandedArg]]:
     """Checks the options before the subcommand; returns the paths after `-C`, and the subcommand with its arguments."""
-    rest = list(args)
-    while rest and (text := rest[0].text) is not None and text.startswith("-"):
-        taken = 2 if text in {"-C", "-c"} else 1
-        parsed = parse_args(_GLOBAL_OPTIONS, rest[:taken])
+    remaining = list(args)
+    while remaining and (text := remaining[0].text) is not None and text.startswith("-"):
+        width = 2 if text in {"-C", "-c"} else 1
+        parsed = parse_args(_GLOBAL_OPTIONS, remaining[:width])
         for setting in parsed.option_values("-c"):
             if setting.text is None or not _HARMLESS_SETTING.match(setting.text):
                 raise NotProvenSafe("git -c sets an option that could make git run a program")
@@ -324,12 +324,12 @@ def skip_global_options(args: Sequence[ExpandedArg], paths: PathChecker) -> tupl
             if folder.text is None:
                 raise NotProvenSafe("git -C names a folder that is not known in advance")
             paths = paths.with_cwds(tuple(f"{cwd}/{folder.text}" for cwd in paths.cwds))
-        rest = rest[taken:]
+        remaining = remaining[width:]
         if parsed.has_option("--version", "--help", "-v", "-h"):
-            if parsed.has_option("--help", "-h") and rest:
+            if parsed.has_option("--help", "-h") and remaining:
                 raise NotProvenSafe("git would open a manual page, which starts a pager or browser")
             return paths, []
-    return paths, rest
+    return paths, remaining
 
 
 def _prove_subcommand(name: str, args: Sequence[ExpandedArg], paths: PathChecker) -> None:

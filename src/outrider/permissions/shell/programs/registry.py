@@ -201,8 +201,10 @@ def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
 
 def _names_in_index(words: list[str | None]) -> PrintedNames:
     """Returns the names that `git ls-files` prints, if only its separator and plain paths below are chosen."""
-    rest = [word for word in words[1:] if word not in {"-z", "-c", "--cached", "--"}]
-    if words[:1] != ["ls-files"] or not all(word and _PATH_BELOW.fullmatch(word) and ".." not in word for word in rest):
+    paths = [word for word in words[1:] if word not in {"-z", "-c", "--cached", "--"}]
+    if words[:1] != ["ls-files"] or not all(
+        word and _PATH_BELOW.fullmatch(word) and ".." not in word for word in paths
+    ):
         return PrintedNames()
     return PrintedNames((), (), line_separated="-z" not in words, search_folders=(), from_index=True)
 
@@ -224,24 +226,24 @@ def prints_number(name: str, args: Sequence[ExpandedArg]) -> bool:
     return words in _NUMBER_CALLS.get(name, ())
 
 
-def names_after_filter(name: str, args: Sequence[ExpandedArg], given: PrintedNames) -> PrintedNames:
+def names_after_filter(name: str, args: Sequence[ExpandedArg], names: PrintedNames) -> PrintedNames:
     """Returns the names that remain after a filter that drops whole names, such as `head` or `grep -v`."""
     spec = TEXT_PROGRAMS.get(name) or SEARCH_PROGRAMS.get(name)
-    if spec is None or given.patterns is None:
+    if spec is None or names.patterns is None:
         return PrintedNames()
     parsed = parse_args(spec, args)
-    if given.line_separated:
-        return given if _keeps_whole_lines(name, parsed) and not parsed.has_option(*_NUL_OPTIONS) else PrintedNames()
+    if names.line_separated:
+        return names if _keeps_whole_lines(name, parsed) and not parsed.has_option(*_NUL_OPTIONS) else PrintedNames()
     separated = name in _NUL_FILTERS and parsed.has_option(*_NUL_OPTIONS)
-    return given if separated and _keeps_whole_lines(name, parsed) else PrintedNames()
+    return names if separated and _keeps_whole_lines(name, parsed) else PrintedNames()
 
 
 def _keeps_whole_lines(name: str, parsed: ParsedArgs) -> bool:
     """Returns whether a filter with these arguments prints only complete input lines."""
     operands = 1 if name == "grep" and not parsed.has_option("-e") else 0
-    known = _LINE_FILTER_OPTIONS.get(name)
+    line_options = _LINE_FILTER_OPTIONS.get(name)
     return (
-        known is not None
-        and (known | _NUL_OPTIONS).issuperset(option for option, _ in parsed.options)
+        line_options is not None
+        and (line_options | _NUL_OPTIONS).issuperset(option for option, _ in parsed.options)
         and len(parsed.operands) == operands
     )

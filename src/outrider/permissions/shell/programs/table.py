@@ -116,26 +116,33 @@ class ParsedArgs(Struct, frozen=True):
 class ProgramSpec(Struct, frozen=True, dict=True):
     """The options and operands with which a program only reads.
 
-    `inert` means that no option of the program has an effect, so abbreviated options and file names that look like
-    options are safe. `numeric_options` accepts `-20` as an option. `options_first` means that option parsing stops at
-    the first operand. `max_operands` limits the operands, because a further one would be the output file. `check`
-    raises NotProvenSafe for calls that the table alone does not exclude.
+    - `notation`: the options, as `program_spec` describes them.
+    - `operands`: what the operands are.
+    - `inert`: no option of the program has an effect, so abbreviated options and file names that look like options are
+      safe.
+    - `numeric_options`: `-20` is an option.
+    - `max_operands`: the number of operands after which a further one would be the output file.
+    - `check`: raises NotProvenSafe for calls that the table alone does not exclude.
+    - `whole_word_options`: words with a single dash that are one option, such as `-version`.
+    - `options_first`: option parsing stops at the first operand.
+    - `opens_files`: False if the program reads only the metadata of files.
+    - `short_options`: with "getopt", letters can be joined, and the last one can be joined with its value. With
+      "letters", a value is a separate word. With "separate", each option is a separate word. With "first", only the
+      first letter of a word can take a value.
+    - `bundled_options`: the first word contains options even without a dash, as in `tar tf`.
     """
 
-    notation: str  # of the options, as `program_spec` describes it
+    notation: str
     operands: OperandKind = "files"
     inert: bool = False
     numeric_options: bool = False
     max_operands: int | None = None
     check: Callable[[ParsedArgs, PathChecker], None] | None = None
-    whole_word_options: frozenset[str] = frozenset()  # single-dash words that are one option, such as -version
+    whole_word_options: frozenset[str] = frozenset()
     options_first: bool = False
-    opens_files: bool = True  # False: it reads only the metadata of files
-    # With "getopt", letters can be joined, and the last one can be joined with its value. With "letters", a value is a
-    # separate word. With "separate", each option is a separate word. With "first", only the first letter of a
-    # word can take a value.
+    opens_files: bool = True
     short_options: Literal["getopt", "letters", "separate", "first"] = "getopt"
-    bundled_options: bool = False  # the first word contains options even without a dash, as in `tar tf`
+    bundled_options: bool = False
 
     @cached_property
     def options(self) -> dict[str, OptionValue]:
@@ -167,7 +174,7 @@ def parse_option_table(options: str) -> dict[str, OptionValue]:
     for token in options.split():
         match = _TOKEN.match(token)
         if not match:
-            raise ValueError(f"{token!r} is no option")
+            raise ValueError(f"{token!r} is not an option")
         names = [match["name"]] if match["dashes"] == "--" else list(match["name"])
         table |= {match["dashes"] + name: _OPTION_VALUES[match["takes"]] for name in names}
     return table
@@ -212,22 +219,22 @@ def file_operands(spec: ProgramSpec, parsed: ParsedArgs) -> Sequence[ExpandedArg
 def parse_args(spec: ProgramSpec, args: Sequence[ExpandedArg]) -> ParsedArgs:
     """Parses options and operands as getopt does. Raises NotProvenSafe for an unknown or uncertain option."""
     parser = _ArgumentParser(spec, _split_bundled_options(spec, args) if spec.bundled_options else list(args))
-    while parser.rest:
+    while parser.remaining_args:
         parser.parse_next()
     return ParsedArgs(tuple(parser.options), tuple(parser.operands))
 
 
 def _split_bundled_options(spec: ProgramSpec, args: Sequence[ExpandedArg]) -> list[ExpandedArg]:
     """Rewrites `tfv x` as `-tv -f x`: the values follow the word in the order of the letters that take one."""
-    first = args[0].text if args else None
-    if first is None or first.startswith("-"):
+    bundle = args[0].text if args else None
+    if bundle is None or bundle.startswith("-"):
         return list(args)
-    if not first.isascii() or not first.isalpha():
-        raise NotProvenSafe(f"{first} could contain options in an unusual form")
-    taking = [letter for letter in first if spec.options.get(f"-{letter}") in {"value", "file"}]
-    plain = "".join(letter for letter in first if letter not in taking)
+    if not bundle.isascii() or not bundle.isalpha():
+        raise NotProvenSafe(f"{bundle} could contain options in an unusual form")
+    taking = [letter for letter in bundle if spec.options.get(f"-{letter}") in {"value", "file"}]
+    plain = "".join(letter for letter in bundle if letter not in taking)
     if len(args) <= len(taking):
-        raise NotProvenSafe(f"an option in {first} has no value")
+        raise NotProvenSafe(f"an option in {bundle} has no value")
     values = [
         arg for letter, value in zip(taking, args[1:], strict=False) for arg in (literal_arg(f"-{letter}"), value)
     ]
@@ -237,19 +244,19 @@ def _split_bundled_options(spec: ProgramSpec, args: Sequence[ExpandedArg]) -> li
 class _ArgumentParser:
     """Parses arguments by the rules of getopt_long."""
 
-    def __init__(self, spec: ProgramSpec, rest: list[ExpandedArg]) -> None:
-        self.spec, self.rest = spec, rest
+    def __init__(self, spec: ProgramSpec, args: list[ExpandedArg]) -> None:
+        self.spec, self.remaining_args = spec, args
         self.options: list[tuple[str, ExpandedArg | None]] = []
         self.operands: list[ExpandedArg] = []
 
     def parse_next(self) -> None:
-        arg = self.rest.pop(0)
+        arg = self.remaining_args.pop(0)
         text = arg.text
         if self.spec.options_first and self.operands:
             self.operands.append(arg)
         elif text == "--":
-            self.operands += self.rest
-            self.rest = []
+            self.operands += self.remaining_args
+            self.remaining_args = []
         elif text is None or arg.from_glob or arg.found_paths:
             self._parse_uncertain(arg)
         elif text == "-" or not text.startswith("-"):
@@ -273,16 +280,16 @@ class _ArgumentParser:
         self.operands.append(arg)
 
     def _parse_long_option(self, text: str) -> None:
-        name, given, value = text.partition("=")
+        name, equals, value = text.partition("=")
         takes = self.spec.options.get(name)
         if takes is None and self.spec.inert:
             name, takes = self._find_abbreviated(name)
-        if takes is None or (takes == "nothing" and given):
+        if takes is None or (takes == "nothing" and equals):
             raise NotProvenSafe(f"its option {name} is not known to only read")
         if takes in {"value", "file"}:
-            self.options.append((name, literal_arg(value) if given else self._take_value(name)))
+            self.options.append((name, literal_arg(value) if equals else self._take_value(name)))
         else:
-            self.options.append((name, literal_arg(value) if given else None))
+            self.options.append((name, literal_arg(value) if equals else None))
 
     def _find_abbreviated(self, name: str) -> tuple[str, OptionValue | None]:
         """Returns the full name of an abbreviated option and what it takes; an ambiguous one is unknown."""
@@ -312,9 +319,9 @@ class _ArgumentParser:
             return
 
     def _take_value(self, name: str) -> ExpandedArg:
-        if not self.rest or self.rest[0].multiple or self.rest[0].from_glob:
+        if not self.remaining_args or self.remaining_args[0].multiple or self.remaining_args[0].from_glob:
             raise NotProvenSafe(f"the value of its option {name} is missing or not known in advance")
-        value = self.rest.pop(0)
+        value = self.remaining_args.pop(0)
         if not self.spec.inert and name not in _PATTERN_OPTIONS and value.can_be_option():
             # Versions of a program disagree whether an option takes the next word, above all one that looks like an
             # option.

@@ -48,14 +48,14 @@ class _SedScriptChecker:
     def __init__(self, text: str) -> None:
         if not text.isascii():
             raise NotProvenSafe("the sed script contains characters other than ASCII")
-        self.text, self.at = text, 0
+        self.text, self.position = text, 0
 
     def _peek(self) -> str:
-        return self.text[self.at : self.at + 1]
+        return self.text[self.position : self.position + 1]
 
     def _skip(self, chars: str) -> None:
         while self._peek() and self._peek() in chars:
-            self.at += 1
+            self.position += 1
 
     def check(self) -> None:
         """Raises NotProvenSafe at the first command that is not known to only print."""
@@ -70,16 +70,16 @@ class _SedScriptChecker:
             self._check_command()
 
     def _read_line(self) -> str:
-        end = self.text.find("\n", self.at)
+        end = self.text.find("\n", self.position)
         end = len(self.text) if end < 0 else end
-        match, self.at = self.text[self.at : end], end
+        match, self.position = self.text[self.position : end], end
         return match
 
     def _read_addresses(self) -> None:
         if self._read_address():
             self._skip(" \t")
             if self._peek() == ",":
-                self.at += 1
+                self.position += 1
                 self._skip(" \t")
                 if not self._read_address():
                     raise NotProvenSafe("the sed script contains an address in an unusual form")
@@ -87,25 +87,25 @@ class _SedScriptChecker:
 
     def _read_address(self) -> bool:
         """Skips one address; returns whether there was one."""
-        if match := _NUMERIC_ADDRESS.match(self.text, self.at):
-            self.at = match.end()
+        if match := _NUMERIC_ADDRESS.match(self.text, self.position):
+            self.position = match.end()
             return True
         if self._peek() == "\\":
-            self.at += 1
+            self.position += 1
             self._read_pattern(self._take_delimiter())
         elif self._peek() == "/":
             self._read_pattern(self._take_delimiter())
         else:
             return False
         while self._peek() in {"I", "M"}:
-            self.at += 1
+            self.position += 1
         return True
 
     def _take_delimiter(self) -> str:
         char = self._peek()
         if not char or char in "\n\\":
             raise NotProvenSafe("the sed script ends in the middle of a command")
-        self.at += 1
+        self.position += 1
         return char
 
     def _read_pattern(self, mark: str) -> None:
@@ -118,25 +118,25 @@ class _SedScriptChecker:
             if not char or char == "\n":
                 raise NotProvenSafe("the sed script contains a pattern that is not closed")
             if char == "\\" and not bracket:
-                self.at += 1
+                self.position += 1
                 if self._peek() in {"", "\n"}:
                     raise NotProvenSafe("the sed script contains an escaped line end")
             elif char == "[" and not bracket:
                 bracket = True
-                if self.text[self.at + 1 : self.at + 2] == "^":
-                    self.at += 1
-                if self.text[self.at + 1 : self.at + 2] == "]":
-                    self.at += 1
+                if self.text[self.position + 1 : self.position + 2] == "^":
+                    self.position += 1
+                if self.text[self.position + 1 : self.position + 2] == "]":
+                    self.position += 1
             elif char == "]":
                 bracket = False
             elif bracket and char == mark:
                 raise NotProvenSafe("the sed script contains a delimiter inside brackets")
-            self.at += 1
-        self.at += 1
+            self.position += 1
+        self.position += 1
 
     def _check_command(self) -> None:
         name = self._peek()
-        self.at += 1
+        self.position += 1
         if name == "{":
             return
         if name in _PLAIN_COMMANDS:
@@ -165,8 +165,8 @@ class _SedScriptChecker:
             )
 
     def _read_label(self) -> None:
-        match = re.compile(r"[ \t]*[A-Za-z0-9_]*").match(self.text, self.at)
-        self.at = match.end() if match else self.at
+        match = re.compile(r"[ \t]*[A-Za-z0-9_]*").match(self.text, self.position)
+        self.position = match.end() if match else self.position
         self._check_command_end()
 
     def _check_text(self) -> None:
@@ -180,8 +180,8 @@ class _SedScriptChecker:
         if mark.isalnum() or mark in " ;}#[]{":
             raise NotProvenSafe("the sed script uses an unusual delimiter")
         self._read_pattern_and_replacement(mark)
-        match = _SUBSTITUTE_FLAGS.match(self.text, self.at)
-        self.at = match.end() if match else self.at
+        match = _SUBSTITUTE_FLAGS.match(self.text, self.position)
+        self.position = match.end() if match else self.position
         self._check_command_end()
 
     def _read_pattern_and_replacement(self, mark: str) -> None:
@@ -192,8 +192,8 @@ class _SedScriptChecker:
         while (char := self._peek()) != mark:
             if not char or char == "\n":
                 raise NotProvenSafe("the sed script contains a replacement that is not closed")
-            self.at += 2 if char == "\\" else 1
-        self.at += 1
+            self.position += 2 if char == "\\" else 1
+        self.position += 1
 
 
 AWK_SPEC = program_spec("-F= -v= --version", "text")
@@ -224,11 +224,11 @@ def prove_awk(args: Sequence[ExpandedArg], paths: PathChecker) -> None:
     parsed = parse_args(AWK_SPEC, _options_before_program(args))
     if parsed.has_option("--version"):
         return
-    rest = list(args[len(_options_before_program(args)) :])
-    if not rest or rest[0].text is None:
+    operands = list(args[len(_options_before_program(args)) :])
+    if not operands or operands[0].text is None:
         raise NotProvenSafe("the awk program is not known in advance")
-    _prove_awk_program(rest[0].text)
-    for file in rest[1:]:
+    _prove_awk_program(operands[0].text)
+    for file in operands[1:]:
         if file.can_be_option():
             raise NotProvenSafe("awk has an option after its program")
         if file.text is None or not _ASSIGNMENT.match(file.text):
@@ -261,15 +261,15 @@ def _strip_literals(text: str) -> str:
     """
     code: list[str] = []
     control_parens: list[bool] = []  # per open parenthesis: whether a statement follows the closing one
-    previous, at = "", 0  # the previous significant token; "" where a regex may start
-    while at < len(text):
-        match = _AWK_TOKEN.match(text, at)
-        token = match[0] if match else text[at]
+    previous, position = "", 0  # the previous significant token; "" where a regex may start
+    while position < len(text):
+        match = _AWK_TOKEN.match(text, position)
+        token = match[0] if match else text[position]
         if token == '"':
             raise NotProvenSafe("the awk program contains a string that is not closed")
         if token == "/" and not _is_division(previous):
-            token = _match_regex(text, at)
-        at += len(token)
+            token = _match_regex(text, position)
+        position += len(token)
         if token[0] in '#"/' and len(token) > 1:
             code.append(" 0 ")
             previous = previous if token[0] == "#" else token
@@ -290,8 +290,8 @@ def _is_division(previous: str) -> bool:
     return previous[:1].isdigit() or previous[-1:] in {")", "]", "_"} or previous[-1:].isalnum()
 
 
-def _match_regex(text: str, at: int) -> str:
-    match = _AWK_REGEX.match(text, at)
+def _match_regex(text: str, position: int) -> str:
+    match = _AWK_REGEX.match(text, position)
     if not match:
         raise NotProvenSafe("the awk program contains a regex that is not closed or has an unusual form")
     return match[0]
@@ -321,8 +321,8 @@ def _prints_to_file(code: str) -> bool:
 
 def prove_jq(args: Sequence[ExpandedArg], paths: PathChecker) -> None:
     """Raises NotProvenSafe unless the jq call only reads files that need no approval."""
-    rest = _drop_named_args(list(args))
-    parsed = parse_args(JQ_SPEC, rest)
+    remaining = _drop_named_args(list(args))
+    parsed = parse_args(JQ_SPEC, remaining)
     if parsed.has_option("--version", "--help", "-h", "-V"):
         return
     operands = list(parsed.operands)

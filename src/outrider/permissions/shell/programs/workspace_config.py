@@ -150,8 +150,8 @@ def list_hooks_folders(workspace: Path) -> tuple[str, ...]:
     if folder is None:
         return ()
     top = find_worktree_root(workspace)
-    found = {os.path.realpath(top / hooks.strip('"')) for _, hooks in _find_hooks_settings(folder)}
-    return tuple(sorted(path[len(root) + 1 :] for path in found if path.startswith(f"{root}/")))
+    folders = {os.path.realpath(top / hooks.strip('"')) for _, hooks in _find_hooks_settings(folder)}
+    return tuple(sorted(path[len(root) + 1 :] for path in folders if path.startswith(f"{root}/")))
 
 
 def _find_hooks(folder: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
@@ -226,23 +226,23 @@ def parse_index(content: bytes) -> Iterator[tuple[str, bool] | None]:
     is_sha256 = hashlib.sha1(content[:-20], usedforsecurity=False).digest() != content[-20:] and (
         hashlib.sha256(content[:-32]).digest() == content[-32:]
     )
-    hash_bytes, at, previous = 32 if is_sha256 else 20, 12, b""
+    hash_bytes, offset, previous = 32 if is_sha256 else 20, 12, b""
     for _ in range(count):
-        entry = _parse_index_entry(content, at, version, hash_bytes, previous)
+        entry = _parse_index_entry(content, offset, version, hash_bytes, previous)
         if entry is None:
             yield None
             return
-        at, previous, mode = entry
+        offset, previous, mode = entry
         yield previous.decode("utf-8", "surrogateescape"), mode == _GITLINK
-    if not _has_known_extensions(content, at, hash_bytes):
+    if not _has_known_extensions(content, offset, hash_bytes):
         yield None
 
 
 def _parse_index_entry(
-    content: bytes, at: int, version: int, hash_bytes: int, previous: bytes
+    content: bytes, offset: int, version: int, hash_bytes: int, previous: bytes
 ) -> tuple[int, bytes, bytes] | None:
     """Returns where the next entry starts, the path and the mode; None if the entry is damaged."""
-    mode, flags_at = content[at + 24 : at + 28], at + 40 + hash_bytes
+    mode, flags_at = content[offset + 24 : offset + 28], offset + 40 + hash_bytes
     flags = int.from_bytes(content[flags_at : flags_at + 2])
     start = flags_at + (4 if flags & 0x4000 and version > 2 else 2)
     retained = 0
@@ -253,26 +253,28 @@ def _parse_index_entry(
     if mode not in _INDEX_MODES or end < 0 or retained < 0:
         return None
     path = previous[:retained] + content[start:end]
-    return (end + 1 if version == 4 else at + (end - at + 8) // 8 * 8), path, mode
+    return (end + 1 if version == 4 else offset + (end - offset + 8) // 8 * 8), path, mode
 
 
-def _read_offset(content: bytes, at: int) -> tuple[int, int]:
+def _read_offset(content: bytes, position: int) -> tuple[int, int]:
     """Reads git's variable-length integer; returns where it ends and its value."""
     value = -1
-    while at < len(content):
-        byte = content[at]
-        at, value = at + 1, (value + 1) << 7 | byte & 0x7F
+    while position < len(content):
+        byte = content[position]
+        position, value = position + 1, (value + 1) << 7 | byte & 0x7F
         if not byte & 0x80:
             break
-    return at, value
+    return position, value
 
 
-def _has_known_extensions(content: bytes, at: int, hash_bytes: int) -> bool:
-    while at + 8 <= len(content) - hash_bytes:
-        if content[at : at + 1].islower() and content[at : at + 4] != b"sdir":  # required to understand the index
+def _has_known_extensions(content: bytes, offset: int, hash_bytes: int) -> bool:
+    while offset + 8 <= len(content) - hash_bytes:
+        if (
+            content[offset : offset + 1].islower() and content[offset : offset + 4] != b"sdir"
+        ):  # required to understand the index
             return False
-        at += 8 + int.from_bytes(content[at + 4 : at + 8])
-    return at == len(content) - hash_bytes
+        offset += 8 + int.from_bytes(content[offset + 4 : offset + 8])
+    return offset == len(content) - hash_bytes
 
 
 def _git_config_paths(folder: Path) -> Iterator[Path]:
@@ -299,7 +301,7 @@ def find_git_folder(cwd: Path) -> Path | None:
 def find_git_folders(cwd: Path) -> Iterator[Path]:
     """Yields the folders that git may use in `cwd`, the nearest first.
 
-    Git passes over a folder that is no repository in its eyes, such as an empty `.git`, and uses one further up.
+    Git ignores a folder that it does not accept as a repository, such as an empty `.git`, and uses one further up.
     """
     for folder in (cwd, *cwd.parents):
         marker = folder / ".git"
@@ -313,8 +315,8 @@ def find_git_folders(cwd: Path) -> Iterator[Path]:
 
 def is_harmless_key(name: str) -> bool:
     """Returns whether a git setting cannot make git run a program; `remote.origin.url` is looked up as `remote.url`."""
-    section, _, rest = name.lower().partition(".")
-    return section in _HARMLESS_SECTIONS or f"{section}.{rest.rpartition('.')[2]}" in _HARMLESS_KEYS
+    section, _, name_in_section = name.lower().partition(".")
+    return section in _HARMLESS_SECTIONS or f"{section}.{name_in_section.rpartition('.')[2]}" in _HARMLESS_KEYS
 
 
 def find_risky_key(path: Path, *, reads_only: bool) -> str | None:
@@ -336,7 +338,7 @@ def find_risky_key(path: Path, *, reads_only: bool) -> str | None:
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Returns the lines of a file; a file that cannot be read as a whole returns a key that no list accepts.
+    """Returns the lines of a file, or a key that no list accepts if the file cannot be read completely.
 
     Only a line feed ends a line, as for git. A line that continues after a backslash has no key either.
     """

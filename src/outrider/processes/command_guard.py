@@ -112,10 +112,10 @@ class _CommandGuard:
         """Polls until no descendant is alive, or until killing times out."""
         while self._reap_children():
             sources = (self._connection, self._engine) if self._is_connected else ()
-            ready = wait_readable(wakeup, *sources, seconds=self._seconds_to_poll())
-            if wakeup in ready:
+            readable = wait_readable(wakeup, *sources, seconds=self._seconds_to_poll())
+            if wakeup in readable:
                 os.read(wakeup, 4096)
-            if self._engine in ready or (self._connection in ready and not self._read_requests()):
+            if self._engine in readable or (self._connection in readable and not self._read_requests()):
                 self._is_connected = False
                 self._terminate_all(ORPHAN_GRACE)
             if self._joined is not None:
@@ -178,7 +178,7 @@ class _CommandGuard:
                 platform.send_signal(process, number)
 
     def _seconds_to_poll(self) -> float | None:
-        """Returns when to look at the command again, at the latest; None if only events matter."""
+        """Returns the seconds until the command must be checked again; None if only events matter."""
         poll = None if self._joined is None else self._joined.poll_seconds
         deadline = self._seconds_to_deadline()
         return deadline if poll is None else poll if deadline is None else min(poll, deadline)

@@ -67,15 +67,15 @@ class _EngineGuard:
                 self._fork_guard()
             engine = None if self._is_closing else self._engine
             timeout = None if self._idle_guard or self._is_closing else RETRY_SECONDS
-            ready = wait_readable(self._wakeup, self._busy_reader, engine, seconds=timeout)
-            if self._wakeup in ready:
+            readable = wait_readable(self._wakeup, self._busy_reader, engine, seconds=timeout)
+            if self._wakeup in readable:
                 os.read(self._wakeup, 4096)
             if (
-                self._busy_reader in ready
+                self._busy_reader in readable
                 and int.from_bytes(os.read(self._busy_reader, PID_BYTES), "big") == self._idle_guard
             ):
                 self._idle_guard = None
-            if self._engine in ready:
+            if self._engine in readable:
                 self._is_closing = True
             self._reap_children()
 

@@ -36,8 +36,8 @@ class GitRunner(msgspec.Struct, frozen=True):
 
     Commands that read or write a work tree name what they change in `writable` and run in the sandbox, if there is one,
     because the filters of the user's own configuration, such as git-lfs, process contents of the repository, and
-    because commands can change its configuration meanwhile. `hidden` files are not visible there; with `exact` the
-    folder of a command is no link.
+    because commands can change its configuration meanwhile. `hidden` files are not visible there. With `exact` the
+    folder of a command must not be a link.
     """
 
     sandbox: Sandbox | None = None
@@ -51,7 +51,8 @@ class GitRunner(msgspec.Struct, frozen=True):
 
     def read_state(self, root: Path, folder: Path, *arguments: str, seconds: float) -> str:
         """Returns the output of a command that only reads the repository at `root`, executed in `folder`. It needs one
-        process if the configuration of the repository cannot name drivers. Raises ProcessError, also at the limit."""
+        process if the configuration of the repository cannot name drivers. Raises ProcessError, also after
+        `seconds`."""
         git = root / ".git"
         if _has_plain_configuration(git):
             options = [f"--git-dir={git}", f"--work-tree={root}"]
@@ -67,9 +68,11 @@ class GitRunner(msgspec.Struct, frozen=True):
             return False
 
     def _driver_settings(self, folder: str | Path, seconds: float = GIT_TIMEOUT_SECONDS) -> Iterator[str]:
-        """Yields settings that disable the filters of the repository's own configuration. Those of the
-        user stay, except git-lfs if the repository extends it. Raises ProcessError if the repository names a work tree
-        without this folder: names of files would be those of another folder."""
+        """Yields settings that disable the filters of the repository's own configuration.
+
+        The user's filters stay, except git-lfs if the repository extends it. Raises ProcessError if the repository
+        names a work tree outside this folder, because file names would then refer to another folder.
+        """
         arguments = ["config", "--list", "-z", "--show-scope", "--name-only"]
         listed = self._execute(folder, arguments, seconds=seconds).split("\0")
         for scope, key in zip(listed[::2], listed[1::2], strict=False):
@@ -79,7 +82,7 @@ class GitRunner(msgspec.Struct, frozen=True):
                 root = self._execute(folder, ["rev-parse", "--show-toplevel"], seconds=seconds).rstrip("\n")
                 if not is_within(os.path.realpath(folder), os.path.realpath(root)):
                     raise ProcessError(f"the repository of {folder} has its work tree in another folder: {root}")
-            names = (found[1],) if (found := _FILTER_KEY.fullmatch(key)) else ()
+            names = (match[1],) if (match := _FILTER_KEY.fullmatch(key)) else ()
             for name in ("filter.lfs",) if _LFS_PROGRAM_KEY.fullmatch(key) else names:
                 yield from (f"{name}.clean=", f"{name}.smudge=", f"{name}.process=", f"{name}.required=false")
 
@@ -97,13 +100,13 @@ class GitRunner(msgspec.Struct, frozen=True):
         launch = LaunchRequest(("git", "-C", str(folder), *arguments), environment, Path("/"))
         if writable is not None and self.sandbox is not None and self.sandbox.confines:
             # Folders below /tmp are visible in the sandbox only if they are named.
-            found = self._execute(
+            folders = self._execute(
                 folder, ["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"]
             )
             policy = SandboxPolicy(
                 workspace=Path(folder),
                 also_writable=(*writable, *([Path(index).parent] if index else ())),
-                read_only=tuple(path for path in map(Path, found.splitlines()) if path not in writable),
+                read_only=tuple(path for path in map(Path, folders.splitlines()) if path not in writable),
                 hidden=self.hidden,
                 exact=self.exact,
             )
@@ -111,8 +114,8 @@ class GitRunner(msgspec.Struct, frozen=True):
         return _run_launch(launch, seconds)
 
     def run_in_view(self, policy: SandboxPolicy, argv: Sequence[str]) -> str:
-        """Returns the output of a program that runs git in the sandbox with this policy. Raises ProcessError, also
-        without a sandbox."""
+        """Returns the output of a program that runs git in the sandbox with this policy. Raises ProcessError, also if
+        there is no sandbox."""
         if self.sandbox is None or not self.sandbox.confines:
             raise ProcessError("there is no sandbox to read the repository in")
         environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
@@ -144,7 +147,7 @@ def _run_launch(launch: LaunchRequest, timeout: float) -> str:
 
     with tempfile.TemporaryFile() as output:
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 launch.argv,
                 env=dict(launch.environment),
                 cwd=launch.workdir,
@@ -156,9 +159,9 @@ def _run_launch(launch: LaunchRequest, timeout: float) -> str:
             )
         except (OSError, subprocess.TimeoutExpired) as problem:
             raise ProcessError(f"cannot run git: {problem}") from problem
-        if done.returncode:
-            error_output = done.stderr.decode("utf-8", "replace").strip()
-            raise ProcessError(error_output[-2000:] or f"git ended with {done.returncode}")
+        if completed.returncode:
+            error_output = completed.stderr.decode("utf-8", "replace").strip()
+            raise ProcessError(error_output[-2000:] or f"git ended with {completed.returncode}")
         output.seek(0)
         return output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
 

@@ -1,5 +1,5 @@
-"""Launch requests: a program with its arguments, environment, working folder and resource limits; and how a command
-ended."""
+"""Defines launch requests (a program with its arguments, environment, folder and limits) and the status of their
+end."""
 
 import marshal
 import os
@@ -18,7 +18,11 @@ from outrider.errors import ProcessError
 class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Kernel limits for one process of a command. Sizes are in bytes.
 
-    `processes` counts all processes of the user, including those of other programs.
+    - `memory`: address space.
+    - `cpu_seconds`: processor time.
+    - `file_size`: size of a file that it writes.
+    - `open_files`: number of open files.
+    - `processes`: number of all processes of the user, including those of other programs.
     """
 
     memory: int | None = None
@@ -48,9 +52,12 @@ PINNED_DESCRIPTOR = 4  # after the standard streams and the seccomp filter
 
 
 class NamespaceJoin(msgspec.Struct, frozen=True):
-    """A faster way to start the same command: `holder` creates the namespaces, and the command guard does there what
-    the sandbox init would do for the encoded request `init`. `pinned` is a folder with its device and number, which
-    the holder gets as PINNED_DESCRIPTOR."""
+    """A faster way to start the same command, without an interpreter inside the sandbox.
+
+    - `holder`: the program that creates the namespaces.
+    - `init`: the encoded request of the sandbox init; the command guard does there what the init would do.
+    - `pinned`: a folder with its device and inode number, which the holder gets as PINNED_DESCRIPTOR.
+    """
 
     holder: tuple[str, ...]
     init: bytes
@@ -60,9 +67,14 @@ class NamespaceJoin(msgspec.Struct, frozen=True):
 class LaunchRequest(msgspec.Struct, frozen=True):
     """A program to start.
 
-    `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` names
-    the session that starts the command, for launch wrappers. With `foreground_only` the command never moves to the
-    background, because its caller needs its end.
+    - `argv`: the program and its arguments.
+    - `environment`: the complete environment.
+    - `workdir`: the working folder.
+    - `limits`: resource limits of the kernel.
+    - `cleanup`: is called when no process of the command is alive; returns a note for the caller.
+    - `session_id`: the session that starts the command, for launch wrappers.
+    - `join`: a faster way to start the same command in existing namespaces, if there is one.
+    - `foreground_only`: True if the command never moves to the background, because its caller needs its end.
     """
 
     argv: tuple[str, ...]
@@ -121,10 +133,10 @@ def build_argv(command: str | Sequence[str]) -> tuple[str, ...]:
 def find_bash(candidates: Sequence[str] = _BASH_PATHS, search_path: str | None = None) -> str:
     """Returns the path of bash. Prefers system folders, because PATH may contain a folder of the workspace."""
     installed = (entry for entry in candidates if os.access(entry, os.X_OK))
-    found = next(installed, None) or _on_path("bash", search_path)
-    if found is None or not Path(found).is_absolute():
+    path = next(installed, None) or _on_path("bash", search_path)
+    if path is None or not Path(path).is_absolute():
         raise ProcessError(_NO_BASH)
-    return found
+    return path
 
 
 def _on_path(program: str, search_path: str | None) -> str | None:
@@ -198,7 +210,7 @@ GIT_OVERRIDES = {
     "push.recurseSubmodules": "no",
     "status.submoduleSummary": "false",
     "protocol.ext.allow": "never",
-    "safe.bareRepository": "explicit",  # a folder of the work tree that looks like a repository is none
+    "safe.bareRepository": "explicit",  # a folder of the work tree that looks like a repository is not used as one
     "init.templateDir": "",  # a new repository has no hooks
     "gc.auto": "0",  # these start processes that outlive the command and rewrite the whole repository
     "maintenance.auto": "false",

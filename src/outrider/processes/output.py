@@ -41,7 +41,16 @@ class OutputLimits(msgspec.Struct, frozen=True):
 
 
 class CapturedOutput(msgspec.Struct, frozen=True):
-    """Decoded output. `left_out` bytes are missing between head and tail; `replaced` bytes were not valid UTF-8."""
+    """Decoded output.
+
+    - `head`: the first part, or all of it.
+    - `tail`: the last part; empty if nothing is missing.
+    - `left_out`: bytes that are missing between head and tail.
+    - `replaced`: bytes that were not valid UTF-8.
+    - `size`: bytes of the complete output.
+    - `path`: the spill file with the complete output, if there is one.
+    - `path_size`: bytes in that file.
+    """
 
     head: str
     tail: str = ""
@@ -97,7 +106,7 @@ class OutputFolder:
             return None
 
     def store_text(self, name: str, text: str) -> Path | None:
-        """Writes a text to a new file and returns its path, or None if the text does not fit completely."""
+        """Writes a string to a new file and returns its path, or None if the string does not fit completely."""
         content = text.encode("utf-8", "replace")
         file = self.open_file(name)
         if file is None:
@@ -107,7 +116,7 @@ class OutputFolder:
         return file.path if file.size == len(content) else None
 
     def reserve_bytes(self, size: int) -> int:
-        """Takes bytes from the total limit; returns how many are granted."""
+        """Subtracts bytes from the total limit; returns how many are granted."""
         granted = min(size, self._remaining_bytes)
         self._remaining_bytes -= granted
         return granted
@@ -190,9 +199,9 @@ class ProcessOutputBuffer:
         if self._tail and len(self._tail[-1]) + len(chunk) <= min(
             _MERGE_BYTES, limit
         ):  # a bytes object costs about 40 bytes of overhead
-            last = self._tail.pop()
-            self._tail_size -= len(last)
-            chunk = last + chunk
+            newest = self._tail.pop()
+            self._tail_size -= len(newest)
+            chunk = newest + chunk
         self._tail.append(chunk)
         self._tail_size += len(chunk)
         while self._tail_size - len(self._tail[0]) >= limit:
@@ -236,8 +245,8 @@ class ProcessOutputBuffer:
 
     def _nearest_available(self, offset: int) -> int:
         """Returns the first offset at or after this one whose bytes are still available."""
-        known = offset < max(len(self._head), self._file.size if self._file else 0)
-        return min(self.size, offset if known else max(offset, self.size - self._tail_size))
+        is_in_head_or_file = offset < max(len(self._head), self._file.size if self._file else 0)
+        return min(self.size, offset if is_in_head_or_file else max(offset, self.size - self._tail_size))
 
     def _read_chunk(self, position: int, limit: int) -> bytes:
         """Returns bytes at an offset from the head, the file or the tail; empty if none has them."""
@@ -245,11 +254,11 @@ class ProcessOutputBuffer:
             return bytes(self._head[position : position + limit])
         if self._file is not None and position < self._file.size:
             return self._file.read(position, min(limit, self._file.size - position))
-        at = self.size - self._tail_size
+        chunk_start = self.size - self._tail_size
         for chunk in self._tail:
-            if at <= position < at + len(chunk):
-                return chunk[position - at : position - at + limit]
-            at += len(chunk)
+            if chunk_start <= position < chunk_start + len(chunk):
+                return chunk[position - chunk_start : position - chunk_start + limit]
+            chunk_start += len(chunk)
         return b""
 
     def close(self) -> None:
@@ -274,8 +283,8 @@ def _complete_length(raw: bytes | bytearray) -> int:
     for back in range(1, min(_MAX_UTF8_BYTES, len(raw) + 1)):
         byte = raw[-back]
         if byte & 0xC0 == 0xC0:  # the first byte of a character encodes its length
-            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(raw) - back if needed > back else len(raw)
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(raw) - back if length > back else len(raw)
         if byte < 0x80:
             break
     return len(raw)
@@ -283,7 +292,7 @@ def _complete_length(raw: bytes | bytearray) -> int:
 
 def _first_character(raw: bytes) -> int:
     """Returns the offset of the first complete UTF-8 character."""
-    return next((at for at, byte in enumerate(raw[:_MAX_UTF8_BYTES]) if byte & 0xC0 != 0x80), 0)
+    return next((offset for offset, byte in enumerate(raw[:_MAX_UTF8_BYTES]) if byte & 0xC0 != 0x80), 0)
 
 
 THROTTLE_SECONDS = 0.1
@@ -384,9 +393,9 @@ def format_output(output: CapturedOutput) -> str:
     return text
 
 
-def format_slice(piece: OutputSlice) -> str:
-    text = plain_text(piece.text)
-    return f"[… {piece.skipped:,} bytes left out …]\n{text}" if piece.skipped else text
+def format_slice(output_slice: OutputSlice) -> str:
+    text = plain_text(output_slice.text)
+    return f"[… {output_slice.skipped:,} bytes left out …]\n{text}" if output_slice.skipped else text
 
 
 def append_note(text: str, note: str) -> str:

@@ -63,7 +63,7 @@ def spawn_program(argv: list[str], environment: Mapping[str, str], descriptor: i
     """Starts a program that inherits one descriptor as INHERITED_DESCRIPTOR; returns its process id."""
     high = fcntl.fcntl(
         descriptor, fcntl.F_DUPFD_CLOEXEC, INHERITED_DESCRIPTOR + 1
-    )  # onto itself it would stay close-on-exec
+    )  # dup2 onto itself would leave it close-on-exec
     actions: list[Any] = [(os.POSIX_SPAWN_DUP2, high, INHERITED_DESCRIPTOR)]
     actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(INHERITED_DESCRIPTOR)]
     try:
@@ -207,15 +207,15 @@ def list_children(pid: int) -> list[ProcessInstance]:
 
 def list_descendants(pid: int) -> list[ProcessInstance]:
     """Returns all descendants, parents first. Misses processes that start meanwhile, so callers repeat the call."""
-    found = list_children(pid)
-    for process in found:
-        found += list_children(process.pid)  # the list grows during the iteration
-    return found
+    descendants = list_children(pid)
+    for process in descendants:
+        descendants += list_children(process.pid)  # the list grows during the iteration
+    return descendants
 
 
 def list_marked(name: str, value: str) -> list[ProcessInstance]:
-    """Returns the live processes with this environment variable, also those that left the tree of their parent. Systems
-    without /proc return none."""
+    """Returns the live processes with this environment variable, also those that left the tree of their parent. The
+    list is empty on systems without /proc."""
     entry = f"{name}={value}".encode()
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else []  # noqa: PTH208  as above
     marked = [pid for pid in pids if entry in _read_system_file(f"/proc/{pid}/environ").split(b"\0")]
@@ -233,8 +233,8 @@ def _list_with_ps() -> list[tuple[int, int, str]]:
 
 def count_oom_kills() -> int:
     """Returns how many processes the kernel's OOM killer has killed since boot; 0 if unknown."""
-    _, counter, rest = _read_system_file("/proc/vmstat").partition(b"\noom_kill ")
-    return int(rest.split()[0]) if counter else 0
+    _, counter, following = _read_system_file("/proc/vmstat").partition(b"\noom_kill ")
+    return int(following.split()[0]) if counter else 0
 
 
 def prefer_for_oom(pid: int) -> None:

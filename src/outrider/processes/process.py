@@ -1,5 +1,6 @@
-"""One command in the engine: its start through the engine guard, its input and output pipes, the connection to its own
-guard process, and its exit status. The engine guard starts with the first command.
+"""Starts commands through the engine guard, connects their input and output, and reports their exit status.
+
+The engine guard starts with the first command. Each command has a guard process of its own and a connection to it.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ class ProcessSpawner:
         engine_end, guard_end = _open_socketpair()
         try:
             with guard_end:
+                # One message at a time: a broken connection is replaced, and only one call may restart the guard.
                 async with self._spawn_lock:
                     await self._send_to_guard([guard_end.fileno(), stdin, output, output if errors is None else errors])
             await asyncio.get_running_loop().sock_sendall(engine_end, request)
@@ -352,28 +354,28 @@ class GuardedProcess:
             received = b""
         *lines, self._partial_line = (self._partial_line + received).split(b"\n")
         for line in lines:
-            word, _, rest = line.decode("utf-8", "replace").partition(" ")
-            self._handle_guard_message(word, rest)
+            word, _, argument = line.decode("utf-8", "replace").partition(" ")
+            self._handle_guard_message(word, argument)
         if not received:
             self._settle_start(ProcessError("the command cannot be started: its guard process ended"))
             self._drain_output()
             self.abandon()
 
-    def _handle_guard_message(self, word: str, rest: str) -> None:
+    def _handle_guard_message(self, word: str, argument: str) -> None:
         """Handles one message of the guard: `started PID`, `failed STEP REASON`, `left COMMAND`, `exited CODE OOM`."""
         if word == "started":
-            self.pid = int(rest)
+            self.pid = int(argument)
             self._settle_start()
             self._listener.on_started(self.pid)
             if self._output_pipe is not None:
                 self._output_pipe.start_reading()
         elif word == "failed":
-            step, _, reason = rest.partition(" ")
+            step, _, reason = argument.partition(" ")
             self._settle_start(ProcessError(f"the command cannot be started: {step}: {reason}"))
         elif word == "left":
-            self.left_running.append(rest)
+            self.left_running.append(argument)
         elif word == "exited":
-            code, out_of_memory = rest.split()
+            code, out_of_memory = argument.split()
             self._reported_exit = int(code), out_of_memory == "1"
             if self._output_pipe is not None and self._output_pipe.is_open:
                 self._loop.call_later(DRAIN_SECONDS, self._complete_exit)

@@ -49,9 +49,17 @@ _log = logging.getLogger("outrider.processes")
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """A snapshot of one process. `ending` is None while the command runs.
+    """A snapshot of one process.
 
-    `alive` stays true while any descendant of the command runs, such as a daemon that it started.
+    - `id`: the id of the call that started it.
+    - `command`: the command as text.
+    - `session_id`: the session that started it.
+    - `pid`: its process id, None before the start.
+    - `started_at`: the time of the start, in milliseconds.
+    - `backgrounded`: True if it runs, or ran, in the background.
+    - `alive`: True while any descendant of the command runs, such as a daemon that it started.
+    - `output_size`: bytes of output so far.
+    - `ending`: how the command ended; None while it runs.
     """
 
     id: str
@@ -66,14 +74,22 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class CommandResult(msgspec.Struct, frozen=True):
-    """The output of a command so far; `ending` is None while the command runs."""
+    """The output of a command so far.
+
+    - `process_id`: the id of the process.
+    - `output`: the captured output.
+    - `duration_ms`: how long the command has run, in milliseconds.
+    - `ending`: how the command ended; None while it runs.
+    - `note`: a note from the cleanup of the launch, for example about files that the sandbox removed.
+    - `left_running`: command lines of processes that were killed when the command ended.
+    """
 
     process_id: str
     output: CapturedOutput
     duration_ms: int
     ending: ExitStatus | None = None
-    note: str = ""  # from the launch's cleanup, for example files that the sandbox removed
-    left_running: tuple[str, ...] = ()  # command lines of processes that were killed when the command ended
+    note: str = ""
+    left_running: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -174,7 +190,7 @@ class SupervisedCommand:
         except OSError as error:
             self.note = f"the cleanup after the command failed: {error}"
         finally:
-            self.released.set()  # the caller must not wait for ever
+            self.released.set()  # the caller must not wait forever
 
     def read(self, offset: int | None, max_bytes: int) -> OutputSlice:
         """Returns output from an offset in bytes; without one, from the end of the previous read."""
@@ -240,16 +256,16 @@ class ProcessTable:
         """Returns a command by process id. Raises ProcessError if there is none."""
         supervised = self.find(process_id)
         if supervised is None:
-            known = ", ".join(self._commands) or "none"
-            raise ProcessError(f"there is no process {process_id!r}; known processes: {known}")
+            ids = ", ".join(self._commands) or "none"
+            raise ProcessError(f"there is no process {process_id!r}; known processes: {ids}")
         return supervised
 
-    def free_id(self, wanted: str) -> str:
-        """Returns `wanted`, or a numbered variant while a live process has that id: sessions can reuse a call id."""
-        name, number = wanted, 1
+    def free_id(self, preferred: str) -> str:
+        """Returns `preferred`, or a numbered variant while a live process has that id: sessions can reuse a call id."""
+        name, number = preferred, 1
         while (supervised := self.find(name)) is not None and supervised.is_alive:
             number += 1
-            name = f"{wanted}-{number}"
+            name = f"{preferred}-{number}"
         return name
 
     def add(self, command: SupervisedCommand) -> None:
@@ -288,8 +304,9 @@ READ_BYTES = 32_000
 class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a supervisor.
 
-    At most `foreground` commands run while their callers wait; further calls queue. At most `background` commands run
-    in the background; further starts raise ProcessError. The last `remembered` ended background commands stay readable.
+    - `foreground`: how many commands run while their callers wait; further calls queue.
+    - `background`: how many commands run in the background; further starts raise ProcessError.
+    - `remembered`: how many background commands that have ended stay readable.
     """
 
     foreground: int = 64
@@ -307,9 +324,13 @@ class TimeLimit(msgspec.Struct, frozen=True):
 class ProcessSupervisor:
     """Owns all processes of an engine. Bound to one event loop; a process id is the id of the call that started it.
 
-    Output that exceeds the memory limit is written to files under `folder`. `wrap` can replace every launch request,
-    for example with one that starts a sandbox. Commands get `environment` unchanged; the default is the engine's own
-    environment, filtered by `child_environment`.
+    - `folder`: where output that exceeds the memory limit is written to files.
+    - `bus`: the event bus on which the events of processes are published.
+    - `environment`: the environment of commands; the default is the engine's own one, filtered by `child_environment`.
+    - `wrap`: replaces every launch request, for example with one that starts a sandbox.
+    - `limits`: how many commands run at the same time.
+    - `resources`: limits of the kernel for each process of a command.
+    - `output`: limits for captured output.
     """
 
     def __init__(
@@ -385,7 +406,8 @@ class ProcessSupervisor:
     async def bring_to_foreground(
         self, call_id: str, on_output: OnOutput | None = None, *, limit: float | TimeLimit | None = None
     ) -> CommandResult:
-        """Waits for a background command as `run_command` does."""
+        """Moves a background command to the foreground and waits until it ends, reaches its time limit or moves
+        back."""
         supervised = self._table.get(call_id)
         async with self._foreground_slots:
             supervised.move_to_foreground(on_output)
@@ -406,8 +428,8 @@ class ProcessSupervisor:
 
     def list_processes(self, session_id: str | None = None) -> list[ProcessStatus]:
         """Returns live processes and remembered background processes that have ended, oldest first."""
-        shown = [supervised for supervised in self._table if supervised.is_alive or supervised.backgrounded]
-        return [supervised.status() for supervised in shown if session_id in (None, supervised.session_id)]
+        listed = [supervised for supervised in self._table if supervised.is_alive or supervised.backgrounded]
+        return [supervised.status() for supervised in listed if session_id in (None, supervised.session_id)]
 
     def status(self, call_id: str) -> ProcessStatus:
         """Returns the status of a process. Raises ProcessError if the id is unknown."""
@@ -418,8 +440,8 @@ class ProcessSupervisor:
         return self._table.get(call_id).read(offset, max_bytes)
 
     def peek(self, call_id: str, offset: int | None = None, max_bytes: int = READ_BYTES) -> OutputSlice:
-        """Returns output from an offset in bytes; without one, its end. For users: the model's `read` continues where
-        its previous one ended."""
+        """Returns output from an offset in bytes; without one, the last bytes. Front ends use it, so that the next
+        `read` of the model continues where the previous one ended."""
         return self._table.get(call_id).peek(offset, max_bytes)
 
     async def write(self, call_id: str, text: str, *, limit: float = 10.0, last: bool = False) -> None:

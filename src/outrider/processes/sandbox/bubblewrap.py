@@ -38,7 +38,7 @@ from outrider.processes.sandbox.sandbox import (
 )
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
 
-MountedPlace = tuple[bytes, tuple[int, int], bool]  # path, device and number, whether it is visible there
+MountedPlace = tuple[bytes, tuple[int, int], bool]  # path, device and inode number, whether it is visible there
 Grants = list[tuple[bytes, int]]
 Ruleset = tuple[tuple[int, int, int], int, Grants]
 
@@ -84,7 +84,7 @@ DEVICE_RIGHTS = int(
 
 @cache
 def landlock_version() -> int:
-    """Returns the Landlock version of the kernel, 0 if there is none."""
+    """Returns the Landlock version of the kernel, or 0 if the kernel has no Landlock."""
     if sys.platform != "linux":
         return 0
     supported = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
@@ -240,24 +240,24 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
         mounts = list(_zone_mounts(zones, policy, workspace))
         pinned = self._find_pinned(launch, policy, zones)
         size = str(policy.limits.temporary)
-        before = (
+        mount_options = (
             *(*NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
             *_fresh_folder_options(policy, zones, size),
         )
-        after = ("--chdir", str(launch.workdir), "--")
-        setup = (*before, *(word for mount in mounts for word in mount), *after)
-        held = (*before, *_pin_workspace(mounts, workspace), *after) if pinned else setup
+        command_options = ("--chdir", str(launch.workdir), "--")
+        options = (*mount_options, *(word for mount in mounts for word in mount), *command_options)
+        holder_options = (*mount_options, *_pin_workspace(mounts, workspace), *command_options) if pinned else options
         restrictions = _build_restrictions(policy, zones, _list_places(mounts, zones, workspace))
         request = encode_init_request(launch, policy.limits, restrictions, str(policy.workspace))
         return LaunchRequest(
-            (*self.prefix, self.program, "--as-pid-1", *setup, *build_init_argv(request)),
+            (*self.prefix, self.program, "--as-pid-1", *options, *build_init_argv(request)),
             _build_environment(launch, policy),
             Path("/"),
             launch.limits,
-            join=NamespaceJoin((self.program, *held, self.holder), request, pinned) if self.holder else None,
+            join=NamespaceJoin((self.program, *holder_options, self.holder), request, pinned) if self.holder else None,
         )
 
     def _find_pinned(
@@ -278,8 +278,8 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
 
 
 def _pin_workspace(mounts: Sequence[tuple[str, ...]], workspace: str) -> Iterator[str]:
-    """Yields the mounts with the workspace as the descriptor that the command guard opens. The last ones make
-    bubblewrap close it: a command could reach the folder above through it."""
+    """Yields the mounts, with the descriptor that the command guard opens as the workspace. The last options make
+    bubblewrap close that descriptor, because a command could reach the parent folder through it."""
     number = str(PINNED_DESCRIPTOR)
     for mount in mounts:
         is_lowest = mount[:2] == ("--overlay-src", workspace)
@@ -309,7 +309,7 @@ def _fresh_folder_options(policy: SandboxPolicy, zones: AccessZones, size: str) 
             yield from ("--bind", str(policy.temporary), folder)
             for inner in covered:
                 yield from ("--size", size, "--perms", "0755", "--tmpfs", inner)
-        elif (found := lstat_or_none(folder)) is not None and stat.S_ISDIR(found.st_mode):
+        elif (status := lstat_or_none(folder)) is not None and stat.S_ISDIR(status.st_mode):
             yield from ("--size", size, "--perms", "1777", "--tmpfs", folder)
     if isinstance(policy.network, ProxyNetwork):
         yield from ("--ro-bind", str(policy.network.socket_path), PROXY_SOCKET)
@@ -327,8 +327,8 @@ def _folders_over_temporary(policy: SandboxPolicy, zones: AccessZones) -> list[s
         return None
     folders = sorted({"/".join(path.split("/")[:3]) for path in inside})
     for folder in folders:
-        known = lstat_or_none(f"{policy.temporary}/{folder.rpartition('/')[2]}")
-        if folder == "/tmp" or (known is not None and not stat.S_ISDIR(known.st_mode)):
+        status = lstat_or_none(f"{policy.temporary}/{folder.rpartition('/')[2]}")
+        if folder == "/tmp" or (status is not None and not stat.S_ISDIR(status.st_mode)):
             return None
     return folders
 
@@ -424,8 +424,8 @@ def _list_bound_sockets() -> list[str]:
     except OSError:
         return []
     # A command cannot reach a socket that the user cannot see.
-    found = [real for name in names if (real := real_path(name))]
-    return [path for path in found if not _is_closed_to_commands(path)] if os.geteuid() == 0 else found
+    paths = [real for name in names if (real := real_path(name))]
+    return [path for path in paths if not _is_closed_to_commands(path)] if os.geteuid() == 0 else paths
 
 
 def _is_closed_to_commands(path: str) -> bool:
@@ -435,10 +435,10 @@ def _is_closed_to_commands(path: str) -> bool:
     folder = path
     while folder != "/":
         folder = parent_of(folder)
-        found = lstat_or_none(folder)
-        if found is not None and found.st_uid != 0:
-            needed = stat.S_IXGRP if found.st_gid in groups else stat.S_IXOTH
-            if not found.st_mode & needed:
+        status = lstat_or_none(folder)
+        if status is not None and status.st_uid != 0:
+            search_bit = stat.S_IXGRP if status.st_gid in groups else stat.S_IXOTH
+            if not status.st_mode & search_bit:
                 return True
     return False
 
@@ -448,18 +448,21 @@ _MAX_RUNTIME_FILES = 100
 
 
 def _socket_folder(path: str, zones: AccessZones) -> str:
-    """Returns what to hide of a socket: its folder if that has nothing else, because a server that starts while the
-    command runs creates its socket there again, which the mount over the old one does not cover."""
+    """Returns the path to hide for a socket: its folder if the folder contains nothing else, otherwise the socket.
+
+    A server that starts while the command runs creates its socket again, and the mount over the old socket does not
+    cover the new one.
+    """
     folder = parent_of(path)
     if folder == "/" or any(is_within(zone, folder) for zone in zones):
         return path
     try:
         with os.scandir(folder) as entries:
-            found = list(islice(entries, _MAX_RUNTIME_FILES + 1))
-        only_sockets = len(found) <= _MAX_RUNTIME_FILES and all(
+            listed = list(islice(entries, _MAX_RUNTIME_FILES + 1))
+        only_sockets = len(listed) <= _MAX_RUNTIME_FILES and all(
             not entry.is_dir(follow_symlinks=False)
             and (entry.name.endswith(_RUNTIME_FILES) or stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode))
-            for entry in found
+            for entry in listed
         )
     except OSError:
         return path

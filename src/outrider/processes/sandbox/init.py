@@ -49,7 +49,7 @@ def main() -> NoReturn:
     raise_priority()
     pid = os.fork()
     if pid == 0:
-        exec_command(request, others=int(os.getppid() == 1))
+        exec_command(request, other_processes=int(os.getppid() == 1))
     CommandMonitor(request, pid, proxy_connection).run()
 
 
@@ -64,10 +64,10 @@ def raise_priority() -> None:
         return
 
 
-def exec_command(request: dict[str, Any], *, others: int = 0) -> NoReturn:
+def exec_command(request: dict[str, Any], *, other_processes: int = 0) -> NoReturn:
     """Applies the restrictions and replaces this process with the command. Exits if a restriction fails.
 
-    `others` is the number of processes in the user namespace, 0 if there is no new one.
+    `other_processes` is the number of processes in the user namespace, 0 if there is no new namespace.
     """
     code = RESTRICT_FAILED
     try:
@@ -79,7 +79,7 @@ def exec_command(request: dict[str, Any], *, others: int = 0) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(request["environment"])
         write_file("/proc/self/oom_score_adj", OOM_SCORE)
-        apply_restrictions(request, others or count_machine_threads())
+        apply_restrictions(request, other_processes or count_machine_threads())
         code = EXEC_FAILED
         os.execvp(request["argv"][0], request["argv"])
     except OSError as error:
@@ -101,8 +101,9 @@ def report_start_error(request: dict[str, Any], error: OSError, code: int) -> in
     return code
 
 
-def apply_restrictions(request: dict[str, Any], others: int) -> None:
-    """Applies limits, capabilities, Landlock and seccomp. seccomp is last: it denies calls that the others need."""
+def apply_restrictions(request: dict[str, Any], other_processes: int) -> None:
+    """Applies limits, capabilities, Landlock and seccomp. seccomp is last: it denies calls that the other steps
+    need."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     for path, identity, is_mounted in request["places"]:
         check_mount(path, identity, is_mounted=is_mounted)
@@ -110,7 +111,7 @@ def apply_restrictions(request: dict[str, Any], others: int) -> None:
         set_limit(getattr(resource, name), limit)
     # The kernel counts processes per user and user namespace. A new namespace contains only the command and its
     # helpers. Without one the limit includes all threads of the machine, and CommandMonitor enforces the real limit.
-    set_limit(resource.RLIMIT_NPROC, others + request["sandbox_limits"]["processes"])
+    set_limit(resource.RLIMIT_NPROC, other_processes + request["sandbox_limits"]["processes"])
     if request["drop_capabilities"]:
         drop_capabilities()
     check_result(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -124,15 +125,15 @@ def apply_restrictions(request: dict[str, Any], others: int) -> None:
 
 
 def check_mount(path: bytes, identity: tuple[int, int], *, is_mounted: bool) -> None:
-    """Raises OSError if another file than that of this identity is at the path, or if a hidden one is visible there.
+    """Raises OSError if the path has a file of another identity, or if a hidden file is visible there.
 
     Bubblewrap finds what it mounts by its path, and another command may put links into the workspace meanwhile.
     """
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:  # the command cannot see it either
         return
-    if ((found.st_dev, found.st_ino) == identity) is not is_mounted:
+    if ((status.st_dev, status.st_ino) == identity) is not is_mounted:
         raise OSError(f"{os.fsdecode(path)} was replaced while the command started; try again")
 
 
@@ -169,12 +170,14 @@ def apply_landlock(handled: tuple[int, int, int], size: int, grants: list[tuple[
     )
     for path, rights in grants:
         try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:  # missing or not accessible: nothing to grant
             continue
-        known = handled[0] if stat.S_ISDIR(os.fstat(place).st_mode) else handled[0] & _FILE_RIGHTS
-        check_result(libc.syscall(_ADD_RULE, ruleset, 1, ctypes.byref(PathBeneathAttributes(rights & known, place)), 0))
-        os.close(place)
+        applicable = handled[0] if stat.S_ISDIR(os.fstat(descriptor).st_mode) else handled[0] & _FILE_RIGHTS
+        check_result(
+            libc.syscall(_ADD_RULE, ruleset, 1, ctypes.byref(PathBeneathAttributes(rights & applicable, descriptor)), 0)
+        )
+        os.close(descriptor)
     check_result(libc.syscall(_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
@@ -271,10 +274,10 @@ class CommandMonitor:
 
     def _free_bytes(self) -> int:
         try:
-            found = os.statvfs(self._disk)
+            status = os.statvfs(self._disk)
         except OSError:
             return 0
-        return found.f_bfree * found.f_frsize
+        return status.f_bfree * status.f_frsize
 
     def kill_all(self) -> None:
         """Kills all descendants, repeatedly until none is left. As process 1, one kill(-1) reaches all of them."""
@@ -290,19 +293,19 @@ class CommandMonitor:
             time.sleep(0.001)
 
 
-def list_descendants(most: int | None = None) -> list[int]:
-    """Returns the process ids of all descendants, or of a few more than `most`.
+def list_descendants(max_count: int | None = None) -> list[int]:
+    """Returns the process ids of all descendants; stops soon after `max_count` of them.
 
-    Processes that fork all the time could be followed forever.
+    Without a limit, processes that fork all the time could be followed forever.
     """
     if os.getpid() == 1:
         return [pid for pid in list_proc() if pid != 1]
-    found = list_children(os.getpid())
-    for pid in found:
-        if most is not None and len(found) > most:
+    descendants = list_children(os.getpid())
+    for pid in descendants:
+        if max_count is not None and len(descendants) > max_count:
             break
-        found += list_children(pid)  # the list grows during the iteration
-    return found
+        descendants += list_children(pid)  # the list grows during the iteration
+    return descendants
 
 
 def list_proc() -> list[int]:

@@ -116,10 +116,10 @@ class _NamespaceHolder:
             is_ready = self._start(argv, interrupts)
             if is_ready or is_ready is None:
                 return bool(is_ready)
-            needed = _drop_missing(argv)
-            if needed == argv:
+            remaining = _drop_missing(argv)
+            if remaining == argv:
                 break
-            argv = needed
+            argv = remaining
         os.write(2, os.pread(self._errors, _MAX_ERRORS, 0))
         return False
 
@@ -160,8 +160,8 @@ def _open_pinned(pinned: tuple[bytes, tuple[int, int]] | None) -> Sequence[int]:
         return ()
     path, identity = pinned
     descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    found = os.fstat(descriptor)
-    if (found.st_dev, found.st_ino) != identity:
+    status = os.fstat(descriptor)
+    if (status.st_dev, status.st_ino) != identity:
         os.close(descriptor)
         raise OSError(f"{os.fsdecode(path)} was replaced while the command started; try again")
     return (descriptor,)
@@ -176,8 +176,8 @@ def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int 
     for descriptor in (from_holder, *interrupts):
         if descriptor is not None:
             poller.register(descriptor, select.POLLIN)
-    ready = {descriptor for descriptor, _ in poller.poll()}
-    return os.read(from_holder, 1) != b"" if from_holder in ready else None
+    readable = {descriptor for descriptor, _ in poller.poll()}
+    return os.read(from_holder, 1) != b"" if from_holder in readable else None
 
 
 def _drop_missing(argv: list[bytes]) -> list[bytes]:
@@ -224,15 +224,15 @@ class JoinedCommand:
         init.raise_priority()
         launch = _InnerLaunch(environment, inner, streams, len(self._holders) + 1)
         if _has_nested_user_namespace(namespace_init):
-            found = launch.spawn_in_fork(self._namespace_init, new)
+            result = launch.spawn_in_fork(self._namespace_init, new)
         else:
-            found = launch.spawn_in_thread(self._namespace_init, new)
+            result = launch.spawn_in_thread(self._namespace_init, new)
         self.failure_code = launch.failure_code
-        if isinstance(found, OSError):
-            raise found
-        self.pid, disk, proxy = found
-        most = inner["sandbox_limits"]["processes"]
-        self._limits = _LimitMonitor(inner | {"disk": disk}, self.pid, proxy, lambda: self._list_pids(most))
+        if isinstance(result, OSError):
+            raise result
+        self.pid, disk, proxy = result
+        max_processes = inner["sandbox_limits"]["processes"]
+        self._limits = _LimitMonitor(inner | {"disk": disk}, self.pid, proxy, lambda: self._list_pids(max_processes))
 
     def fail(self, code: int) -> None:
         """Ends the holder of a command that did not start; `code` becomes its exit code."""
@@ -254,7 +254,8 @@ class JoinedCommand:
         init.print_error(f"the command was killed: {reason}")
 
     def end(self, code: int, report: Callable[[list[str]], None]) -> int:
-        """Ends all processes that the command left, after a moment, and reports them; returns the exit code."""
+        """Waits a moment for the processes that the command left, then kills and reports them; returns the exit
+        code."""
         if self._limits is not None:
             if not self._is_killed:
                 self._report_leftovers(report)
@@ -279,8 +280,8 @@ class JoinedCommand:
         """Returns the start of some command lines. The command chooses how many there are, and how long they are."""
         return list(islice(filter(None, map(_name_process, self._list_pids(_MAX_LISTED))), MAX_LEFTOVERS))
 
-    def _list_pids(self, most: int) -> list[int]:
-        return [pid for pid in init.list_descendants(most + len(self._holders)) if pid not in self._holders]
+    def _list_pids(self, max_count: int) -> list[int]:
+        return [pid for pid in init.list_descendants(max_count + len(self._holders)) if pid not in self._holders]
 
     def _signal_namespace(self) -> None:
         """Kills process 1 of the namespace; when it has ended, everything in the namespace has ended."""
@@ -300,17 +301,20 @@ def _name_process(pid: int) -> str:
 
 
 class _InnerLaunch:
-    """Spawns a command inside the namespaces. The result is its process id, a descriptor of the disk that its limit is
-    about, and the connection to its proxy or None; or the error."""
+    """Spawns a command inside the namespaces.
+
+    The result is its process id, a descriptor of the disk whose growth is limited, and the connection to its proxy or
+    None; or the error.
+    """
 
     def __init__(
-        self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int], others: int
+        self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int], other_processes: int
     ) -> None:
         self.failure_code = init.RESTRICT_FAILED
         self._environment = environment
         self._inner = inner
         self._streams = streams
-        self._others = others
+        self._other_processes = other_processes
 
     def spawn_in_thread(self, namespace_init: int, names: list[str]) -> tuple[int, int, int | None] | OSError:
         """Joins the user namespace and spawns the command in a thread, which joins the other ones."""
@@ -389,7 +393,7 @@ class _InnerLaunch:
         variables = self._environment | {b"PWD": inner["workdir"]}
         variables |= {os.fsencode(name): os.fsencode(value) for name, value in inner["environment"].items()}
         init.drop_capabilities(with_bounds=True)
-        init.apply_restrictions(inner, self._others)
+        init.apply_restrictions(inner, self._other_processes)
         self.failure_code = init.EXEC_FAILED
         pid = os.posix_spawn(
             platform.find_program(inner["argv"][0], variables),
@@ -403,12 +407,13 @@ class _InnerLaunch:
         return pid, disk, None if proxy is None else proxy.detach()
 
 
-def receive_descriptors(connection: socket.socket, most: int, size: int = 1) -> tuple[bytes, list[int]]:
-    """Receives a message and up to `most` descriptors; both are empty if the other side has closed the connection.
+def receive_descriptors(connection: socket.socket, max_descriptors: int, size: int = 1) -> tuple[bytes, list[int]]:
+    """Receives a message and up to `max_descriptors` descriptors; both are empty if the other side has closed the
+    connection.
 
-    As `socket.recv_fds`, but does not import that module. The descriptors are not inheritable.
+    Does what `socket.recv_fds` does without importing that module. The descriptors are not inheritable.
     """
-    message, controls, _, _ = connection.recvmsg(size, socket.CMSG_LEN(most * 4))
+    message, controls, _, _ = connection.recvmsg(size, socket.CMSG_LEN(max_descriptors * 4))
     descriptors = [
         int.from_bytes(data[start : start + 4], sys.byteorder)
         for level, kind, data in controls

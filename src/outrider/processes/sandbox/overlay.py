@@ -110,7 +110,7 @@ def parents_of(path: str) -> list[str]:
 
 
 def show_path(path: str) -> str:
-    """Returns a path with escapes for line breaks, invisible characters and bytes that are no UTF-8.
+    """Returns a path with escapes for line breaks, invisible characters and bytes that are not UTF-8.
 
     Backslashes are escaped too, so different paths stay different.
     """
@@ -250,13 +250,13 @@ def _file_kind(mode: int) -> FileKind:
 
 
 def _is_same_file(old: str, new: str) -> bool:
-    """Returns whether two files have the same type, mode and content; times do not count."""
-    before, after = os.lstat(old), os.lstat(new)
-    if (before.st_mode, before.st_size) != (after.st_mode, after.st_size):
+    """Returns whether two files have the same type, mode and content; their times are ignored."""
+    old_status, new_status = os.lstat(old), os.lstat(new)
+    if (old_status.st_mode, old_status.st_size) != (new_status.st_mode, new_status.st_size):
         return False
-    if stat.S_ISLNK(before.st_mode):
+    if stat.S_ISLNK(old_status.st_mode):
         return os.readlink(old) == os.readlink(new)  # noqa: PTH115
-    return stat.S_ISREG(before.st_mode) and same_content(old, new)
+    return stat.S_ISREG(old_status.st_mode) and same_content(old, new)
 
 
 def _open_regular(path: str) -> FileIO:
@@ -272,9 +272,9 @@ def _open_regular(path: str) -> FileIO:
 def same_content(old: str, new: str) -> bool:
     """Returns whether two regular files have equal content. An unreadable file counts as different."""
     try:
-        with _open_regular(old) as left, _open_regular(new) as right:
-            chunks = zip_longest(*(iter(partial(file.read, _COMPARE_BYTES), b"") for file in (left, right)))
-            return all(before == after for before, after in chunks)
+        with _open_regular(old) as old_file, _open_regular(new) as new_file:
+            chunks = zip_longest(*(iter(partial(file.read, _COMPARE_BYTES), b"") for file in (old_file, new_file)))
+            return all(old_chunk == new_chunk for old_chunk, new_chunk in chunks)
     except OSError:
         return False
 
@@ -285,18 +285,18 @@ def list_foreign_files(workspace: Path) -> list[str]:
     The sandbox's user namespace has only one user and one group, so the kernel cannot copy them when a command changes
     them.
     """
-    found: list[str] = []
+    paths: list[str] = []
     entries = size = 0
     for folder, names, files in os.walk(workspace):
         for name in (*names, *files):
             entries += 1
             status = lstat_or_none(f"{folder}/{name}")
             if entries > _MAX_WALKED or size > _MAX_COPIED:
-                return found
+                return paths
             if status is not None and _is_foreign(status) and status.st_size <= _MAX_COPIED_FILE:
                 size += status.st_size
-                found.append(os.path.relpath(f"{folder}/{name}", workspace))
-    return found
+                paths.append(os.path.relpath(f"{folder}/{name}", workspace))
+    return paths
 
 
 def copy_foreign_files(workspace: Path, upper: Path, paths: Iterable[str]) -> None:
@@ -387,16 +387,16 @@ def merge_into_layer(upper: Path, layer: Path, path: str) -> None:
 
 
 def _copy_folder(path: str, upper: Path, layer: Path) -> None:
-    """Creates a folder in a layer as it is in the upper folder: the mode of the topmost layer counts.
+    """Creates a folder in a layer as it is in the upper folder, because the mode of the topmost layer applies.
 
     A link in its place is replaced. An earlier command may have put it there, and following it would lead out of the
     layer.
     """
     source, target = f"{upper}/{path}", f"{layer}/{path}"
-    known = lstat_or_none(target)
-    if known is not None and stat.S_ISDIR(known.st_mode):
+    status = lstat_or_none(target)
+    if status is not None and stat.S_ISDIR(status.st_mode):
         return
-    if known is not None:
+    if status is not None:
         os.unlink(target)  # noqa: PTH108
     os.mkdir(target)  # noqa: PTH102
     os.chmod(target, stat.S_IMODE(os.lstat(source).st_mode))  # noqa: PTH101
@@ -412,10 +412,10 @@ def hides_path(layer: Path, path: str) -> bool:
         if above != str(layer) and _is_opaque(above):
             return True
         above = f"{above}/{name}"
-        known = lstat_or_none(above)
-        if known is None:
+        status = lstat_or_none(above)
+        if status is None:
             return False
-        if not stat.S_ISDIR(known.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             return True
     return False
 
@@ -439,27 +439,27 @@ def remove_from_layer(layer: Path, path: str, *, is_folder: bool) -> None:
     above = str(layer)
     for folder in folders:
         above = f"{above}/{folder}"
-        known = lstat_or_none(above)
-        if known is None or not stat.S_ISDIR(known.st_mode):
+        status = lstat_or_none(above)
+        if status is None or not stat.S_ISDIR(status.st_mode):
             return
-    known = lstat_or_none(f"{above}/{name}")
-    if known is None:
+    status = lstat_or_none(f"{above}/{name}")
+    if status is None:
         return
-    if not stat.S_ISDIR(known.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         os.unlink(f"{above}/{name}")  # noqa: PTH108
     elif not is_folder:
         remove_tree(Path(above, name))
 
 
 def _merge_entry(source: str, target: str) -> None:
-    status, known = os.lstat(source), lstat_or_none(target)
-    both_folders = stat.S_ISDIR(status.st_mode) and known is not None and stat.S_ISDIR(known.st_mode)
+    status, target_status = os.lstat(source), lstat_or_none(target)
+    both_folders = stat.S_ISDIR(status.st_mode) and target_status is not None and stat.S_ISDIR(target_status.st_mode)
     if both_folders and not _is_opaque(source):
         for name in _list_names(source):
             _merge_entry(f"{source}/{name}", f"{target}/{name}")
         return
-    if known is not None:
-        if stat.S_ISDIR(known.st_mode):
+    if target_status is not None:
+        if stat.S_ISDIR(target_status.st_mode):
             remove_tree(Path(target))
         else:
             os.unlink(target)  # noqa: PTH108

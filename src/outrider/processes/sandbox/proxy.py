@@ -106,10 +106,10 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, p
 
 def parse_proxy_request(head: bytes) -> ProxyRequest:
     """Parses a CONNECT request or a request with an absolute http:// URL; raises for anything else."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    if any(not set("\r\n\0").isdisjoint(line) for line in (first, *lines)):  # some servers end a line there
+    request_line, *lines = head.decode("latin-1").split("\r\n")
+    if any(not set("\r\n\0").isdisjoint(line) for line in (request_line, *lines)):  # some servers end a line there
         raise ProxyRefusal("a line of the request contains a control character")
-    method, target, version = first.split(" ")
+    method, target, version = request_line.split(" ")
     if method == "CONNECT":
         host, _, port = target.rpartition(":")
         return ProxyRequest(host.strip("[]"), int(port), b"", tunnel=True)
@@ -141,8 +141,8 @@ async def resolve_host(host: str, port: int, is_allowed: IsAllowed) -> str:
 
 
 def choose_address(host: str, addresses: Sequence[str], is_allowed: IsAllowed) -> str:
-    """Returns an address to connect to. A name must resolve to an allowed address, which a name of an attacker may not.
-    A literal address needs no check, because a rule must name it."""
+    """Returns an address to connect to. A name must resolve to an allowed address, because the owner of a name chooses
+    its addresses. A literal address needs no check, because a rule must name it."""
     is_literal = host == "localhost" or _is_address(host)
     for address in addresses:
         if is_literal or is_allowed(ipaddress.ip_address(address.partition("%")[0])):
@@ -254,9 +254,9 @@ async def _accept_socket(listening: socket.socket) -> socket.socket | None:
 async def _wait_readable(connection: socket.socket) -> None:
     """Waits until a socket is readable or closed, without reading from it."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(connection, lambda: ready.done() or ready.set_result(None))
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, lambda: readable.done() or readable.set_result(None))
     try:
-        await ready
+        await readable
     finally:
         loop.remove_reader(connection)

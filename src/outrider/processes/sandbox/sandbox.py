@@ -58,11 +58,23 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which paths a command can read and write, its network access and its limits.
 
     The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
-    readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
-    a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
-    a read-only workspace. `outside` are further folders with such a view, such as the git folder of a worktree.
-    `caches` are folders of package managers, which can have one too. With `exact` the workspace is the folder at this
-    very path: a command is refused if others have put a link there.
+    readable, except /tmp, /var/tmp and /run, which are new and empty for the command.
+
+    - `workspace`: the folder of the session.
+    - `writable`: True if commands write to the workspace itself.
+    - `also_writable`: further paths that commands write to.
+    - `read_only`: paths that commands cannot change.
+    - `hidden`: paths that commands cannot see.
+    - `temporary`: a folder that is mounted as /tmp and persists; without it, /tmp is new for every command.
+    - `network`: whether commands can use the network.
+    - `limits`: resource limits.
+    - `overlay`: a copy-on-write view. The command sees a writable workspace, and what it writes there is stored in the
+      upper folder of the overlay instead.
+    - `layers`: folders that lie above a read-only workspace.
+    - `outside`: further folders with such a view, such as the git folder of a worktree.
+    - `caches`: folders of package managers, which can have such a view too.
+    - `exact`: True if the workspace is the folder at exactly this path. A command is refused if another program has put
+      a link there.
     """
 
     workspace: Path
@@ -70,7 +82,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     also_writable: tuple[Path, ...] = ()
     read_only: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
-    temporary: Path | None = None  # mounted as /tmp and persistent; without it /tmp is new for every command
+    temporary: Path | None = None
     network: Network = "off"
     limits: SandboxLimits = SandboxLimits()
     overlay: "OverlayFolders | None" = None
@@ -134,7 +146,7 @@ class Sandbox(Protocol):
 
 class NoSandbox(msgspec.Struct, frozen=True):
     """Runs commands unconfined. Modes without approval prompts must not run commands with it, unless the user has
-    `accepted` that: the machine itself is the sandbox then, for example a container."""
+    `accepted` that because the machine itself is the sandbox, for example a container."""
 
     reason: str
     remedy: str
@@ -196,32 +208,32 @@ def real_path(path: str | Path) -> str | None:
 
 
 def _ask_kernel_for_path(path: str | Path) -> str | None:
-    """Resolves a path with three system calls, where realpath makes one per folder. Returns None if /proc is missing or
-    the file has just been deleted. Raises OSError if it cannot be opened."""
+    """Returns the resolved path, with three system calls; realpath makes one per folder. Returns None if /proc is
+    missing or the file has just been deleted. Raises OSError if it cannot be opened."""
     descriptor = os.open(path, _PATH_ONLY | os.O_CLOEXEC)
     try:
-        found = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+        resolved = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return found if found.startswith("/") and not found.endswith(" (deleted)") else None
+    return resolved if resolved.startswith("/") and not resolved.endswith(" (deleted)") else None
 
 
 def find_identity(path: str) -> tuple[int, int] | None:
-    """Returns the device and number of the file at a path without links, None if there is none."""
+    """Returns the device and inode number of the file at a path without links, or None if there is no such file."""
     try:
         descriptor = os.open(path, _PATH_ONLY | O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         check_place(descriptor, path)
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def access_above(path: str, zones: AccessZones) -> Access | None:

@@ -185,9 +185,9 @@ def _check_socket_family(*, sockets: bool) -> list[bytes]:
     ]
 
 
-def _on_syscall(number: int, then: list[bytes]) -> list[bytes]:
+def _on_syscall(number: int, verdict: list[bytes]) -> list[bytes]:
     """Emits a branch for one system call. It ends with a verdict, so the number stays loaded for the next branch."""
-    return [_instruction(_EQUAL, number, otherwise=len(then) + 1), *then, _instruction(_RETURN, _ALLOW)]
+    return [_instruction(_EQUAL, number, otherwise=len(verdict) + 1), *verdict, _instruction(_RETURN, _ALLOW)]
 
 
 def _deny_values(values: Iterable[int]) -> list[bytes]:

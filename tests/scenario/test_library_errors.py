@@ -506,7 +506,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Engine.answer(): scope",
         "once, session, project and always",
     ),
-    "a number as a rule": (lambda: judge("shell", {}, deny=[3]), "a rule of deny is a text, got 3", "write deny=("),
+    "a number as a rule": (lambda: judge("shell", {}, deny=[3]), "a rule of deny is a string, got 3", "write deny=("),
     "a number as rules": (lambda: judge("shell", {}, ask=3), "decide(): ask is a list of rules", "write ask=("),
     "one message as a list": (lambda: Session().set_messages(ANY or {"role": "user"}), "got dict", "[message, …]"),
     "a message of OpenAI for Gemini": (

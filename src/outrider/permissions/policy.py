@@ -64,7 +64,7 @@ def decide(
     level: ApprovalLevel = "ask",
     sandbox: bool = True,
     flow: FlowState | None = None,
-    **further: Unpack[DecideKeywords],
+    **more: Unpack[DecideKeywords],
 ) -> Decision:
     """Returns whether a tool call is allowed, needs approval or is denied, and how an allowed command is confined.
 
@@ -87,20 +87,20 @@ def decide(
     - `readable`: folders besides the workspace that may be read without an approval.
     - `search_path`: the PATH of the commands. A program that it resolves inside the workspace is not a known program.
     """
-    _check_rule_texts({"allow": allow, "ask": ask, "deny": deny, "confined": further.get("confined", ())})
+    _check_rule_texts({"allow": allow, "ask": ask, "deny": deny, "confined": more.get("confined", ())})
     if not isinstance(tool, str) and not hasattr(tool, "declaration"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): tool is a Tool or the name of a built-in one, got {describe_value(tool)}")
     if not isinstance(workspace, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"decide(): workspace is the path of a folder, got {describe_value(workspace)}")
     named_parameters = ("mode", "allow", "ask", "deny", "workspace", "level", "sandbox", "flow")
-    check_names("decide()", further, (*named_parameters, *DecideKeywords.__annotations__))
+    check_names("decide()", more, (*named_parameters, *DecideKeywords.__annotations__))
     if not isinstance(arguments, dict | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(
             f"decide(): arguments is a dict of the call's arguments, got {describe_value(arguments)}"
         )
-    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(further.pop("confined", ())))
+    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(
-        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **further
+        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more
     )
 
 

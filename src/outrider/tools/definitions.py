@@ -1,4 +1,4 @@
-"""How tools are defined: the options of `Tool` with their checks, prompt files, and other names of arguments."""
+"""Defines the options of tools and checks them; loads prompt files and renames arguments."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,30 +25,38 @@ _OPERATIONS = get_args(PathOperation)
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a tool.
 
-    `timeout`: seconds until a call is cancelled. `policy`: "allow", "ask" (each call needs an approval) or "deny".
-    `read_only`: runs in plan mode. `parallel`: may run concurrently with other calls. `repeatable`: is safe to run
-    twice; such a call is run again when a turn resumes after a crash, other calls are reported as interrupted. `asks`:
-    only waits for a user's answer, and waits again after a restart. `delegates`: waits for other agents, and does not
-    use a slot of the concurrency limit. `strict`: requests that the provider enforces the schema. `plan`: is offered in
-    plan mode, where only some calls are allowed. `unsaid`: parameters that are accepted but omitted from the schema to
-    save tokens.
+    The permission policy reads what calls do from `read_only`, `path_parameters`, `path_operation`, `network`,
+    `url_parameters`, `origins` and `destination`, or from `declares` alone. `evaluate_policy` and `preprocess_args` may
+    be async. If one of them fails, takes too long or returns an invalid value, the call is refused.
 
-    The permission policy reads what calls do from these: `path_parameters` name files or folders that the tool reads,
-    or changes unless it is `read_only`; each path is checked like that of a built-in file tool. `path_operation` says
-    what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
-    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls. `origins`: where
-    the text of results comes from, as `Origin` values or kinds such as "web"; by default it follows from the paths and
-    URLs. `destination`: who receives the arguments, such as a host name, if no URL says it. `declares` replaces all of
-    these, for tools that run commands or apply patches.
-
-    `previews`: the function respects `ToolContext.preview`. It is then called before a person is asked whether a call
-    may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
-
-    `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
-    check. Both may be async. If one fails, takes too long or returns an invalid value, the call is refused.
-
-    `repeats`: the number of equal calls with equal results in a row after which a turn ends; None for no limit, as for
-    a tool that polls. By default `Limits.repeats` applies.
+    - `read_only`: changes nothing, so the tool runs in plan mode.
+    - `timeout`: seconds until a call is cancelled.
+    - `policy`: "allow", "ask" (each call needs an approval) or "deny".
+    - `evaluate_policy`: a function of the policy and the arguments, which can only make the policy stricter.
+    - `preprocess_args`: a function of the arguments that returns the ones to use; it runs before the permission check.
+    - `parallel`: may run concurrently with other calls.
+    - `repeatable`: is safe to run twice. Such a call is run again when a turn resumes after a crash; other calls are
+      reported as interrupted.
+    - `asks`: only waits for a user's answer, and waits again after a restart.
+    - `delegates`: waits for other agents, and does not use a slot of the concurrency limit.
+    - `plan`: is offered in plan mode, where only some calls are allowed.
+    - `strict`: requests that the provider enforces the schema.
+    - `unsaid`: parameters that are accepted but omitted from the schema to save tokens.
+    - `path_parameters`: parameters with files or folders that the tool reads, or changes unless it is `read_only`. Each
+      path is checked like that of a built-in file tool.
+    - `path_operation`: what happens to these paths. By default they may be files or folders, or be missing, which means
+      the workspace.
+    - `network`: connects to other hosts.
+    - `url_parameters`: parameters with the URLs of those hosts.
+    - `display`: how front ends show the calls.
+    - `origins`: where the text of results comes from, as `Origin` values or kinds such as "web". By default it follows
+      from the paths and URLs.
+    - `destination`: who receives the arguments, such as a host name, if no URL states it.
+    - `previews`: the function respects `ToolContext.preview`. It is then called before a person is asked whether a call
+      may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
+    - `declares`: a complete declaration that replaces all of these, for tools that run commands or apply patches.
+    - `repeats`: the number of equal calls with equal results in a row after which a turn ends; None for no limit, as
+      for a tool that polls. By default `Limits.repeats` applies.
     """
 
     read_only: bool = False
@@ -75,8 +83,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int | msgspec.UnsetType | None = msgspec.UNSET
 
     def declare(self) -> ToolDeclaration:
-        """Returns what calls do. Nothing follows from the name of a tool: one that declares nothing has unknown
-        effects."""
+        """Returns the declaration of what calls do. Nothing follows from the name of a tool: a tool that declares
+        nothing has unknown effects."""
         network = self.network or bool(self.url_parameters)
         if self.declares is not None:
             declared = self.declares
@@ -91,12 +99,14 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
             declared = ToolDeclaration("delegate", display=_DISPLAY["delegate"])
         else:
             declared = ToolDeclaration("talk") if self.read_only else UNKNOWN_TOOL
-        more: dict[str, Any] = {"display": self.display} if self.display else {}
+        changes: dict[str, Any] = {"display": self.display} if self.display else {}
         if self.origins is not None:
-            more["origins"] = tuple(one if isinstance(one, Origin) else make_origin(one) for one in self.origins)
+            changes["origins"] = tuple(
+                origin if isinstance(origin, Origin) else make_origin(origin) for origin in self.origins
+            )
         if self.destination:
-            more["destination"] = self.destination
-        return msgspec.structs.replace(declared, **more) if more else declared
+            changes["destination"] = self.destination
+        return msgspec.structs.replace(declared, **changes) if changes else declared
 
 
 class ToolKeywords(TypedDict, total=False):
@@ -127,7 +137,7 @@ class ToolKeywords(TypedDict, total=False):
 
 
 class NamedToolKeywords(ToolKeywords, total=False):
-    """The keyword arguments of `Tool` with the name and the description, which are those of the function by default."""
+    """The keyword arguments of `Tool` with the name and the description, which default to those of the function."""
 
     name: str | None
     description: str | None
@@ -138,14 +148,14 @@ def check_declared_parameters(name: str, function: Callable[..., Any], options: 
     if not (options.path_parameters or options.url_parameters):
         return
     declared = {*options.path_parameters, *options.url_parameters}
-    known = inspect.signature(function).parameters
-    takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-    if (missing := declared - known.keys()) and not takes_more:
-        raise ConfigurationError(f"tool {name}: its function has no parameter {min(missing)!r}, which it declares")
+    parameters = inspect.signature(function).parameters
+    accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if (unknown := declared - parameters.keys()) and not accepts_any:
+        raise ConfigurationError(f"tool {name}: its function has no parameter {min(unknown)!r}, which it declares")
 
 
 def parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
-    """Returns the options of a tool. Raises ConfigurationError for one that does not exist or has a wrong value."""
+    """Returns the options of a tool. Raises ConfigurationError for an option that is unknown or has a wrong value."""
     for option, value in options.items():
         expected = _OPTION_CHECKS.get(option)
         if expected is not None and not expected[0](value):
@@ -153,8 +163,8 @@ def parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
     try:
         return ToolOptions(**options)
     except TypeError as error:
-        known = ", ".join(ToolOptions.__struct_fields__)
-        raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
+        names = ", ".join(ToolOptions.__struct_fields__)
+        raise ConfigurationError(f"tool {name}: {error}; the options are {names}") from error
 
 
 def _is_function(value: Any) -> bool:
@@ -167,7 +177,7 @@ _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
         (lambda value: isinstance(value, bool), "True or False"),
     ),
     "unsaid": (lambda value: not isinstance(value, str), "a tuple of names of parameters"),
-    "destination": (lambda value: isinstance(value, str), "a text, such as a host name"),
+    "destination": (lambda value: isinstance(value, str), "a string, such as a host name"),
     "declares": (lambda value: value is None or isinstance(value, ToolDeclaration), "a ToolDeclaration"),
     "path_operation": (lambda value: value in (None, *_OPERATIONS), f"one of {', '.join(_OPERATIONS)}"),
     "policy": (lambda value: value in STRICTNESS, "allow, ask or deny"),
@@ -201,9 +211,9 @@ def argument_aliases(
     takes precedence."""
 
     def rename(arguments: dict[str, Any]) -> dict[str, Any]:
-        for other, ours in names.items():
-            if other in arguments and ours not in arguments:
-                arguments[ours] = arguments.pop(other)
+        for alias, target in names.items():
+            if alias in arguments and target not in arguments:
+                arguments[target] = arguments.pop(alias)
         return {name: value for name, value in arguments.items() if name not in drop}
 
     return rename

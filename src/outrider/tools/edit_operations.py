@@ -1,4 +1,4 @@
-"""What the tools `edit`, `write` and `apply_patch` do to the files of one transaction. Loaded with the first edit."""
+"""Performs the tools `edit`, `write` and `apply_patch` on the files of one transaction. Loaded with the first edit."""
 
 from typing import assert_never
 
@@ -14,13 +14,14 @@ _MAX_LISTED = 10
 
 
 def apply_edit(revisions: RevisionSet, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:
-    """Replaces a text of a file. Raises ToolFailure if it is not there once, or the file changed."""
+    """Replaces a string in a file. Raises ToolFailure if the string does not occur exactly once, or if the file
+    changed."""
     revision = revisions.open(path, "edit")
     name = revision.location.display
     if not revision.before and not old and new:
         revision.set_text(new, TextEncoding() if revision.before is None else revision.encoding)
-        done = "Created" if revision.before is None else "Filled"
-        return ToolResult(f"{done} {name} ({len(new.splitlines())} lines).", title=name)
+        verb = "Created" if revision.before is None else "Filled"
+        return ToolResult(f"{verb} {name} ({len(new.splitlines())} lines).", title=name)
     text = revision.text
     if revision.stale:
         revisions.record_seen(revision)
@@ -36,13 +37,19 @@ def apply_edit(revisions: RevisionSet, path: str, old: str, new: str, *, everywh
 def _format_result(revision: FileRevision, before: str, replaced: TextReplacement) -> ToolResult:
     name = revision.location.display
     changed = diff_texts(name, before, replaced.text)
-    where = ", ".join(map(str, replaced.lines[:_MAX_LISTED])) + (", …" if len(replaced.lines) > _MAX_LISTED else "")
+    line_numbers = ", ".join(map(str, replaced.lines[:_MAX_LISTED])) + (
+        ", …" if len(replaced.lines) > _MAX_LISTED else ""
+    )
     count = len(replaced.lines)
-    message = f"Edited {name} at line {where}." if count == 1 else f"Edited {name} in {count} places (lines {where})."
+    message = (
+        f"Edited {name} at line {line_numbers}."
+        if count == 1
+        else f"Edited {name} in {count} places (lines {line_numbers})."
+    )
     if replaced.tolerated:
-        first = max(replaced.lines[0] - 2, 1)
-        piece = split_lines(replaced.text)[first - 1 : replaced.lines[0] + 20]
-        message += f" The text there had other {replaced.tolerated}; it reads now:\n{number_lines(piece, first)}"
+        first_line = max(replaced.lines[0] - 2, 1)
+        lines = split_lines(replaced.text)[first_line - 1 : replaced.lines[0] + 20]
+        message += f" The text there had other {replaced.tolerated}; it reads now:\n{number_lines(lines, first_line)}"
     metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
     return ToolResult(message, title=name, metadata=metadata)
 
@@ -58,9 +65,9 @@ def write_file(revisions: RevisionSet, path: str, content: str) -> ToolResult:
     if revision.after == revision.before:
         return ToolResult(f"{name} holds exactly this already; nothing was written.", title=name)
     changed = diff_texts(name, before, content)
-    done = "Created" if revision.before is None else "Overwrote"
+    verb = "Created" if revision.before is None else "Overwrote"
     metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
-    return ToolResult(f"{done} {name} ({len(content.splitlines())} lines).", title=name, metadata=metadata)
+    return ToolResult(f"{verb} {name} ({len(content.splitlines())} lines).", title=name, metadata=metadata)
 
 
 def _check_known(revisions: RevisionSet, revision: FileRevision) -> tuple[TextEncoding, str | None]:
@@ -84,7 +91,7 @@ def _uses_only_crlf(text: str) -> bool:
 
 
 def apply_patch_text(revisions: RevisionSet, patch: str) -> ToolResult:
-    """Carries out the operations of a patch. Raises ToolFailure if one of them does not fit."""
+    """Performs the operations of a patch. Raises ToolFailure if one of them does not match its file."""
     for operation in patches.parse_operations(patch):
         match operation:
             case patches.AddFile():
@@ -101,9 +108,9 @@ def apply_patch_text(revisions: RevisionSet, patch: str) -> ToolResult:
         f"Done:\n{summary}" if changed else "The files hold all of this already; nothing was written.",
         title=", ".join(revision.location.display for revision, _ in changed)[:200],
         metadata={
-            "diff": "\n".join(one.text for _, one in changed)[:100_000],
-            "added": sum(one.added for _, one in changed),
-            "removed": sum(one.removed for _, one in changed),
+            "diff": "\n".join(diff.text for _, diff in changed)[:100_000],
+            "added": sum(diff.added for _, diff in changed),
+            "removed": sum(diff.removed for _, diff in changed),
             "files": [revision.location.real for revision, _ in changed],
         },
     )

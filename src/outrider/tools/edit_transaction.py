@@ -1,5 +1,7 @@
-"""Writes changes of several files in one transaction, with optimistic locking and undo support, under the lock of the
-workspace, which commands with an overlay and their commits hold too."""
+"""Writes changes of several files in one transaction, with optimistic locking and undo support.
+
+A transaction holds the lock of the workspace, which commands with an overlay and their commits hold too.
+"""
 
 import asyncio
 import errno
@@ -123,36 +125,36 @@ def commit_changes(changes: list[PlannedChange], editor: EditorFiles | None = No
     reverted. `editor` writes the changes that are made in the user's editor. Raises ToolFailure; the files are then
     unchanged.
     """
-    made: list[str] = []
+    created_folders: list[str] = []
     try:
         with ExitStack() as stack:
-            _apply_all([stack.enter_context(_stage_change(change, made, editor)) for change in changes])
+            _apply_all([stack.enter_context(_stage_change(change, created_folders, editor)) for change in changes])
     except BaseException:
-        _remove_folders(made)
+        _remove_folders(created_folders)
         raise
 
 
 def remove_leftovers(path: Path) -> None:
     """Removes temporary files that a killed process left next to `path`."""
-    waiting = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{12}}\.tmp")
+    temporary_name = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{12}}\.tmp")
     with suppress(OSError):
-        for found in list(path.parent.iterdir()):
-            if waiting.fullmatch(found.name):
-                found.unlink(missing_ok=True)
+        for entry in list(path.parent.iterdir()):
+            if temporary_name.fullmatch(entry.name):
+                entry.unlink(missing_ok=True)
 
 
 def _apply_all(staged: list["_StagedChange"]) -> None:
-    done: list[_StagedChange] = []
+    applied: list[_StagedChange] = []
     try:
-        for one in staged:
-            with os_errors_as_failures(one.change.location.display):
-                one.apply()
-            done.append(one)
+        for staged_change in staged:
+            with os_errors_as_failures(staged_change.change.location.display):
+                staged_change.apply()
+            applied.append(staged_change)
     except BaseException:
-        _revert_all(done)
+        _revert_all(applied)
         raise
-    for one in done:
-        one.sync_folder()
+    for staged_change in applied:
+        staged_change.sync_folder()
 
 
 def _remove_folders(folders: list[str]) -> None:
@@ -162,12 +164,14 @@ def _remove_folders(folders: list[str]) -> None:
 
 
 @contextmanager
-def _stage_change(change: PlannedChange, made: list[str], editor: EditorFiles | None) -> Generator["_StagedChange"]:
+def _stage_change(
+    change: PlannedChange, created_folders: list[str], editor: EditorFiles | None
+) -> Generator["_StagedChange"]:
     parts = change.location.parts
     with ExitStack() as stack:
         with os_errors_as_failures(change.location.display):
             folder = stack.enter_context(
-                open_folder(change.location.base, parts[:-1], made if change.after is not None else None)
+                open_folder(change.location.base, parts[:-1], created_folders if change.after is not None else None)
             )
             if change.in_editor and editor is not None:
                 staged = _EditorChange(change, folder, parts[-1], editor)
@@ -230,24 +234,24 @@ class _StagedChange:
             os.fsync(self.folder)
 
     def remove_temp(self) -> None:
-        waiting, self._temp_name = self._temp_name, None
-        if waiting is not None:
+        temp_name, self._temp_name = self._temp_name, None
+        if temp_name is not None:
             with suppress(FileNotFoundError):
-                os.unlink(waiting, dir_fd=self.folder)
+                os.unlink(temp_name, dir_fd=self.folder)
 
-    def _link_new_file(self, waiting: str) -> None:
+    def _link_new_file(self, temp_name: str) -> None:
         try:
-            os.link(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+            os.link(temp_name, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder, follow_symlinks=False)
         except FileExistsError:
             raise _conflict_failure(self.change) from None
         except OSError as error:
             if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
                 raise
-            self._rename_to_new_name(waiting)
+            self._rename_to_new_name(temp_name)
         else:
             self.remove_temp()
 
-    def _rename_to_new_name(self, waiting: str) -> None:
+    def _rename_to_new_name(self, temp_name: str) -> None:
         """Creates an empty file, which fails if the name exists, and replaces it: for file systems without links. A
         file of another process stays; only what one writes to the empty file before the rename is lost."""
         try:
@@ -255,7 +259,7 @@ class _StagedChange:
         except FileExistsError:
             raise _conflict_failure(self.change) from None
         try:
-            os.rename(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+            os.rename(temp_name, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
         except BaseException:
             os.unlink(self.name, dir_fd=self.folder)
             raise
@@ -277,21 +281,21 @@ class _StagedChange:
                 return None
             raise _conflict_failure(self.change) from None
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if self.change.before is None or not stat.S_ISREG(found.st_mode) or file.read() != self.change.before:
+            status = os.fstat(descriptor)
+            if self.change.before is None or not stat.S_ISREG(status.st_mode) or file.read() != self.change.before:
                 raise _conflict_failure(self.change)
-        self._check_replaceable(found)
-        return found
+        self._check_replaceable(status)
+        return status
 
-    def _check_replaceable(self, found: os.stat_result) -> None:
-        shown = self.change.location.display
-        if found.st_nlink > 1:
+    def _check_replaceable(self, status: os.stat_result) -> None:
+        name = self.change.location.display
+        if status.st_nlink > 1:
             raise ToolFailure(
-                f"{shown} has {found.st_nlink} names (hard links); changing one would part it from the others. "
+                f"{name} has {status.st_nlink} names (hard links); changing one would separate it from the others. "
                 "Nothing was written"
             )
         if not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True):
-            raise ToolFailure(f"{shown} is read-only. Nothing was written")
+            raise ToolFailure(f"{name} is read-only. Nothing was written")
 
     def _copy_attributes(self, descriptor: int) -> None:
         """Copies owner, xattrs and mode. The owner comes first, because chown clears the setuid and setgid bits."""
@@ -335,15 +339,15 @@ class _EditorChange(_StagedChange):
         self._editor.write(location.real, location.display, content or b"")
 
     def _check_unchanged(self) -> os.stat_result | None:
-        found = None
+        status = None
         with suppress(FileNotFoundError):
-            found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
                 raise _conflict_failure(self.change)
-            self._check_replaceable(found)
+            self._check_replaceable(status)
         if self._read_content() != self.change.before:
             raise _conflict_failure(self.change)
-        return found
+        return status
 
     def _read_content(self) -> bytes | None:
         """Returns the text in the editor, or else the file."""
@@ -355,13 +359,13 @@ class _EditorChange(_StagedChange):
         return self._editor.read(self.change.location.real, self.change.location.display, saved).content
 
 
-def _revert_all(done: list[_StagedChange]) -> None:
+def _revert_all(applied: list[_StagedChange]) -> None:
     lost: list[str] = []
-    for one in reversed(done):
+    for staged_change in reversed(applied):
         try:
-            one.revert()
+            staged_change.revert()
         except (OSError, ToolFailure):
-            lost.append(one.change.location.display)
+            lost.append(staged_change.change.location.display)
     if lost:
         raise ToolFailure(f"the transaction failed, and these files could not be reverted: {', '.join(lost)}")
 
@@ -376,8 +380,8 @@ def _copy_xattrs(folder: int, name: str, target: int) -> None:
                 os.setxattr(target, attribute, os.getxattr(source.fileno(), attribute))
 
 
-def _file_identity(found: os.stat_result | None) -> tuple[int, ...] | None:
-    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def _file_identity(status: os.stat_result | None) -> tuple[int, ...] | None:
+    return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _conflict_failure(change: PlannedChange) -> ToolFailure:
@@ -401,10 +405,10 @@ class FileRevision:
     @property
     def encoding(self) -> TextEncoding:
         """Returns the encoding of the current content; UTF-8 for a new file. Raises ToolFailure for a binary file."""
-        found = detect_encoding(self.after or b"")
-        if found is None or found.encode(found.decode(self.after or b"")) != (self.after or b""):
+        detected = detect_encoding(self.after or b"")
+        if detected is None or detected.encode(detected.decode(self.after or b"")) != (self.after or b""):
             raise ToolFailure(f"{self.location.display} is a binary file, which cannot be edited as text")
-        return found
+        return detected
 
     @property
     def text(self) -> str:
@@ -456,25 +460,25 @@ class RevisionSet:
 
     def _read_revision(self, location: FileLocation) -> FileRevision:
         try:
-            found = os.lstat(location.real)
+            status = os.lstat(location.real)
         except (FileNotFoundError, NotADirectoryError):
             return self._make_revision(location, self._files.read_current(location, None), None)
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             raise ToolFailure(f"{location.display} is a link; links are neither deleted nor moved")
         with self._files.open(location) as file:
-            if found.st_size > MAX_FILE_SIZE:
+            if status.st_size > MAX_FILE_SIZE:
                 raise ToolFailure(
-                    f"{location.display} has {found.st_size:,} bytes; files over {MAX_FILE_SIZE:,} are not changed"
+                    f"{location.display} has {status.st_size:,} bytes; files over {MAX_FILE_SIZE:,} are not changed"
                 )
             before = file.read(MAX_FILE_SIZE + 1)
-        return self._make_revision(location, self._files.read_current(location, before), stat.S_IMODE(found.st_mode))
+        return self._make_revision(location, self._files.read_current(location, before), stat.S_IMODE(status.st_mode))
 
     def _make_revision(self, location: FileLocation, current: CurrentContent, mode: int | None) -> FileRevision:
         if current.content is None:
             return FileRevision(location, current, stale=False, seen=True, mode=mode)
-        known = self._seen_versions.get(self._session_id, location.real)
-        stale = known is not None and known != version_of(current.content)
-        return FileRevision(location, current, stale=stale, seen=known is not None, mode=mode)
+        seen_version = self._seen_versions.get(self._session_id, location.real)
+        stale = seen_version is not None and seen_version != version_of(current.content)
+        return FileRevision(location, current, stale=stale, seen=seen_version is not None, mode=mode)
 
 
 T = TypeVar("T")
@@ -487,7 +491,7 @@ it inspects the result."""
 
 
 def save_no_originals(context: ToolContext, changes: Sequence[PlannedChange]) -> AbstractAsyncContextManager[None]:
-    """Default callback: stores nothing, so the changes cannot be undone."""
+    """Stores nothing, so that the changes cannot be undone: the default callback."""
     return nullcontext()
 
 
@@ -506,12 +510,12 @@ class FileEditor:
         self.seen_versions = ledger or SeenVersions()
         self._save_originals = keep
         self._lock = lock
-        self._own_lock = asyncio.Lock()
+        self._fallback_lock = asyncio.Lock()
 
     async def apply_plan(self, context: ToolContext, plan: Callable[[RevisionSet], T]) -> T:
         """Runs `plan`, which opens and changes revisions, then commits the changed ones.
 
-        If the plan raises, nothing is written, nor for a preview. Cancellation takes effect before the first write, or
+        Nothing is written if the plan raises, or for a preview. Cancellation takes effect before the first write, or
         after the commit has finished.
         """
         if context.preview:
@@ -533,17 +537,17 @@ class FileEditor:
 
     def _hold_lock(self, context: ToolContext) -> AbstractAsyncContextManager[None]:
         if self._lock is None:
-            return self._own_lock
+            return self._fallback_lock
         return self._lock.hold(lambda note: context.report(Progress(note)))
 
     async def _enter_save(self, retained: AsyncExitStack, context: ToolContext, changes: list[PlannedChange]) -> None:
         try:
             await retained.enter_async_context(self._save_originals(context, changes))
         except Exception as error:
-            why = getattr(error, "message", "") or str(error) or type(error).__name__
-            shown = ", ".join(change.location.display for change in changes)
+            reason = getattr(error, "message", "") or str(error) or type(error).__name__
+            names = ", ".join(change.location.display for change in changes)
             raise ToolFailure(
-                f"{shown}: its current content could not be stored for undo ({why}). Nothing was written"
+                f"{names}: its current content could not be stored for undo ({reason}). Nothing was written"
             ) from error
 
     def _record_version(self, session_id: str, revision: FileRevision) -> None:

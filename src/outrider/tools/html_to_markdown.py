@@ -34,33 +34,33 @@ class HtmlTag(msgspec.Struct, frozen=True):
 
     def read_attributes(self) -> dict[str, str]:
         """Returns href, src and alt; other attributes are ignored."""
-        found = _ATTRIBUTE.findall(self.raw[:_MAX_ATTRIBUTE_TEXT])
-        return {name.lower(): unescape(double or single or bare) for name, double, single, bare in found}
+        attributes = _ATTRIBUTE.findall(self.raw[:_MAX_ATTRIBUTE_TEXT])
+        return {name.lower(): unescape(double or single or bare) for name, double, single, bare in attributes}
 
 
 def tokenize_html(html: str) -> Iterator[HtmlText | HtmlTag]:
     """Yields tags and unescaped text. The content of a script or similar tag is one text token. An unterminated tag or
     comment extends to the end of the page."""
-    at = 0
-    while at < len(html):
-        start = html.find("<", at)
+    position = 0
+    while position < len(html):
+        start = html.find("<", position)
         if start < 0:
-            yield HtmlText(unescape(html[at:]))
+            yield HtmlText(unescape(html[position:]))
             return
-        if start > at:
-            yield HtmlText(unescape(html[at:start]))
-        at = _tag_end(html, start)
+        if start > position:
+            yield HtmlText(unescape(html[position:start]))
+        position = _tag_end(html, start)
         name = _TAG_NAME.match(html, start)
-        if at == start + 1:
+        if position == start + 1:
             yield HtmlText("<")
         elif name:
-            tag = HtmlTag(name[1].lower(), html[start + 1] == "/", html[start:at])
+            tag = HtmlTag(name[1].lower(), html[start + 1] == "/", html[start:position])
             yield tag
             if tag.name in _RAW_TEXT_TAGS and not tag.closing:
-                end = _RAW_TEXT_ENDS[tag.name].search(html, at)
+                end = _RAW_TEXT_ENDS[tag.name].search(html, position)
                 stop = end.start() if end else len(html)
-                yield HtmlText(unescape(html[at:stop]))
-                at = stop
+                yield HtmlText(unescape(html[position:stop]))
+                position = stop
 
 
 def _tag_end(html: str, start: int) -> int:
@@ -185,7 +185,7 @@ class _PageWriter:
             return
         self._end_implied(name)
         self._elements += 1
-        indented = sum(one in _INDENTED_TAGS for one in self._open) if name in _INDENTED_TAGS else 0
+        indented = sum(open_name in _INDENTED_TAGS for open_name in self._open) if name in _INDENTED_TAGS else 0
         if len(self._open) >= _MAX_DEPTH or indented >= _MAX_INDENTED_DEPTH or self._elements > _MAX_ELEMENTS:
             self._dropped[name] += 1
             self._out.append(" ")

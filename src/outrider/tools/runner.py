@@ -59,8 +59,8 @@ def truncate_output(text: str, cap: OutputCap, save: SaveOutput) -> TruncatedOut
     path = save(text)
     head, tail = _head_and_tail(text, cap)
     left_out = len(text) - len(head) - len(tail)
-    where = f"the whole output is in {path}; read or search it there" if path else "the rest could not be stored"
-    note = f"[… {left_out:,} of {len(text):,} characters ({lines:,} lines) left out: {where} …]"
+    location = f"the whole output is in {path}; read or search it there" if path else "the rest could not be stored"
+    note = f"[… {left_out:,} of {len(text):,} characters ({lines:,} lines) left out: {location} …]"
     return TruncatedOutput(f"{head.rstrip()}\n\n{note}\n\n{tail.lstrip()}", path, len(text), lines)
 
 
@@ -104,17 +104,25 @@ async def _keep_output(call: ToolPart, output: str, *, is_error: bool) -> str:
 
 
 def _discard(*_: object) -> None:
-    """Default callback: stores nothing."""
+    """Stores nothing: the default callback."""
 
 
 class ToolRunner:
     """Runs tool calls and records their states.
 
-    `record` stores a part. The running state is durable before the tool starts, so that a crash cannot hide an effect.
-    `save_output` stores an output that exceeds the cap and returns its path. `save_draft` stores the partial output of
-    a running call. `call_scope` is entered after the running state is recorded and exited before the end state is.
-    `filter_result` may change the text that the model receives. `explain_unknown` returns an error message for an
-    unknown tool, or None. `labels` derives the origins of results, which are stored with the call.
+    - `tools`: the tools by name.
+    - `record`: stores a part. The running state is durable before the tool starts, so that a crash cannot hide an
+      effect.
+    - `output_cap`: the maximum size of the output that a model receives.
+    - `save_output`: stores an output that exceeds the cap and returns its path.
+    - `save_draft`: stores the partial output of a running call.
+    - `call_scope`: a context manager that is entered after the running state is recorded and exited before the end
+      state is recorded.
+    - `filter_result`: may change the text that the model receives.
+    - `explain_unknown`: returns an error message for an unknown tool, or None.
+    - `is_left_open`: returns whether a cancelled call stays open, because it is run again when its session is reopened.
+    - `labels`: derives the origins of results, which are stored with the call.
+    - `clock`: returns the time in milliseconds.
     """
 
     def __init__(  # one parameter per stage of a call
@@ -159,20 +167,20 @@ class ToolRunner:
             return await self._record_end(call, call.state.fail(message, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
         call = self._mark_origins(_mark_for_recovery(call, tool), tool, context).with_state(running)
-        watched = _RunningCall(call, running, context, self._save_draft, self._record, self._is_left_open)
+        running_call = _RunningCall(call, running, context, self._save_draft, self._record, self._is_left_open)
         message = "canceled before it started"
         try:
-            await self._record(call)  # may have been stored even if it is cancelled
+            await self._record(call)  # a cancelled write may have been stored, so its end is recorded in any case
             message = "canceled before it finished"
-            state = await self._execute(tool, watched)
+            state = await self._execute(tool, running_call)
         except asyncio.CancelledError:
-            if self._is_left_open(watched.part):
-                await run_to_end(self._record(watched.as_left_open()))
+            if self._is_left_open(running_call.part):
+                await run_to_end(self._record(running_call.as_left_open()))
             else:
-                state = watched.fail(message, self._clock(), "canceled")
-                await run_to_end(self._record_end(self._with_all_origins(watched, state), state))
+                state = running_call.fail(message, self._clock(), "canceled")
+                await run_to_end(self._record_end(self._with_all_origins(running_call, state), state))
             raise
-        return await self._record_end(self._with_all_origins(watched, state), state)
+        return await self._record_end(self._with_all_origins(running_call, state), state)
 
     def _mark_origins(self, call: ToolPart, tool: Tool, context: ToolContext) -> ToolPart:
         """Stores the declared origins with the start of the call: a crash may leave its partial output."""
@@ -291,17 +299,18 @@ class _RunningCall:
         return self._is_left_open(self.part)
 
     def add_origins(self, origins: Iterable[object]) -> None:
-        """Adds what a tool says about its result. A value of another type is a mistake of the tool, not of the call."""
+        """Adds the origins that a tool reports. A value of another type is a mistake of the tool, so the call goes
+        through and the value becomes an origin of the kind "tool"."""
         if origins:
-            valid = (one if isinstance(one, Origin) else make_origin("tool", str(one)) for one in origins)
+            valid = (origin if isinstance(origin, Origin) else make_origin("tool", str(origin)) for origin in origins)
             self.origins = merge_origins(self.origins, valid)
 
-    def fail(self, error: str, at: int, reason: ToolErrorReason) -> ToolError:
+    def fail(self, error: str, time: int, reason: ToolErrorReason) -> ToolError:
         partial = "".join(self._partial)
-        shown = partial.strip()
-        if shown and shown[-_COMPARED_TAIL:] not in error:  # the error of a dropped outcome contains the output
+        visible = partial.strip()
+        if visible and visible[-_COMPARED_TAIL:] not in error:  # the error of a dropped outcome contains the output
             error = f"{error}\n\nIts output until then:\n{partial}"
-        return self.running.fail(error, at, reason=reason)
+        return self.running.fail(error, time, reason=reason)
 
     def as_left_open(self) -> ToolPart:
         """Returns the call in a resumable state: its effects are stored in the child session."""
@@ -328,7 +337,7 @@ class _RunningCall:
             await self._record(self.part.update_state(self.running))
 
     async def _resume_work(self) -> None:
-        """Takes the mark back before the tool does something that must not be repeated."""
+        """Removes the mark before the tool does something that must not be repeated."""
         if self.part.asks:
             self.part = self.without_wait_marks()
             await self._record(self.part.update_state(self.running))

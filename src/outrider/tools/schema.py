@@ -1,5 +1,6 @@
-"""JSON schema of a function's parameters from its type hints, conversion of arguments by the same hints, and the check
-of a value against any schema.
+"""Derives the JSON schema of a function from its type hints, converts arguments by them, and checks JSON values.
+
+`find_schema_problem` checks a value against any JSON schema, such as one of an MCP server.
 """
 
 import inspect
@@ -50,7 +51,7 @@ class ToolSignature(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _encoded_schema(self) -> bytes:
-        """Built once, because programs create tools of the same functions for every run."""
+        """The schema as JSON; built once, because programs create tools of the same functions for every run."""
         definitions = SchemaDefinitions()
         properties = {field.key: field.schema(definitions) for field in self.parameters}
         required = [field.key for field in self.parameters if field.required]
@@ -84,7 +85,8 @@ _MAX_DEFINITIONS = 256
 
 
 def _read_definition(function: FunctionType, context_type: type, tool: str) -> ToolSignature:
-    """As `_inspect_signature`, which takes longer than a short run: closures of one definition share the result."""
+    """Returns the signature of a plain function. Closures of one definition share the result, because inspecting a
+    function takes longer than a short run."""
     try:
         hints = tuple((name, _hint_key(hint)) for name, hint in function.__annotations__.items())
         defaults = tuple(map(_value_key, function.__defaults__ or ()))
@@ -109,8 +111,8 @@ _PLAIN_VALUES = (str, int, float, bool, NoneType)
 
 
 def _hint_key(hint: Any) -> Hashable:
-    """Returns a key that only hints with the same meaning have. A name in a text may mean different classes, and unions
-    are equal whose members have another order."""
+    """Returns a key that only hints with the same meaning have. Hints themselves are no such key: a name in a string
+    may mean different classes, and unions whose members are in another order are equal."""
     origin = get_origin(hint)
     if origin is None and (hint is Any or hint is None or isinstance(hint, type)):
         return hint
@@ -138,7 +140,7 @@ def _inspect_signature(function: Callable[..., Any], context_type: type, tool: s
     compiler = TypeCompiler()
     fields: list[TypedField] = []
     context_parameter: str | None = None
-    takes_more = False
+    accepts_extra = False
     for parameter in _list_parameters(function, name):
         hint = hints.get(parameter.name, Any)
         if _is_context(hint, context_type):
@@ -149,12 +151,12 @@ def _inspect_signature(function: Callable[..., Any], context_type: type, tool: s
                 )
             context_parameter = parameter.name
         elif parameter.kind is parameter.VAR_KEYWORD:
-            takes_more = not (more := _unpacked_fields(hint, compiler))
-            fields += more
+            accepts_extra = not (unpacked := _unpacked_fields(hint, compiler))
+            fields += unpacked
         else:
             _check_parameter(name, parameter, is_first=not fields, has_hint=parameter.name in hints)
             fields.append(_parameter_field(name, parameter, hint, documented.get(parameter.name, ""), compiler))
-    return ToolSignature(tuple(fields), context_parameter, takes_more)
+    return ToolSignature(tuple(fields), context_parameter, accepts_extra)
 
 
 def _list_parameters(function: Callable[..., Any], tool: str) -> list[inspect.Parameter]:
@@ -171,7 +173,7 @@ def _list_parameters(function: Callable[..., Any], tool: str) -> list[inspect.Pa
 
 def _is_context(hint: Any, context_type: type) -> bool:
     if get_origin(hint) in (typing.Union, UnionType):
-        return any(_is_context(one, context_type) for one in get_args(hint))
+        return any(_is_context(member, context_type) for member in get_args(hint))
     return hint is context_type or get_origin(hint) is context_type
 
 
@@ -220,7 +222,8 @@ def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
 
 
 def find_object(module: str, path: str) -> Any:
-    """Returns what has this name in a module, None if nothing has. The module is imported in a new process."""
+    """Returns the object of this name in a module, or None if there is none. The module is imported if it is not loaded
+    yet, as in a new process."""
     value: Any = sys.modules.get(module) or (import_module(module) if module else None)
     for name in path.split("."):
         value = getattr(value, name, None)
@@ -257,12 +260,12 @@ def compact_schema(schema: Schema, omitted: Collection[str] = ()) -> Schema:
     schema = {**schema, "properties": visible}
     definitions: Schema = schema.get("$defs", {})
     short = _compact_node({name: value for name, value in schema.items() if name != "$defs"}, definitions, ())
-    left = {
+    remaining = {
         name: _compact_node(value, definitions, (name,))
         for name, value in definitions.items()
         if _refers_to(short, name)
     }
-    return short | ({"$defs": left} if left else {})
+    return short | ({"$defs": remaining} if remaining else {})
 
 
 def _compact_node(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
@@ -270,18 +273,20 @@ def _compact_node(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> 
         return [_compact_node(item, definitions, inside) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return int(schema) if isinstance(schema, float) and schema.is_integer() else schema
-    found = cast("Schema", schema)
-    name = str(found.get("$ref", "")).removeprefix(_REF)
+    node = cast("Schema", schema)
+    name = str(node.get("$ref", "")).removeprefix(_REF)
     if name in definitions and name not in inside and not _refers_to(definitions[name], name):
-        rest = {key: value for key, value in found.items() if key != "$ref"}
-        return _compact_node({**definitions[name], **rest}, definitions, (*inside, name))
-    retained = {key: value for key, value in found.items() if not _is_redundant(key, value)}
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
+        return _compact_node({**definitions[name], **siblings}, definitions, (*inside, name))
+    retained = {key: value for key, value in node.items() if not _is_redundant(key, value)}
     required = retained.get("required", ())
     if isinstance(retained.get("properties"), dict):
         properties = cast("Schema", retained["properties"])
         retained["properties"] = {
-            one: _compact_node(hint if one in required else _without_null(hint), definitions, inside)
-            for one, hint in properties.items()
+            property_name: _compact_node(
+                hint if property_name in required else _without_null(hint), definitions, inside
+            )
+            for property_name, hint in properties.items()
         }
     return {
         key: value if key == "properties" else _compact_node(value, definitions, inside)
@@ -305,12 +310,12 @@ def _without_null(hint: Schema) -> Schema:
     choices = [choice for choice in hint.get("anyOf", ()) if choice != {"type": "null"}]
     if not choices:
         return hint
-    rest = {key: value for key, value in hint.items() if key != "anyOf"}
-    return {**rest, **choices[0]} if len(choices) == 1 else {**rest, "anyOf": choices}
+    siblings = {key: value for key, value in hint.items() if key != "anyOf"}
+    return {**siblings, **choices[0]} if len(choices) == 1 else {**siblings, "anyOf": choices}
 
 
 def _refers_to(schema: Any, name: str) -> bool:
-    """Returns True if the schema contains a reference to the definition."""
+    """Returns whether the schema contains a reference to the definition."""
     if isinstance(schema, list):
         return any(_refers_to(item, name) for item in cast("list[Any]", schema))
     if not isinstance(schema, dict):
@@ -323,38 +328,38 @@ _MAX_SHOWN = 120
 
 
 def convert_arguments(
-    tool: str, signature: ToolSignature, given: dict[str, Any], *, nulls: bool = False
+    tool: str, signature: ToolSignature, arguments: dict[str, Any], *, nulls: bool = False
 ) -> dict[str, Any]:
-    """Returns the keyword arguments for the function; with `nulls`, a null means the default where it is no value.
-    Raises InvalidArguments with the errors of all arguments."""
-    has_extra = not (given.keys() <= signature.argument_names)
+    """Returns the keyword arguments for the function. With `nulls`, a null means the default if the type does not
+    accept null. Raises InvalidArguments with the errors of all arguments."""
+    has_extra = not (arguments.keys() <= signature.argument_names)
     try:
-        values, mismatches = convert_fields(signature.parameters, given, strict=False, nulls=nulls)
+        values, mismatches = convert_fields(signature.parameters, arguments, strict=False, nulls=nulls)
     except RecursionError as error:
         raise InvalidArguments(f"Invalid arguments for {tool}: they are nested too deeply. Nothing was run.") from error
     if mismatches or (has_extra and not signature.accepts_extra):
-        problems = "; ".join(_argument_problems(tool, signature, given, nulls=nulls))
+        problems = "; ".join(_argument_problems(tool, signature, arguments, nulls=nulls))
         raise InvalidArguments(f"Invalid arguments for {tool}: {problems}. Nothing was run.")
     if not has_extra:
         return values
-    return values | {name: value for name, value in given.items() if name not in signature.argument_names}
+    return values | {name: value for name, value in arguments.items() if name not in signature.argument_names}
 
 
-def _argument_problems(tool: str, signature: ToolSignature, given: dict[str, Any], *, nulls: bool) -> Iterator[str]:
+def _argument_problems(tool: str, signature: ToolSignature, arguments: dict[str, Any], *, nulls: bool) -> Iterator[str]:
     for field in signature.parameters:
-        if field.key not in given:
+        if field.key not in arguments:
             if field.required:
                 yield f"`{field.key}` is missing"
             continue
         adapter: TypeAdapter = field.adapter
         try:
-            adapter.convert(given[field.key])
+            adapter.convert(arguments[field.key])
         except ValueMismatch as error:
-            if given[field.key] is not None or field.required or not nulls:
-                yield f"`{field.key}`: {_error_text(error)}; got {_describe_value(given[field.key])}"
+            if arguments[field.key] is not None or field.required or not nulls:
+                yield f"`{field.key}`: {_error_text(error)}; got {_describe_value(arguments[field.key])}"
     if not signature.accepts_extra:
         parameters = {field.key: field for field in signature.parameters}
-        for name in given.keys() - parameters.keys():
+        for name in arguments.keys() - parameters.keys():
             yield f"`{name}` is not an argument of {tool}; it takes {_list_names(parameters)}"
 
 
@@ -437,15 +442,15 @@ class _SchemaCheck:
         patterns = schema.get("patternProperties", {})
         for name, item in value.items():
             inner = f"{where}.{name}" if where else name
-            matching = [found for pattern, found in patterns.items() if re.search(pattern, name)]
+            matching = [pattern_rule for pattern, pattern_rule in patterns.items() if re.search(pattern, name)]
             rules = [*([properties[name]] if name in properties else ()), *matching]
             for rule in rules or [schema.get("additionalProperties", True)]:
                 yield from self.find_problems(item, rule, inner, depth + 1)
 
     def _array_problems(self, value: list[Any], schema: dict[str, Any], where: str, depth: int) -> Iterator[str]:
-        first = schema.get("prefixItems", [])
+        prefix_rules = schema.get("prefixItems", [])
         for number, item in enumerate(value):
-            rule = first[number] if number < len(first) else schema.get("items", True)
+            rule = prefix_rules[number] if number < len(prefix_rules) else schema.get("items", True)
             yield from self.find_problems(item, rule, f"{where}[{number}]", depth + 1)
         if schema.get("uniqueItems") and _has_equal_items(value):
             yield f"{_quote_path(where)} has equal items"
@@ -474,8 +479,8 @@ class _SchemaCheck:
 
 
 def _type_problem(value: Any, schema: dict[str, Any]) -> str | None:
-    wanted = schema.get("type")
-    names = cast("list[str]", wanted) if isinstance(wanted, list) else [wanted] if wanted else []
+    expected = schema.get("type")
+    names = cast("list[str]", expected) if isinstance(expected, list) else [expected] if expected else []
     if not names or any(_TYPES.get(name, lambda _: True)(value) for name in names):
         return None
     return f"must be {' or '.join(names)}, not {_type_name(value)}"
@@ -486,10 +491,10 @@ def _value_problems(value: Any, schema: dict[str, Any]) -> Iterator[str]:
         yield f"must be {schema['const']!r}"
     if "enum" in schema and not any(_is_same(value, allowed) for allowed in schema["enum"]):
         yield f"must be one of {', '.join(map(repr, schema['enum']))}"
-    for keyword, measure, is_within, words in _LIMITS:
+    for keyword, measure, is_within, template in _LIMITS:
         limit, size = schema.get(keyword), measure(value)
         if limit is not None and size is not None and not is_within(size, limit):
-            yield words.format(limit=limit)
+            yield template.format(limit=limit)
     if isinstance(value, str) and "pattern" in schema and not re.search(schema["pattern"], value):
         yield f"does not match {schema['pattern']}"
 
@@ -521,20 +526,20 @@ _LIMITS: tuple[tuple[str, Callable[[Any], float | None], Callable[[float, float]
 )
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
-    if isinstance(value, bool) or isinstance(other, bool):
-        return value is other
-    if is_object(value) and is_object(other):
-        return value.keys() == other.keys() and all(_is_same(value[name], other[name]) for name in value)
-    if isinstance(value, list) and isinstance(other, list):
-        pairs = cast("list[Any]", value), cast("list[Any]", other)
+def _is_same(value: Any, expected: Any) -> bool:
+    """Returns whether two values are equal in JSON, where true is not 1."""
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if is_object(value) and is_object(expected):
+        return value.keys() == expected.keys() and all(_is_same(value[name], expected[name]) for name in value)
+    if isinstance(value, list) and isinstance(expected, list):
+        pairs = cast("list[Any]", value), cast("list[Any]", expected)
         return len(pairs[0]) == len(pairs[1]) and all(map(_is_same, *pairs))
-    return value == other
+    return value == expected
 
 
 def _has_equal_items(value: list[Any]) -> bool:
-    return any(_is_same(item, before) for number, item in enumerate(value) for before in value[:number])
+    return any(_is_same(item, earlier) for number, item in enumerate(value) for earlier in value[:number])
 
 
 def _is_integral(value: Any) -> bool:

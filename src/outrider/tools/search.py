@@ -66,15 +66,15 @@ _IGNORE_FILE_NAMES = (*IGNORE_FILES, ".rgignore")
 
 def walk_files(folder: int) -> Iterator[str]:
     """Yields the relative paths of regular files that no ignore file excludes."""
-    known: dict[str, IgnoreRules | None] = {".": None}
+    rules_of_folder: dict[str, IgnoreRules | None] = {".": None}
     for root, folders, names, descriptor in os.fwalk(".", dir_fd=folder):
         base = "" if root == "." else f"{root[2:]}/"
-        here = _ignore_rules(descriptor, base, names, known.pop(root, None))
-        folders[:] = sorted(name for name in folders if not is_excluded(here, base + name, is_folder=True))
+        rules = _ignore_rules(descriptor, base, names, rules_of_folder.pop(root, None))
+        folders[:] = sorted(name for name in folders if not is_excluded(rules, base + name, is_folder=True))
         for name in folders:
-            known[f"{root}/{name}"] = here
+            rules_of_folder[f"{root}/{name}"] = rules
         for name in sorted(names):
-            if not is_excluded(here, base + name, is_folder=False) and _is_file(descriptor, name):
+            if not is_excluded(rules, base + name, is_folder=False) and _is_file(descriptor, name):
                 yield base + name
 
 
@@ -104,13 +104,13 @@ def search_in_python(query: SearchRequest, scope: SearchScope) -> list[FileMatch
         regex = re.compile(query.pattern, _regex_flags(query))
     except (re.error, RecursionError, OverflowError) as error:
         raise ToolFailure(f"not a regular expression: {error}") from error
-    found: list[FileMatch] = []
+    matches: list[FileMatch] = []
     for path in [scope.target] if scope.target != "." else _candidate_paths(query, scope):
         text = _read_text(scope.folder, path)
-        found += _matches_in_text(query, regex, path, text) if text is not None else []
-        if len(found) >= MAX_MATCHES:
+        matches += _matches_in_text(query, regex, path, text) if text is not None else []
+        if len(matches) >= MAX_MATCHES:
             break
-    return found
+    return matches
 
 
 def _regex_flags(query: SearchRequest) -> int:
@@ -133,8 +133,8 @@ def _read_text(folder: int, path: str) -> str | None:
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SEARCHED_FILE:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SEARCHED_FILE:
             return None
         raw = file.read(_MAX_SEARCHED_FILE)
     encoding = detect_encoding(raw)
@@ -156,18 +156,18 @@ def _matches_in_text(query: SearchRequest, regex: "re.Pattern[str]", path: str, 
         yield FileMatch(path, 0, str(len(matching)) if query.mode == "count" else "", matches=True)
         return
     around = range(-query.context, query.context + 1)
-    shown = {n + by for n in matching for by in around if 0 <= n + by < len(lines)}
-    found = set(matching)
-    for n in sorted(shown):
-        yield FileMatch(path, n + 1, lines[n].rstrip("\r")[:MAX_LINE_LENGTH], matches=n in found)
+    visible = {n + by for n in matching for by in around if 0 <= n + by < len(lines)}
+    matching_lines = set(matching)
+    for n in sorted(visible):
+        yield FileMatch(path, n + 1, lines[n].rstrip("\r")[:MAX_LINE_LENGTH], matches=n in matching_lines)
 
 
 def _multiline_matches(regex: "re.Pattern[str]", text: str) -> list[int]:
-    found: set[int] = set()
+    lines: set[int] = set()
     for match in regex.finditer(text):
-        first = text.count("\n", 0, match.start())
-        found.update(range(first, first + match.group().count("\n") + 1))
-    return sorted(found)
+        first_line = text.count("\n", 0, match.start())
+        lines.update(range(first_line, first_line + match.group().count("\n") + 1))
+    return sorted(lines)
 
 
 MAX_PATTERN_LENGTH = 1_000
@@ -181,7 +181,7 @@ def compile_glob(pattern: str) -> "re.Pattern[str]":
     if len(pattern) > MAX_PATTERN_LENGTH or "\0" in pattern:
         raise ToolFailure(f"a pattern has at most {MAX_PATTERN_LENGTH} characters, and no NUL")
     pattern = pattern.removeprefix("./").strip("/") or "**"
-    rooted = (one if "/" in one else f"**/{one}" for one in _expand_braces(pattern))
+    rooted = (expanded if "/" in expanded else f"**/{expanded}" for expanded in _expand_braces(pattern))
     try:
         return re.compile("|".join(map(glob_to_regex, rooted)), re.DOTALL)
     except re.error as error:
@@ -191,39 +191,43 @@ def compile_glob(pattern: str) -> "re.Pattern[str]":
 def glob_to_regex(pattern: str) -> str:
     """Converts one pattern without braces to a regular expression."""
     result: list[str] = []
-    at = 0
-    while at < len(pattern):
-        piece, at = _glob_token(pattern, at)
-        result.append(piece)
+    position = 0
+    while position < len(pattern):
+        regex, position = _glob_token(pattern, position)
+        result.append(regex)
     return "".join([r"\A", *result, r"\Z"])
 
 
-def _glob_token(pattern: str, at: int) -> tuple[str, int]:
+def _glob_token(pattern: str, position: int) -> tuple[str, int]:
     """Returns the regular expression of the token at an index, and the index after it."""
-    if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
-        return "(?:[^/]+/)*", at + 3
-    if pattern.startswith("**", at) and at + 2 == len(pattern) and (at == 0 or pattern[at - 1] == "/"):
-        return ".+", at + 2
-    char = pattern[at]
+    if pattern.startswith("**/", position) and (position == 0 or pattern[position - 1] == "/"):
+        return "(?:[^/]+/)*", position + 3
+    if (
+        pattern.startswith("**", position)
+        and position + 2 == len(pattern)
+        and (position == 0 or pattern[position - 1] == "/")
+    ):
+        return ".+", position + 2
+    char = pattern[position]
     if char == "*":
-        end = at
+        end = position
         while end < len(pattern) and pattern[end] == "*":
             end += 1
         return "[^/]*", end
     if char == "?":
-        return "[^/]", at + 1
+        return "[^/]", position + 1
     if char == "[":
-        return _glob_character_class(pattern, at)
-    if char == "\\" and at + 1 < len(pattern):
-        return re.escape(pattern[at + 1]), at + 2
-    return re.escape(char), at + 1
+        return _glob_character_class(pattern, position)
+    if char == "\\" and position + 1 < len(pattern):
+        return re.escape(pattern[position + 1]), position + 2
+    return re.escape(char), position + 1
 
 
-def _glob_character_class(pattern: str, at: int) -> tuple[str, int]:
-    end = pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] in {"!", "^"}))
+def _glob_character_class(pattern: str, position: int) -> tuple[str, int]:
+    end = pattern.find("]", position + 2 + (pattern[position + 1 : position + 2] in {"!", "^"}))
     if end < 0:
-        return r"\[", at + 1
-    inner = pattern[at + 1 : end]
+        return r"\[", position + 1
+    inner = pattern[position + 1 : end]
     negated = inner[0] in "!^"
     chars = (inner[1:] if negated else inner).replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
     return f"(?!/)[{'^' if negated else ''}{chars.replace('^', chr(92) + '^')}]", end + 1
@@ -231,18 +235,18 @@ def _glob_character_class(pattern: str, at: int) -> tuple[str, int]:
 
 def _expand_braces(pattern: str) -> list[str]:
     """Expands braces to a list of patterns. Raises ToolFailure if there are too many."""
-    found = [pattern]
-    done: list[str] = []
-    while found:
-        if len(found) + len(done) > _MAX_BRACE_EXPANSIONS:
+    pending = [pattern]
+    expanded: list[str] = []
+    while pending:
+        if len(pending) + len(expanded) > _MAX_BRACE_EXPANSIONS:
             raise ToolFailure(f"the braces of the pattern expand to more than {_MAX_BRACE_EXPANSIONS} patterns")
-        one = found.pop()
-        match = re.search(r"(?<!\\)\{([^{}]*,[^{}]*)\}", one)
+        candidate = pending.pop()
+        match = re.search(r"(?<!\\)\{([^{}]*,[^{}]*)\}", candidate)
         if match is None:
-            done.append(one)
+            expanded.append(candidate)
             continue
-        found += [one[: match.start()] + choice + one[match.end() :] for choice in match[1].split(",")]
-    return done
+        pending += [candidate[: match.start()] + choice + candidate[match.end() :] for choice in match[1].split(",")]
+    return expanded
 
 
 _BLOCK_SIZE = 256 * 1024
@@ -265,8 +269,8 @@ def find_ripgrep() -> str | None:
     installed = Path(sysconfig.get_path("scripts")) / ("rg.exe" if os.name == "nt" else "rg")
     if installed.is_file():
         return str(installed)
-    found = shutil.which("rg")
-    return found if found and os.path.isabs(found) else None  # noqa: PTH117
+    on_path = shutil.which("rg")
+    return on_path if on_path and os.path.isabs(on_path) else None  # noqa: PTH117
 
 
 # Ripgrep waits for a pipe in place of an ignore file. The walk in Python does not open pipes.
@@ -275,7 +279,7 @@ _READ_BY_RIPGREP = (*_IGNORE_FILE_NAMES, ".git/info/exclude")
 
 
 def _choose_ripgrep(folder: int) -> str | None:
-    """Returns the ripgrep executable, None if there is none or if it would wait for a pipe in this folder."""
+    """Returns the ripgrep executable, or None if there is none or if it would wait for a pipe in this folder."""
     exists = (name for name in _READ_BY_RIPGREP if _exists(folder, name))
     return find_ripgrep() if all(_is_file(folder, name) for name in exists) else None
 
@@ -320,15 +324,15 @@ async def run_ripgrep(program: str, arguments: Sequence[str], folder: int, path:
 
 async def split_records(blocks: AsyncGenerator[bytes], end: bytes) -> AsyncGenerator[list[bytes]]:
     """Splits the output at `end` and yields lists of records. Overlong records are truncated."""
-    rest = b""
+    partial = b""
     async with aclosing(blocks):
         async for block in blocks:
-            *complete, rest = (rest + block).split(end)
+            *complete, partial = (partial + block).split(end)
             if complete:
                 yield complete
-            rest = rest[:_MAX_RECORD]
-    if rest:
-        yield [rest]
+            partial = partial[:_MAX_RECORD]
+    if partial:
+        yield [partial]
 
 
 MAX_FILES = 500_000
@@ -346,14 +350,14 @@ async def list_files(folder: int, path: str, *, ripgrep_seconds: float = RIPGREP
 
 
 async def _list_with_ripgrep(program: str, folder: int, path: str) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     lists = split_records(run_ripgrep(program, ["--files", "--null"], folder, path), b"\0")
     async with aclosing(lists):
         async for names in lists:
-            found += [os.fsdecode(name).removeprefix("./") for name in names]
-            if len(found) >= MAX_FILES:
+            paths += [os.fsdecode(name).removeprefix("./") for name in names]
+            if len(paths) >= MAX_FILES:
                 break
-    return found
+    return paths
 
 
 async def search_with_ripgrep(program: str, query: SearchRequest, scope: SearchScope) -> list[FileMatch]:
@@ -362,18 +366,18 @@ async def search_with_ripgrep(program: str, query: SearchRequest, scope: SearchS
         program, [*_ripgrep_arguments(query), "--", query.pattern, _safe_target(scope.target)], scope.folder, scope.path
     )
     lines = split_records(blocks, b"\0" if query.mode == "files_with_matches" else b"\n")
-    found: list[FileMatch] = []
+    matches: list[FileMatch] = []
     async with aclosing(lines):
-        async for some in lines:
+        async for records in lines:
             hits = (
                 hit
-                for line in (some if query.mode == "files_with_matches" else _rejoin_names(some))
+                for line in (records if query.mode == "files_with_matches" else _rejoin_names(records))
                 if (hit := _parse_match(line, query)) is not None
             )
-            found += [hit for hit in hits if scope.accepts(hit.path)]
-            if len(found) >= MAX_MATCHES:
+            matches += [hit for hit in hits if scope.accepts(hit.path)]
+            if len(matches) >= MAX_MATCHES:
                 break
-    return found
+    return matches
 
 
 def _safe_target(target: str) -> str:
@@ -416,17 +420,22 @@ def _type_filter(glob: str | None) -> list[str]:
 
 def _parse_match(line: bytes, query: SearchRequest) -> FileMatch | None:
     """Parses `path NUL 12:text` for a match and `path NUL 12-text` for a context line."""
-    raw_path, zero, rest = line.partition(b"\0")
+    raw_path, zero, numbered_text = line.partition(b"\0")
     path = os.fsdecode(raw_path).removeprefix("./")
     if query.mode == "files_with_matches":
         return FileMatch(path, 0, "", matches=True) if path else None
     if not zero:
         return None  # the separator between line ranges
     if query.mode == "count":
-        return FileMatch(path, 0, rest.decode("utf-8", "replace"), matches=True)
-    digits = len(rest) - len(rest.lstrip(b"0123456789"))
-    text = rest[digits + 1 :].decode("utf-8", "replace").rstrip("\r")
-    return FileMatch(path, int(rest[:digits] or 0), text[:MAX_LINE_LENGTH], matches=rest[digits : digits + 1] == b":")
+        return FileMatch(path, 0, numbered_text.decode("utf-8", "replace"), matches=True)
+    digits = len(numbered_text) - len(numbered_text.lstrip(b"0123456789"))
+    text = numbered_text[digits + 1 :].decode("utf-8", "replace").rstrip("\r")
+    return FileMatch(
+        path,
+        int(numbered_text[:digits] or 0),
+        text[:MAX_LINE_LENGTH],
+        matches=numbered_text[digits : digits + 1] == b":",
+    )
 
 
 _threads = ThreadPool(4)

@@ -71,7 +71,7 @@ MAX_PREVIEW_CHARS = 100_000
 
 
 class Progress(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
-    """An update of a running call: new output, a new title, more metadata, or further origins of its result."""
+    """An update of a running call: new output, a new title, further metadata, or further origins of its result."""
 
     output: str = ""
     title: str | None = None
@@ -80,33 +80,42 @@ class Progress(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
 
 def _ignore_progress(progress: Progress) -> None:
-    """Default progress callback: discards the value."""
+    """Discards the value: the default progress callback."""
 
 
 class WaitForAnswer(Protocol):
-    """Stores that a call only waits for an answer; with `has_run` also that it has done its work."""
+    """Stores that a call only waits for an answer; with `has_run`, also stores that it has done its work."""
 
     def __call__(self, *, has_run: bool = False) -> Awaitable[None]: ...
 
 
 async def _store_nothing(*, has_run: bool = False) -> None:
-    """Default for calls that cannot outlive their process."""
+    """Does nothing: the default for calls that cannot outlive their process."""
 
 
 class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     """Context of one call. A tool function receives it through a parameter of this type, which is not part of the
     schema; `ToolContext[Db]` gives `deps` a type.
 
-    `deps` is what `run(deps=…)` or the factory of `Engine(deps=…)` provided, None without one. `owner` and `metadata`
-    are those of the session, also for called agents; `root_session_id` is the session of the entry agent.
-
-    `wait_for_answer` stores that running the call again is safe from now on, because it only waits for the user's
-    answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. With `has_run`
-    it also stores that the tool has done its work and keeps the outcome in the data folder. The next run of the call
-    gets that from the method `has_run`: it may be on another machine without the outcome, and must not work again.
-    `resume_work` takes both back before the tool does something new. `is_suspended` returns whether a cancelled call
-    will be run again when its session is reopened. With `preview` the call is not approved yet: a tool that `previews`
-    returns what it would do and changes nothing.
+    - `session_id`: the session of the call.
+    - `call_id`: the id of the call.
+    - `agent`: the name of the agent that made the call.
+    - `workspace`: the folder of the session.
+    - `report`: publishes a `Progress` while the call runs.
+    - `wait_for_answer`: stores that running the call again is safe from now on, because it only waits for the user's
+      answer or repeats a stored step. After a crash the call is then run again instead of being reported as
+      interrupted. With `has_run=True` it also stores that the tool has done its work and that the outcome is in the
+      data folder.
+    - `resume_work`: undoes `wait_for_answer` before the tool does something new.
+    - `has_run`: returns whether an earlier run of the call has done its work. This run may be on another machine, which
+      does not have the outcome, and must not do the work again.
+    - `is_suspended`: returns whether a cancelled call will be run again when its session is reopened.
+    - `preview`: True if the call is not approved yet. A tool that `previews` then returns what it would do and changes
+      nothing.
+    - `deps`: what `run(deps=…)` or the factory of `Engine(deps=…)` provided; None without one.
+    - `owner`: the owner of the session, also for called agents.
+    - `metadata`: the metadata of the session, also for called agents.
+    - `root_session_id`: the session of the entry agent.
     """
 
     session_id: str = ""
@@ -188,7 +197,7 @@ class Tool(Generic[Parameters, Returned_co]):
         self.function: Callable[..., Any] = function
         self.name = name or function_name(function)
         if not isinstance(description, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"tool {self.name}: description is a text, got {description!r}")
+            raise ConfigurationError(f"tool {self.name}: description is a string, got {description!r}")
         self.description = parse_docstring(function_docs(function)).summary if description is None else description
         self.options = parse_options(self.name, dict(options))
         _check_name(self.name)
@@ -310,12 +319,12 @@ class Tool(Generic[Parameters, Returned_co]):
         return self._stricter_policy(self.options.evaluate_policy(base, arguments))
 
     async def evaluate_policy(self, arguments: dict[str, Any], callbacks: CallbackRunner) -> Policy:
-        """Returns the same; `evaluate_policy` may be async. Raises CallbackError if it fails."""
+        """Returns the tool's policy for a call; `evaluate_policy` may be async. Raises CallbackError if it fails."""
         evaluate = self.options.evaluate_policy
         if evaluate is None:
             return self.options.policy
-        name, given = f"evaluate_policy of tool {self.name}", deepcopy(arguments)
-        return self._stricter_policy(await callbacks.call(name, evaluate, self.options.policy, given))
+        name, copied = f"evaluate_policy of tool {self.name}", deepcopy(arguments)
+        return self._stricter_policy(await callbacks.call(name, evaluate, self.options.policy, copied))
 
     def _stricter_policy(self, evaluated: object) -> Policy:
         if not isinstance(evaluated, str) or evaluated not in ("allow", "ask", "deny"):
@@ -331,7 +340,7 @@ class Tool(Generic[Parameters, Returned_co]):
         return arguments if preprocess is None else self._checked_arguments(preprocess(dict(arguments)))
 
     async def preprocess(self, arguments: dict[str, Any], callbacks: CallbackRunner) -> dict[str, Any]:
-        """Returns the same; `preprocess_args` may be async. Raises CallbackError if it fails."""
+        """Returns the preprocessed arguments; `preprocess_args` may be async. Raises CallbackError if it fails."""
         preprocess = self.options.preprocess_args
         if preprocess is None:
             return arguments
@@ -363,7 +372,7 @@ class Tool(Generic[Parameters, Returned_co]):
         return diff if isinstance(diff, str) and len(diff) < MAX_PREVIEW_CHARS else ""
 
     async def execute(self, **arguments: Any) -> str | ToolResult:
-        """Call the tool outside a run, with an empty context. Raises what the function raises."""
+        """Calls the tool outside a run, with an empty context. Raises what the function raises."""
         return await self.call(arguments, ToolContext())
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:
@@ -384,10 +393,14 @@ class Tool(Generic[Parameters, Returned_co]):
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Returns how a copy is made, for `pickle` and `copy`. A tool that decorates a function is found by the name of
-        that function, which is now the name of the tool."""
-        place = getattr(self.function, "__module__", None) or "", getattr(self.function, "__qualname__", "")
-        return (find_object, place) if find_object(*place) is self else (_create_tool, (type(self),), self.__dict__)
+        """Returns how `pickle` and `copy` make a copy. A tool that decorates a function is found by the name of that
+        function, which refers to the tool after the decoration."""
+        module_and_name = getattr(self.function, "__module__", None) or "", getattr(self.function, "__qualname__", "")
+        return (
+            (find_object, module_and_name)
+            if find_object(*module_and_name) is self
+            else (_create_tool, (type(self),), self.__dict__)
+        )
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -404,8 +417,11 @@ class OnDemandTool(Tool):
 
 
 class ForwardingTool(Tool):
-    """A tool whose calls become calls of another one, whose rules, approvals and display then apply. The model calls it
-    with a name and arguments. The function runs only if there is no such tool, and explains what there is."""
+    """A tool whose calls become calls of another tool, whose rules, approvals and display then apply.
+
+    The model calls it with a name and arguments. The function runs only if no such tool exists, and returns which tools
+    exist.
+    """
 
     def find_target(self, given: dict[str, Any], tools: "Mapping[str, Tool]") -> tuple[str, dict[str, Any]] | None:
         """Returns the tool to call and its arguments; None if there is no tool on demand with that name."""
@@ -415,14 +431,15 @@ class ForwardingTool(Tool):
                 arguments = msgspec.json.decode(arguments)
         if not isinstance(name, str) or not is_object(arguments):
             return None
-        found = tools.get(name)
-        return (name, arguments) if isinstance(found, OnDemandTool) else None
+        target = tools.get(name)
+        return (name, arguments) if isinstance(target, OnDemandTool) else None
 
 
 if TYPE_CHECKING:
 
     class ToolDecorator(Tool[..., Any]):
-        """What `Tool(timeout=5)` returns: it makes a tool from a function. It is no tool; mypy needs the base class."""
+        """What `Tool(timeout=5)` returns: it makes a tool from a function. It is not a tool; mypy needs the base
+        class."""
 
         def __call__(
             self, function: Callable[DecoratedParameters, DecoratedReturned], /
@@ -441,7 +458,7 @@ async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]
 
 
 def _collect_items(chunks: Generator[Any, Any, Any], context: ToolContext) -> Any:
-    """Reports the chunks of a generator as progress. Returns its return value, or all chunks as one text."""
+    """Reports the chunks of a generator as progress. Returns its return value, or all chunks as one string."""
     texts: list[str] = []
     while True:
         try:
@@ -452,18 +469,19 @@ def _collect_items(chunks: Generator[Any, Any, Any], context: ToolContext) -> An
 
 
 async def _collect_chunks(chunks: AsyncGenerator[Any, Any], context: ToolContext) -> Any:
-    """The same for an async generator, which has no return value. A ToolResult as the last chunk is the result."""
+    """Reports the chunks of an async generator as progress. Returns the last chunk if it is a ToolResult, else all
+    chunks as one string; an async generator has no return value."""
     texts: list[str] = []
-    last: Any = None
+    last_chunk: Any = None
     async with aclosing(chunks):
         async for chunk in chunks:
-            last = chunk
+            last_chunk = chunk
             texts.append(_report_chunk(chunk, context))
-    return last if isinstance(last, ToolResult) else "".join(texts)
+    return last_chunk if isinstance(last_chunk, ToolResult) else "".join(texts)
 
 
 def _report_chunk(chunk: Any, context: ToolContext) -> str:
-    """Reports a chunk; one that is no text is a line of JSON."""
+    """Reports a chunk as progress and returns its text; a chunk that is not text becomes a line of JSON."""
     if isinstance(chunk, Progress):
         context.report(chunk)
         return chunk.output
@@ -500,21 +518,21 @@ def to_tool_result(value: Any) -> str | ToolResult:
 
 
 def _has_attachments(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(isinstance(one, Attachment) for one in cast("list[Any]", value))
+    return isinstance(value, list | tuple) and any(isinstance(item, Attachment) for item in cast("list[Any]", value))
 
 
 def _separate_attachments(values: list[Any]) -> ToolResult:
-    texts = [to_tool_result(one) for one in values if not isinstance(one, Attachment)]
-    content = "\n".join(one if isinstance(one, str) else one.content for one in texts)
-    return ToolResult(content, tuple(one for one in values if isinstance(one, Attachment)))
+    texts = [to_tool_result(item) for item in values if not isinstance(item, Attachment)]
+    content = "\n".join(item if isinstance(item, str) else item.content for item in texts)
+    return ToolResult(content, tuple(item for item in values if isinstance(item, Attachment)))
 
 
 def _check_result(result: ToolResult) -> ToolResult:
     """Returns the result of a function of the program. Raises ToolFailure if a field has a wrong type."""
-    found = {name: getattr(result, name) for name in ToolResult.__struct_fields__}
-    problem = next((name for name, wanted in _RESULT_TYPES.items() if not isinstance(found[name], wanted)), "")
+    fields = {name: getattr(result, name) for name in ToolResult.__struct_fields__}
+    problem = next((name for name, types in _RESULT_TYPES.items() if not isinstance(fields[name], types)), "")
     if problem:
-        raise ToolFailure(f"the tool returned a ToolResult with the {problem} {describe_value(found[problem])}")
+        raise ToolFailure(f"the tool returned a ToolResult with the {problem} {describe_value(fields[problem])}")
     if bad := [file for file in result.attachments if not isinstance(file, Attachment)]:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ToolFailure(
             f"the tool returned a ToolResult with the attachment {describe_value(bad[0])}; use Attachment.from_path() "
@@ -541,7 +559,7 @@ def check_metadata(metadata: dict[str, Any]) -> None:
 
 
 def _load_attachments(result: ToolResult) -> ToolResult:
-    """Reads the files of file: URLs. The tools of MCP servers, which may name any file, do not come here."""
+    """Reads the files of file: URLs. Results of MCP servers, which may name any file, do not pass through here."""
     if not any(file.url and file.url.startswith("file:") for file in result.attachments):
         return result
     try:
@@ -557,12 +575,12 @@ def _to_builtin(value: Any) -> Any:
         return value.to_dict()
     text = str(value)
     if type(value).__str__ is object.__str__ and text.startswith("<") and text.endswith(">"):
-        raise TypeError(f"{type(value).__name__} has no text but {text}; return a text, a dict or a dataclass")
+        raise TypeError(f"{type(value).__name__} has no text but {text}; return a string, a dict or a dataclass")
     return text
 
 
 def _check_function(function: object) -> None:
-    """Raises ConfigurationError for what is no function, with what to pass instead."""
+    """Raises ConfigurationError if a value is not a function, and states what to pass instead."""
     kind = type(function).__name__
     if isinstance(function, type):
         raise ConfigurationError(
@@ -606,7 +624,7 @@ def _check_name(name: str) -> None:
 
 
 def replace_function(tool: Tool, function: Callable[..., Any]) -> Tool:
-    """Returns the tool with another function of the same definition, such as a closure over other values."""
+    """Returns a copy of the tool with another function of the same definition, such as a closure over other values."""
     copied = object.__new__(type(tool))
     copied.__dict__.update(vars(tool), function=function)
     return copied
@@ -616,10 +634,10 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
     """Returns a dict of tools by name; plain functions are converted. Raises ConfigurationError for a
     duplicate name."""
     by_name: dict[str, Tool] = {}
-    for given in cast("Iterable[Any]", tools):
-        if given is None:  # Tool(None) is a decorator
+    for entry in cast("Iterable[Any]", tools):
+        if entry is None:  # Tool(None) is a decorator
             raise ConfigurationError("tools has None; it has functions, or tools such as Tool(function, timeout=5)")
-        tool: Tool = cast("Tool", given) if isinstance(given, Tool) else Tool(given)
+        tool: Tool = cast("Tool", entry) if isinstance(entry, Tool) else Tool(entry)
         name = tool.name
         if name in by_name:
             raise ConfigurationError(f"two tools are called {name!r}")

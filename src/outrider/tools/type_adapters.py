@@ -43,24 +43,24 @@ _LABELS: dict[type, str] = {
 
 
 class ValueMismatch(ValueError):
-    """A JSON value that does not have the wanted type, with all problems and their places in the value."""
+    """A JSON value that does not have the expected type, with all problems and their paths in the value."""
 
     def __init__(self, text: str = "", problems: Iterable[tuple[str, str]] = ()) -> None:
         self.problems = list(problems) or [("", text)]
-        shown = [
-            f"{words} at `{place.lstrip('.')}`" if place else words for place, words in self.problems[:_MAX_PROBLEMS]
+        lines = [
+            f"{problem} at `{path.lstrip('.')}`" if path else problem for path, problem in self.problems[:_MAX_PROBLEMS]
         ]
-        more = len(self.problems) - len(shown)
-        super().__init__("; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
+        hidden = len(self.problems) - len(lines)
+        super().__init__("; ".join(lines) + (f"; and {hidden} more" if hidden > 0 else ""))
 
-    def inside(self, place: str) -> list[tuple[str, str]]:
-        """Returns the problems as those of a value that contains this one."""
-        return [(place + path, text) for path, text in self.problems]
+    def inside(self, parent: str) -> list[tuple[str, str]]:
+        """Returns the problems with the path of the value that contains this one."""
+        return [(parent + path, text) for path, text in self.problems]
 
 
-def type_mismatch(wanted: str, value: object) -> ValueMismatch:
+def type_mismatch(expected: str, value: object) -> ValueMismatch:
     """Returns the error for a value of another type."""
-    return ValueMismatch(f"Expected `{wanted}`, got `{_LABELS.get(type(value), type(value).__name__)}`")
+    return ValueMismatch(f"Expected `{expected}`, got `{_LABELS.get(type(value), type(value).__name__)}`")
 
 
 class SchemaDefinitions:
@@ -69,25 +69,25 @@ class SchemaDefinitions:
     def __init__(self) -> None:
         self.schemas: dict[str, Schema] = {}
         self._names: dict[int, str] = {}
-        self._owners: list[object] = []  # so that no id is used again
+        self._owners: list[object] = []  # keeps them alive, so that no id is used again
 
     def refer_to(self, owner: object, name: str, build: Callable[[], Schema]) -> Schema:
         """Returns a reference to the schema of a type, which is built at its first use."""
-        found = self._names.get(id(owner))
-        if found is None:
-            found = self._names[id(owner)] = self._free_name(re.sub(r"\W+", "_", name).strip("_") or "Type")
+        reference_name = self._names.get(id(owner))
+        if reference_name is None:
+            reference_name = self._names[id(owner)] = self._free_name(re.sub(r"\W+", "_", name).strip("_") or "Type")
             self._owners.append(owner)
-            self.schemas[found] = {}
-            self.schemas[found] = build()
-        return {"$ref": REFERENCE + found}
+            self.schemas[reference_name] = {}
+            self.schemas[reference_name] = build()
+        return {"$ref": REFERENCE + reference_name}
 
     def take_over(self, schema: Schema) -> Schema:
-        """Returns a schema of another library, whose `$defs` are moved here."""
+        """Moves the `$defs` of a schema of another library here; returns the schema with the new references."""
         foreign: dict[str, Schema] = schema.pop("$defs", {})
         renamed: dict[str, str] = {}
         for name, definition in foreign.items():
-            same = self.schemas.get(name)
-            renamed[name] = name if same is None or same == definition else self._free_name(name)
+            existing = self.schemas.get(name)
+            renamed[name] = name if existing is None or existing == definition else self._free_name(name)
             self.schemas.setdefault(renamed[name], definition)
         if any(old != new for old, new in renamed.items()):
             for old, new in renamed.items():
@@ -136,9 +136,9 @@ def object_keys(adapter: TypeAdapter) -> frozenset[str] | None:
 
 
 def accepts_text(adapter: TypeAdapter) -> bool:
-    """Returns whether any text is a value of the type."""
+    """Returns whether any string is a value of the type."""
     members = adapter.members if isinstance(adapter, UnionAdapter) else (adapter,)
-    return any(isinstance(one, ScalarAdapter) and one.kind is str for one in members)
+    return any(isinstance(member, ScalarAdapter) and member.kind is str for member in members)
 
 
 class AnyAdapter:
@@ -180,7 +180,7 @@ class ScalarAdapter:
 
 
 class TextAdapter:
-    """A class whose values are made from a text, such as a path."""
+    """A class whose values are made from a string, such as a path."""
 
     def __init__(self, cls: type[Any], keywords: Schema | None = None) -> None:
         self.cls = cls
@@ -196,7 +196,7 @@ class TextAdapter:
         try:
             return self.cls(value)
         except (ValueError, TypeError, LookupError) as error:
-            raise ValueMismatch(f"{value!r} is no {self.label}: {error}") from error
+            raise ValueMismatch(f"{value!r} is not a valid {self.label}: {error}") from error
 
 
 class ChoiceAdapter:
@@ -207,7 +207,7 @@ class ChoiceAdapter:
         self.label = label
         self.choices = choices
         self._owner = owner
-        self._values: dict[tuple[type[Any], Any], Any] = {(type(value), value): meant for value, meant in choices}
+        self._values: dict[tuple[type[Any], Any], Any] = {(type(value), value): choice for value, choice in choices}
 
     def schema(self, definitions: SchemaDefinitions) -> Schema:
         if self._owner is None:
@@ -230,9 +230,9 @@ class ChoiceAdapter:
     def convert(self, value: Any, *, strict: bool = False) -> Any:
         for attempt in (value,) if strict or not isinstance(value, str) else (value, _read_number(value)):
             with suppress(TypeError):  # a list or an object has no hash
-                if (found := self._values.get((cast("type[Any]", type(attempt)), attempt), MISSING)) is not MISSING:
-                    return found
-        kinds: set[type[Any]] = {type(one) for one, _ in self.choices}
+                if (choice := self._values.get((cast("type[Any]", type(attempt)), attempt), MISSING)) is not MISSING:
+                    return choice
+        kinds: set[type[Any]] = {type(json_value) for json_value, _ in self.choices}
         if type(value) not in kinds:
             raise type_mismatch(" | ".join(sorted(_LABELS.get(kind, kind.__name__) for kind in kinds)), value)
         raise ValueMismatch(f"Invalid enum value {value!r}")
@@ -268,8 +268,8 @@ class ArrayAdapter:
         return {"type": "array", "items": items} if items else {"type": "array"}
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
-        found = _as_list(value)
-        items, problems = _convert_items([self._item] * len(found), found, strict=strict)
+        values = _as_list(value)
+        items, problems = _convert_items([self._item] * len(values), values, strict=strict)
         if problems:
             raise ValueMismatch(problems=problems)
         try:
@@ -291,10 +291,10 @@ class TupleAdapter:
         return schema | ({"prefixItems": [item.schema(definitions) for item in self._items]} if size else {})
 
     def convert(self, value: Any, *, strict: bool = False) -> Any:
-        found = _as_list(value)
-        if len(found) != len(self._items):
-            raise ValueMismatch(f"Expected `array` of length {len(self._items)}, got {len(found)}")
-        items, problems = _convert_items(self._items, found, strict=strict)
+        values = _as_list(value)
+        if len(values) != len(self._items):
+            raise ValueMismatch(f"Expected `array` of length {len(self._items)}, got {len(values)}")
+        items, problems = _convert_items(self._items, values, strict=strict)
         if problems:
             raise ValueMismatch(problems=problems)
         return tuple(items)
@@ -342,9 +342,9 @@ class MappingAdapter:
             raise type_mismatch("object", value)
         converted: dict[Any, Any] = {}
         problems: list[tuple[str, str]] = []
-        for name, one in value.items():
+        for name, item in value.items():
             try:
-                converted[self._key.convert(name)] = self._value.convert(one, strict=strict)
+                converted[self._key.convert(name)] = self._value.convert(item, strict=strict)
             except ValueMismatch as error:
                 problems += error.inside(f".{name}")
         if problems:
@@ -383,7 +383,7 @@ class TypedField(msgspec.Struct, frozen=True):
         if default is MISSING or default is msgspec.UNSET:
             return MISSING
         if isinstance(default, Enum) and isinstance(self.adapter, ChoiceAdapter):
-            return next((value for value, meant in self.adapter.choices if meant is default), MISSING)
+            return next((value for value, choice in self.adapter.choices if choice is default), MISSING)
         with suppress(TypeError, ValueError, RecursionError):
             return msgspec.to_builtins(default, enc_hook=_dump_default)
         return MISSING
@@ -401,16 +401,16 @@ def convert_fields(
     fields: Iterable[TypedField], value: Mapping[str, Any], *, strict: bool, nulls: bool = True
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Returns the values of the fields by name, and the problems. With `nulls`, a null for a field that has a default
-    and accepts no null means the default: models that have to fill in every field say so."""
+    and accepts no null means the default, because models that have to fill in every field send null for it."""
     values: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for field in fields:
-        given = value.get(field.key, MISSING)
-        if given.__class__ is getattr(field.adapter, "unconverted", None):  # the usual case
-            values[field.name] = given
+        field_value = value.get(field.key, MISSING)
+        if field_value.__class__ is getattr(field.adapter, "unconverted", None):  # the usual case
+            values[field.name] = field_value
             continue
         try:
-            converted = _convert_field(field, given, strict=strict, nulls=nulls)
+            converted = _convert_field(field, field_value, strict=strict, nulls=nulls)
         except ValueMismatch as error:
             problems += error.inside(f".{field.key}" if field.key in value else "")
             continue
@@ -419,16 +419,16 @@ def convert_fields(
     return values, problems
 
 
-def _convert_field(field: TypedField, given: Any, *, strict: bool, nulls: bool) -> Any:
-    if given is MISSING:
+def _convert_field(field: TypedField, field_value: Any, *, strict: bool, nulls: bool) -> Any:
+    if field_value is MISSING:
         if field.required:
             raise ValueMismatch(f"Object missing required field `{field.key}`")
         return field.make_default()
     adapter: TypeAdapter = field.adapter
     try:
-        return adapter.convert(given, strict=strict)
+        return adapter.convert(field_value, strict=strict)
     except ValueMismatch:
-        if given is not None or field.required or not nulls:
+        if field_value is not None or field.required or not nulls:
             raise
     return field.make_default()
 
@@ -489,8 +489,11 @@ class ObjectAdapter:
 
 
 class UnionAdapter:
-    """One of several types. Objects are distinguished by a field with fixed values, if all of them have one, else by
-    the number of known keys; other values by their type, without a conversion if possible."""
+    """One of several types.
+
+    Objects are distinguished by a field with fixed values if all of them have one, else by the number of known keys.
+    Other values are distinguished by their type, without a conversion if possible.
+    """
 
     def __init__(self, members: Sequence[TypeAdapter]) -> None:
         self.members = members
@@ -513,21 +516,22 @@ class UnionAdapter:
             tag = value[tags[0]]
             member = tags[1].get(tag) if isinstance(tag, str | int | bool | None) else None
             if member is None:
-                known = ", ".join(repr(one) for one in tags[1])
-                raise ValueMismatch(problems=[(f".{tags[0]}", f"Invalid value {tag!r}; it is one of {known}")])
+                tag_values = ", ".join(repr(tag_value) for tag_value in tags[1])
+                raise ValueMismatch(problems=[(f".{tags[0]}", f"Invalid value {tag!r}; it is one of {tag_values}")])
             return member.convert(value, strict=strict)
         problems: list[tuple[TypeAdapter, ValueMismatch]] = []
         for mode in (True,) if strict else (True, False):
             problems.clear()
-            found = self._convert_as_members(value, problems, strict=mode)
-            if found is not MISSING:
-                return found
+            converted = self._convert_as_members(value, problems, strict=mode)
+            if converted is not MISSING:
+                return converted
         raise self._explain(value, problems)
 
     def _convert_as_members(
         self, value: Any, problems: list[tuple[TypeAdapter, ValueMismatch]], *, strict: bool
     ) -> Any:
-        """Returns the value as the member that knows most of its keys, or as the first member that fits."""
+        """Returns the value converted by the member that knows most of its keys, or by the first member that accepts
+        it."""
         best, best_score = MISSING, -1
         for member in self.members:
             try:
@@ -541,17 +545,17 @@ class UnionAdapter:
         return best
 
     def _explain(self, value: Any, problems: list[tuple[TypeAdapter, ValueMismatch]]) -> ValueMismatch:
-        objects = [one for one in problems if object_keys(one[0]) is not None]
+        objects = [pair for pair in problems if object_keys(pair[0]) is not None]
         if not is_object(value) or not objects:
             near = [error for _, error in problems if error.problems[0][0] or "got `" not in str(error)]
             return near[0] if len(near) == 1 else type_mismatch(self.label, value)
-        member, error = max(objects, key=lambda one: _count_known_keys(one[0], value))
+        member, error = max(objects, key=lambda pair: _count_known_keys(pair[0], value))
         if len(objects) == 1:
             return error
-        names = ", ".join(one.label for one, _ in objects)
+        names = ", ".join(pair.label for pair, _ in objects)
         head = f"the object is none of {names}; as {member.label}:"
-        (place, text), *rest = error.problems
-        return ValueMismatch(problems=[(place, f"{head} {text}"), *rest])
+        (path, text), *further = error.problems
+        return ValueMismatch(problems=[(path, f"{head} {text}"), *further])
 
     def _find_tags(self) -> tuple[str, dict[Any, TypeAdapter]] | None:
         """Returns the key that distinguishes the objects, and the member for each of its values."""
@@ -566,21 +570,23 @@ class UnionAdapter:
 def _common_tag(members: "list[ObjectAdapter]") -> tuple[str, dict[Any, TypeAdapter]] | None:
     choices = [_fixed_values(member) for member in members]
     for key in choices[0]:
-        if not all(key in one for one in choices):
+        if not all(key in values for values in choices):
             continue
-        pairs = [(value, member) for one, member in zip(choices, members, strict=True) for value in one[key]]
-        if len({value for value, _ in pairs}) == len(pairs):
+        pairs = [
+            (tag_value, member) for values, member in zip(choices, members, strict=True) for tag_value in values[key]
+        ]
+        if len({tag_value for tag_value, _ in pairs}) == len(pairs):
             return key, dict(pairs)
     return None
 
 
 def _fixed_values(member: "ObjectAdapter") -> dict[str, list[Any]]:
-    found = {
+    values = {
         field.key: [value for value, _ in field.adapter.choices]
         for field in member.fields
         if isinstance(field.adapter, ChoiceAdapter)
     }
-    return found | ({member.tag[0]: [member.tag[1]]} if member.tag else {})
+    return values | ({member.tag[0]: [member.tag[1]]} if member.tag else {})
 
 
 def _count_known_keys(member: TypeAdapter, value: Any) -> int:
@@ -624,23 +630,23 @@ class PydanticAdapter:
         return self._adapter.validate_python(value)
 
     def _describe(self, error: ValueError) -> ValueMismatch:
-        found: list[dict[str, Any]] = getattr(error, "errors", list)()
-        lines = [f"{'.'.join(map(str, one['loc'])) or self.label}: {one['msg']}" for one in found]
+        errors: list[dict[str, Any]] = getattr(error, "errors", list)()
+        lines = [f"{'.'.join(map(str, item['loc'])) or self.label}: {item['msg']}" for item in errors]
         return ValueMismatch(", ".join(lines) or str(error))
 
 
 def _without_rejected_nulls(value: Any, errors: list[dict[str, Any]]) -> Any:
     """Returns the value without the nulls that were rejected; None if something else was rejected."""
-    if not errors or any(one.get("input", "") is not None or not one["loc"] for one in errors):
+    if not errors or any(item.get("input", "") is not None or not item["loc"] for item in errors):
         return None
     changed = msgspec.json.decode(msgspec.json.encode(value))
-    for one in errors:
-        *path, last = one["loc"]
+    for item in errors:
+        *path, key = item["loc"]
         holder: Any = changed
         try:
             for step in path:
                 holder = holder[step]
-            del holder[last]
+            del holder[key]
         except (LookupError, TypeError):  # the path names a member of a union
             return None
     return changed

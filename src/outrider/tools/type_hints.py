@@ -143,10 +143,10 @@ class TypeCompiler:
         if misfit := note.constraints.find_misfit(inner):
             raise UnsupportedTypeError(f"the constraint {misfit} does not apply to {type_label(inner)}")
         if note.for_pydantic:
-            own = read_metadata([one for one in metadata if isinstance(one, msgspec.Meta)]).constraints
+            limits = read_metadata([item for item in metadata if isinstance(item, msgspec.Meta)]).constraints
             try:
-                found = PydanticAdapter(Annotated[(inner, *note.for_pydantic)], type_label(inner))  # pyright: ignore
-                return found if own == ValueConstraints() else ConstrainedAdapter(found, own)
+                adapter = PydanticAdapter(Annotated[(inner, *note.for_pydantic)], type_label(inner))  # pyright: ignore
+                return adapter if limits == ValueConstraints() else ConstrainedAdapter(adapter, limits)
             except Exception as error:
                 if not type(error).__module__.startswith("pydantic"):
                     raise
@@ -161,11 +161,11 @@ class TypeCompiler:
     def _compile_alias(self, hint: Any, variables: Variables) -> TypeAdapter:
         """Compiles `type Name = …`, which may refer to itself."""
         alias = hint if _is_alias(hint) else get_origin(hint)
-        given = tuple(_resolve(one, variables, self._open) for one in get_args(hint))
-        key = ("alias", id(alias), *map(_hint_key, given))
+        arguments = tuple(_resolve(argument, variables, self._open) for argument in get_args(hint))
+        key = ("alias", id(alias), *map(_hint_key, arguments))
         if key not in self._objects:
             adapter = self._objects[key] = AliasAdapter(alias, alias.__name__)
-            inner = dict(zip(getattr(alias, "__type_params__", ()), given, strict=False))
+            inner = dict(zip(getattr(alias, "__type_params__", ()), arguments, strict=False))
             self._open.append(alias)
             try:
                 adapter.inner = self.compile(alias.__value__, inner)
@@ -174,30 +174,30 @@ class TypeCompiler:
         return self._objects[key]
 
     def _compile_class(self, hint: Any, cls: Any, variables: Variables) -> TypeAdapter:
-        given = tuple(_resolve(one, variables, self._open) for one in get_args(hint))
+        arguments = tuple(_resolve(argument, variables, self._open) for argument in get_args(hint))
         if cls in _ARRAYS:
-            return ArrayAdapter(self._compile_argument(given, 0, variables), _ARRAYS[cls])
+            return ArrayAdapter(self._compile_argument(arguments, 0, variables), _ARRAYS[cls])
         if cls in _MAPPINGS:
-            key = self._compile_argument(given, 0, variables) if given else ScalarAdapter(str)
-            return MappingAdapter(key, self._compile_argument(given, 1, variables), _MAPPINGS[cls])
+            key = self._compile_argument(arguments, 0, variables) if arguments else ScalarAdapter(str)
+            return MappingAdapter(key, self._compile_argument(arguments, 1, variables), _MAPPINGS[cls])
         if cls is tuple:
-            return self._compile_tuple(given, variables)
+            return self._compile_tuple(arguments, variables)
         if not isinstance(cls, type):
             raise UnsupportedTypeError(f"{type_label(hint)} is not a type of JSON values")
-        return _scalar_adapter(cls) or self._compile_object(hint, cls, given)
+        return _scalar_adapter(cls) or self._compile_object(hint, cls, arguments)
 
-    def _compile_argument(self, given: Sequence[Any], position: int, variables: Variables) -> TypeAdapter:
-        return self.compile(given[position], variables) if position < len(given) else AnyAdapter()
+    def _compile_argument(self, arguments: Sequence[Any], position: int, variables: Variables) -> TypeAdapter:
+        return self.compile(arguments[position], variables) if position < len(arguments) else AnyAdapter()
 
-    def _compile_tuple(self, given: Sequence[Any], variables: Variables) -> TypeAdapter:
-        if not given or (len(given) == 2 and given[1] is Ellipsis):
-            return ArrayAdapter(self._compile_argument(given, 0, variables), tuple)
-        return TupleAdapter([self.compile(one, variables) for one in given if one != ()])
+    def _compile_tuple(self, arguments: Sequence[Any], variables: Variables) -> TypeAdapter:
+        if not arguments or (len(arguments) == 2 and arguments[1] is Ellipsis):
+            return ArrayAdapter(self._compile_argument(arguments, 0, variables), tuple)
+        return TupleAdapter([self.compile(argument, variables) for argument in arguments if argument != ()])
 
-    def _compile_object(self, hint: Any, cls: type[Any], given: tuple[Any, ...]) -> TypeAdapter:
-        key = (cls, *map(_hint_key, given))
-        if (known := self._objects.get(key)) is not None:
-            return known
+    def _compile_object(self, hint: Any, cls: type[Any], arguments: tuple[Any, ...]) -> TypeAdapter:
+        key = (cls, *map(_hint_key, arguments))
+        if (compiled := self._objects.get(key)) is not None:
+            return compiled
         if hasattr(cls, "__get_pydantic_core_schema__") or hasattr(cls, "__pydantic_core_schema__"):
             adapter = self._objects[key] = _pydantic_adapter(hint)
             return adapter
@@ -209,15 +209,15 @@ class TypeCompiler:
             )
         if issubclass(cls, msgspec.Struct) and cls.__struct_config__.array_like:
             return MsgspecAdapter(hint, type_label(hint))
-        name = cls.__name__ + "".join(f"_{type_label(one)}" for one in given)
+        name = cls.__name__ + "".join(f"_{type_label(item)}" for item in arguments)
         documented = parse_docstring(class_description(cls))
-        adapter = ObjectAdapter(cls if not given else key, name, _builder(cls), description=documented.summary)
+        adapter = ObjectAdapter(cls if not arguments else key, name, _builder(cls), description=documented.summary)
         self._objects[key] = adapter
         self._open.append(cls)
         try:
             fields = list(describe(cls, self._hints_of(cls)))
-            variables = _generic_arguments(cls, given)
-            adapter.fields = [self._compile_described(cls, one, variables, documented.parameters) for one in fields]
+            variables = _generic_arguments(cls, arguments)
+            adapter.fields = [self._compile_described(cls, item, variables, documented.parameters) for item in fields]
         except BaseException:
             del self._objects[key]
             raise
@@ -240,7 +240,7 @@ class TypeCompiler:
             raise UnsupportedTypeError(f"its field {name!r} in {cls.__name__}: {error.message}") from error
 
     def _hints_of(self, cls: type[Any]) -> dict[str, Any]:
-        local = {one.__name__: one for one in self._open if isinstance(one, type)}
+        local = {known.__name__: known for known in self._open if isinstance(known, type)}
         try:
             return typing.get_type_hints(cls, localns=local, include_extras=True)
         except NameError as error:
@@ -293,8 +293,8 @@ def _resolve(hint: Any, variables: Variables, open_classes: Sequence[Any]) -> An
 
 
 def _evaluate(text: str, open_classes: Sequence[Any]) -> Any:
-    """Returns the type that a text names, as `typing.get_type_hints` does for the annotations of a class."""
-    local = {one.__name__: one for one in open_classes}
+    """Returns the type that a string names, as `typing.get_type_hints` does for the annotations of a class."""
+    local = {open_class.__name__: open_class for open_class in open_classes}
     module = sys.modules.get(getattr(open_classes[-1], "__module__", "")) if open_classes else None
     holder = type("Holder", (), {"__annotations__": {"hint": text}})
     try:
@@ -322,15 +322,15 @@ def _hint_key(hint: Any) -> Any:
 
 def type_label(hint: Any) -> str:
     """Returns the name of a hint for messages."""
-    given = get_args(hint)
-    if given and get_origin(hint) is not Literal and get_origin(hint) is not Annotated:
+    arguments = get_args(hint)
+    if arguments and get_origin(hint) is not Literal and get_origin(hint) is not Annotated:
         name = getattr(get_origin(hint), "__name__", str(hint))
-        return f"{name}[{', '.join(type_label(one) for one in given)}]"
+        return f"{name}[{', '.join(type_label(argument) for argument in arguments)}]"
     return getattr(hint, "__name__", None) or str(hint)
 
 
 def _literal_adapter(hint: Any) -> TypeAdapter:
-    choices = [(one.value if isinstance(one, Enum) else one, one) for one in get_args(hint)]
+    choices = [(choice.value if isinstance(choice, Enum) else choice, choice) for choice in get_args(hint)]
     if wrong := [value for value, _ in choices if not isinstance(value, str | int | bool | None)]:
         raise UnsupportedTypeError(f"the value {wrong[0]!r} of a Literal is not JSON")
     return ChoiceAdapter("literal", choices)
@@ -438,36 +438,37 @@ def _read_named_tuple(cls: Any, hints: dict[str, Any]) -> Iterable[Described]:
         yield {"name": name, "hint": hints.get(name, Any), "default": default}
 
 
-def _generic_arguments(cls: type[Any], given: tuple[Any, ...]) -> dict[Any, Any]:
+def _generic_arguments(cls: type[Any], arguments: tuple[Any, ...]) -> dict[Any, Any]:
     """Returns the arguments of a generic class and of its generic bases."""
-    found: dict[Any, Any] = dict(zip(getattr(cls, "__parameters__", ()), given, strict=False))
+    by_variable: dict[Any, Any] = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
         if isinstance(origin, type) and origin is not cls:
-            inner = tuple(found.get(one, one) for one in get_args(base))
-            found = _generic_arguments(origin, inner) | found
-    return found
+            inner = tuple(by_variable.get(argument, argument) for argument in get_args(base))
+            by_variable = _generic_arguments(origin, inner) | by_variable
+    return by_variable
 
 
 def compile_type(hint: Any) -> TypeAdapter:
     """Returns the adapter of a type hint. Raises UnsupportedTypeError with the reason."""
     if isinstance(hint, str):
-        raise UnsupportedTypeError(f"{hint!r} is a text, not a type")
+        raise UnsupportedTypeError(f"{hint!r} is a string, not a type")
     return TypeCompiler().compile(hint)
 
 
 def describe_type(adapter: TypeAdapter) -> Schema:
-    """Returns the JSON schema of a type, with the types that it refers to in `$defs`. The root is no reference."""
+    """Returns the JSON schema of a type, with the types that it refers to in `$defs`. The root is not a
+    reference."""
     definitions = SchemaDefinitions()
     return inline_root(adapter.schema(definitions), definitions)
 
 
 def inline_root(root: Schema, definitions: SchemaDefinitions) -> Schema:
     """Returns the root schema with the definitions that are used; a reference at the root is replaced."""
-    found = definitions.schemas
+    schemas = definitions.schemas
     if "$ref" in root:
-        rest = {key: value for key, value in root.items() if key != "$ref"}
-        root = {**found[root["$ref"].removeprefix("#/$defs/")], **rest}
+        siblings = {key: value for key, value in root.items() if key != "$ref"}
+        root = {**schemas[root["$ref"].removeprefix("#/$defs/")], **siblings}
     root = {key: value for key, value in root.items() if key != "title" or not isinstance(value, str)}
-    used = referenced_definitions(root, found)
-    return root | ({"$defs": {name: schema for name, schema in found.items() if name in used}} if used else {})
+    used = referenced_definitions(root, schemas)
+    return root | ({"$defs": {name: schema for name, schema in schemas.items() if name in used}} if used else {})

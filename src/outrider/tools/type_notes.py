@@ -1,5 +1,7 @@
-"""What authors say about parameters and fields: docstrings, and the metadata of `Annotated` (texts, `msgspec.Meta`,
-annotated_types, pydantic) with descriptions, defaults and constraints."""
+"""Reads descriptions, defaults and constraints of parameters and fields.
+
+They come from docstrings and from the metadata of `Annotated`: strings, `msgspec.Meta`, annotated_types and pydantic.
+"""
 
 import inspect
 import operator
@@ -31,19 +33,19 @@ class ValueConstraints(msgspec.Struct, frozen=True):
     checks: tuple[Callable[[Any], Any], ...] = ()
     keywords: Mapping[str, Any] = {}  # further keywords of the schema
 
-    def merge(self, other: "ValueConstraints") -> "ValueConstraints":
-        """Returns these constraints with those of the other one, which replace them."""
+    def merge(self, newer: "ValueConstraints") -> "ValueConstraints":
+        """Returns these constraints, replaced by the newer ones where both are set."""
         changes = {
             name: value
             for name in self.__struct_fields__
-            if (value := getattr(other, name)) is not None and name not in ("checks", "keywords")
+            if (value := getattr(newer, name)) is not None and name not in ("checks", "keywords")
         }
         return msgspec.structs.replace(
-            self, **changes, checks=self.checks + other.checks, keywords={**self.keywords, **other.keywords}
+            self, **changes, checks=self.checks + newer.checks, keywords={**self.keywords, **newer.keywords}
         )
 
     def find_misfit(self, hint: Any) -> str:
-        """Returns a constraint that no value of a plain type can have, such as `ge` of a text, or ""."""
+        """Returns a constraint that no value of a plain type can have, such as `ge` of a string, or ""."""
         if hint is str or hint is bytes:
             names = ("ge", "gt", "le", "lt", "multiple_of")
             return next((name for name in names if isinstance(getattr(self, name), int | float)), "")
@@ -61,10 +63,10 @@ class ValueConstraints(msgspec.Struct, frozen=True):
             ("<", self.lt, operator.lt),
             ("that's a multiple of", self.multiple_of, _is_multiple),
         )
-        for words, limit, is_within in limits:
+        for comparison, limit, is_within in limits:
             with suppress(TypeError):  # such as None in an optional number
                 if limit is not None and not is_within(value, limit):
-                    return f"Expected `{label}` {words} {limit}"
+                    return f"Expected `{label}` {comparison} {limit}"
         return self._find_length_problem(value, label) or self._find_other_problem(value, label)
 
     def _find_length_problem(self, value: Any, label: str) -> str | None:
@@ -93,7 +95,7 @@ class ValueConstraints(msgspec.Struct, frozen=True):
         if "anyOf" in schema:
             return {**schema, "anyOf": [self.add_to(form) for form in schema["anyOf"]], **self.keywords}
         kind = schema.get("type")
-        found: Schema = {}
+        limits_for_type: Schema = {}
         if kind in ("integer", "number"):
             limits = {
                 "minimum": self.ge,
@@ -102,14 +104,14 @@ class ValueConstraints(msgspec.Struct, frozen=True):
                 "exclusiveMaximum": self.lt,
                 "multipleOf": self.multiple_of,
             }
-            found = {name: _json_number(limit) for name, limit in limits.items() if limit is not None}
+            limits_for_type = {name: _json_number(limit) for name, limit in limits.items() if limit is not None}
         elif kind in ("string", "array", "object"):
             noun = {"string": "Length", "array": "Items", "object": "Properties"}[kind]
             lengths = {f"min{noun}": self.min_length, f"max{noun}": self.max_length}
-            found = {name: length for name, length in lengths.items() if length is not None}
+            limits_for_type = {name: length for name, length in lengths.items() if length is not None}
             if kind == "string" and self.pattern is not None:
-                found["pattern"] = self.pattern
-        return {**schema, **found, **self.keywords}
+                limits_for_type["pattern"] = self.pattern
+        return {**schema, **limits_for_type, **self.keywords}
 
 
 def _is_multiple(value: Any, factor: Any) -> bool:
@@ -140,7 +142,7 @@ class ConstrainedAdapter:
 
 
 class AnnotationNote(msgspec.Struct, frozen=True):
-    """What the metadata of `Annotated` says."""
+    """The description, constraints and default from the metadata of `Annotated`."""
 
     description: str = ""
     constraints: ValueConstraints = ValueConstraints()
@@ -155,39 +157,39 @@ def is_pydantic_field(value: Any) -> bool:
 
 
 def read_metadata(metadata: Sequence[Any]) -> AnnotationNote:
-    """Returns what strings, `msgspec.Meta`, annotated_types and pydantic's metadata say; other objects have no meaning
-    here. The libraries are recognised by name, because neither has to be installed."""
-    found = AnnotationNote()
+    """Returns the note from strings, `msgspec.Meta`, annotated_types and pydantic's metadata; ignores other objects.
+    The libraries are recognised by name, because neither has to be installed."""
+    note = AnnotationNote()
     texts: list[str] = []
     changes: dict[str, Any] = {}
-    for one in _flatten(metadata):
-        if isinstance(one, str):
-            texts.append(one)
-        elif isinstance(one, msgspec.Meta):
-            found = _add(found, _meta_constraints(one), one.description)
-        elif is_pydantic_field(one):
-            inner = read_metadata(one.metadata)
-            found = _add(found, inner.constraints, one.description)
-            changes |= _field_defaults(one)
-        elif type(one).__module__.split(".")[0] in ("annotated_types", "pydantic"):
-            found = _add(found, _annotated_constraints(one), "")
-        elif type(one).__name__ == "Doc" and hasattr(one, "documentation"):
-            found = _add(found, ValueConstraints(), one.documentation)
+    for item in _flatten(metadata):
+        if isinstance(item, str):
+            texts.append(item)
+        elif isinstance(item, msgspec.Meta):
+            note = _add(note, _meta_constraints(item), item.description)
+        elif is_pydantic_field(item):
+            inner = read_metadata(item.metadata)
+            note = _add(note, inner.constraints, item.description)
+            changes |= _field_defaults(item)
+        elif type(item).__module__.split(".")[0] in ("annotated_types", "pydantic"):
+            note = _add(note, _annotated_constraints(item), "")
+        elif type(item).__name__ == "Doc" and hasattr(item, "documentation"):
+            note = _add(note, ValueConstraints(), item.documentation)
     if texts:
         changes["description"] = " ".join(texts)
-    if any(type(one).__module__.split(".")[0] == "pydantic" for one in metadata):
-        changes["for_pydantic"] = tuple(one for one in metadata if not isinstance(one, str | msgspec.Meta))
-    return msgspec.structs.replace(found, **changes)
+    if any(type(item).__module__.split(".")[0] == "pydantic" for item in metadata):
+        changes["for_pydantic"] = tuple(item for item in metadata if not isinstance(item, str | msgspec.Meta))
+    return msgspec.structs.replace(note, **changes)
 
 
 def _flatten(metadata: Iterable[Any]) -> Iterable[Any]:
     """Yields the metadata, with groups such as `annotated_types.Interval` and `Len` taken apart."""
-    for one in metadata:
-        is_group = getattr(one, "__is_annotated_types_grouped_metadata__", None) is not None
-        if is_group and not isinstance(one, type):
-            yield from _flatten(one)
+    for item in metadata:
+        is_group = getattr(item, "__is_annotated_types_grouped_metadata__", None) is not None
+        if is_group and not isinstance(item, type):
+            yield from _flatten(item)
         else:
-            yield one
+            yield item
 
 
 def _add(note: AnnotationNote, constraints: ValueConstraints, description: str | None) -> AnnotationNote:
@@ -202,12 +204,12 @@ def _meta_constraints(meta: msgspec.Meta) -> ValueConstraints:
     return ValueConstraints(**limits, keywords={name: value for name, value in keywords.items() if value is not None})
 
 
-def _annotated_constraints(one: Any) -> ValueConstraints:
-    limits = {name: value for name in _LIMITS if (value := getattr(one, name, None)) is not None and name != "tz"}
-    if type(one).__name__ in ("Predicate", "Not"):
-        return ValueConstraints(checks=(one.func if type(one).__name__ == "Predicate" else one,))
-    if type(one).__name__ == "Timezone":
-        return ValueConstraints(tz=one.tz is not None)
+def _annotated_constraints(item: Any) -> ValueConstraints:
+    limits = {name: value for name in _LIMITS if (value := getattr(item, name, None)) is not None and name != "tz"}
+    if type(item).__name__ in ("Predicate", "Not"):
+        return ValueConstraints(checks=(item.func if type(item).__name__ == "Predicate" else item,))
+    if type(item).__name__ == "Timezone":
+        return ValueConstraints(tz=item.tz is not None)
     return ValueConstraints(**limits)
 
 
@@ -240,10 +242,11 @@ class ParsedDocstring(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def parse_docstring(docstring: str | None) -> ParsedDocstring:
-    """Reads a docstring. What is not about a parameter stays in the summary, also other sections such as Returns."""
+    """Parses a docstring. Text that does not describe a parameter stays in the summary, also sections such as
+    Returns."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     text: list[str] = []
-    found: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     position = 0
     while position < len(lines):
         line = lines[position]
@@ -251,21 +254,23 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
             position += 2
             if re.fullmatch(_PARAMETERS, title):
                 read = _read_google if _indent("".join(lines[position : position + 1])) else _read_numpy
-                position = read(lines, position, found)
+                position = read(lines, position, entries)
             else:
                 text.append(f"{title}:" if re.fullmatch(_OTHER_SECTIONS, title) else title)
         elif _starts_google_section(lines, position):
-            position = _read_google(lines, position + 1, found)
+            position = _read_google(lines, position + 1, entries)
         elif match := re.match(_FIELD, line.lstrip()):
-            position, more = _read_indented(lines, position + 1, _indent(line))
-            found[match["name"]] = [match["text"], *more]
+            position, following = _read_indented(lines, position + 1, _indent(line))
+            entries[match["name"]] = [match["text"], *following]
         elif re.match(_TYPE_FIELD, line.lstrip()):
             position, _ = _read_indented(lines, position + 1, _indent(line))
         else:
             text.append(_name_result(line))
             position += 1
     summary = re.sub(r"\n{3,}", "\n\n", "\n".join(text)).strip()
-    return ParsedDocstring(summary, {name: words for name, one in found.items() if (words := _join(one))})
+    return ParsedDocstring(
+        summary, {name: description for name, entry in entries.items() if (description := _join(entry))}
+    )
 
 
 def _underlined_title(lines: Sequence[str], position: int) -> str:
@@ -286,7 +291,7 @@ def _starts_google_section(lines: Sequence[str], position: int) -> bool:
 
 
 def _name_result(line: str) -> str:
-    """Writes a field of Sphinx about the result as a sentence starts: `:returns: x` becomes `Returns: x`."""
+    """Rewrites a Sphinx field about the result as plain text: `:returns: x` becomes `Returns: x`."""
     match = re.match(_RESULT_FIELD, line)
     return f"{match['word'].capitalize()}s{match['name'] or ''}: {match['text']}".rstrip() if match else line
 
@@ -295,15 +300,15 @@ def _entry_names(names: str) -> list[str]:
     return re.findall(r"\w+", names)
 
 
-def _read_google(lines: Sequence[str], position: int, found: dict[str, list[str]]) -> int:
+def _read_google(lines: Sequence[str], position: int, entries: dict[str, list[str]]) -> int:
     """Reads the entries of a Google section and returns the position after it."""
     base: int | None = None
     current: list[list[str]] = []
     while position < len(lines):
         line = lines[position]
         if not line.strip():
-            for words in current:
-                words.append("")
+            for description in current:
+                description.append("")
             position += 1
             continue
         depth = _indent(line)
@@ -312,14 +317,14 @@ def _read_google(lines: Sequence[str], position: int, found: dict[str, list[str]
         base = depth if base is None else base
         entry = re.match(_GOOGLE_ENTRY, line.strip()) if depth == base else None
         if entry:
-            current = [found.setdefault(name, []) for name in _entry_names(entry["names"])]
-        for words in current:
-            words.append((entry["text"] or "") if entry else line.strip())
+            current = [entries.setdefault(name, []) for name in _entry_names(entry["names"])]
+        for description in current:
+            description.append((entry["text"] or "") if entry else line.strip())
         position += 1
     return position
 
 
-def _read_numpy(lines: Sequence[str], position: int, found: dict[str, list[str]]) -> int:
+def _read_numpy(lines: Sequence[str], position: int, entries: dict[str, list[str]]) -> int:
     """Reads the entries of a numpy section and returns the position after it."""
     current: list[list[str]] = []
     while position < len(lines):
@@ -330,10 +335,10 @@ def _read_numpy(lines: Sequence[str], position: int, found: dict[str, list[str]]
             entry = re.match(_NUMPY_ENTRY, line)
             if not entry:
                 return position
-            current = [found.setdefault(name, []) for name in _entry_names(entry["names"])]
+            current = [entries.setdefault(name, []) for name in _entry_names(entry["names"])]
         else:
-            for words in current:
-                words.append(line.strip())
+            for description in current:
+                description.append(line.strip())
         position += 1
     return position
 

@@ -88,9 +88,9 @@ async def _read_page(client: HttpClient, url: str, limits: FetchLimits) -> Fetch
     return FetchedPage(final, response.status, content_type, charset, body, truncated)
 
 
-def _is_same_host(one: str, other: str) -> bool:
-    names = [(urlsplit(address).hostname or "").removeprefix("www.") for address in (one, check_url(other))]
-    downgraded = one.startswith("https:") and other.startswith("http:")
+def _is_same_host(current: str, target: str) -> bool:
+    names = [(urlsplit(address).hostname or "").removeprefix("www.") for address in (current, check_url(target))]
+    downgraded = current.startswith("https:") and target.startswith("http:")
     return names[0] == names[1] and not downgraded
 
 
@@ -98,7 +98,8 @@ _CHARSET = lazy_pattern(r";\s*charset\s*=\s*[\"']?([^\s;,\"']+)", re.IGNORECASE)
 
 
 def _parse_content_type(header: str) -> tuple[str, str | None]:
-    """Returns the media type and the charset. A missing or malformed type is that of unknown bytes."""
+    """Returns the media type and the charset. A missing or malformed type becomes that of unknown
+    bytes."""
     kind = re.split("[;,]", header, maxsplit=1)[0].strip().lower()
     charset = _CHARSET.search(header)
     return kind if "/" in kind else "application/octet-stream", charset[1] if charset else None
@@ -112,23 +113,23 @@ _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 def is_html(page: FetchedPage) -> bool:
     if page.content_type in _HTML_TYPES:
         return True
-    unsaid = page.content_type in {"", "application/octet-stream"}
-    return unsaid and page.body[:512].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+    is_untyped = page.content_type in {"", "application/octet-stream"}
+    return is_untyped and page.body[:512].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def page_text(page: FetchedPage) -> str:
     """Decodes the body with the charset from the header, the page or detection. Raises ToolFailure for binary
     content."""
-    unsaid = page.content_type in {"", "application/octet-stream"}
-    if not unsaid and not _TEXT_TYPES.match(page.content_type) and page.content_type not in _HTML_TYPES:
+    is_untyped = page.content_type in {"", "application/octet-stream"}
+    if not is_untyped and not _TEXT_TYPES.match(page.content_type) and page.content_type not in _HTML_TYPES:
         raise ToolFailure(f"{page.address} is {page.content_type}, which cannot be shown as text")
     for name in (page.charset, _declared_charset(page)):
         if name and _is_text_codec(name):
             return page.body.decode(name, "replace").removeprefix("\ufeff")
-    found = detect_encoding(page.body, complete=not page.truncated)
-    if found is None:
+    encoding = detect_encoding(page.body, complete=not page.truncated)
+    if encoding is None:
         raise ToolFailure(f"{page.address} is binary ({page.content_type or 'of no stated type'}), not text")
-    return page.body[len(found.bom) :].decode(found.name, "replace")
+    return page.body[len(encoding.bom) :].decode(encoding.name, "replace")
 
 
 def _declared_charset(page: FetchedPage) -> str | None:

@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 
 UNSAVED_NOTE = "this is unsaved text in the user's editor; commands, searches and other programs see the saved file"
 _PLAIN_TEXT = TextEncoding()  # UTF-8 without a byte order mark: what editors exchange
-_EDITOR_ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")  # as which editors may decode a file in another encoding
+_EDITOR_ENCODINGS = (
+    "utf-8",
+    "latin-1",
+    "cp1252",
+    "utf-16",
+)  # editors may decode a file in another encoding as one of these
 
 
 class EditorBuffers(Protocol):
@@ -107,16 +112,17 @@ class EditorFiles:
         except ToolFailure as failure:
             raise ToolFailure(f"{name}: {failure.message}") from failure
 
-    def writes(self, current: CurrentContent, after: bytes | None) -> bool:
-        """Returns whether a change is made through the editor. Deletions are not: the protocol has none."""
-        return current.in_editor and self._buffers.can_write and after is not None and is_plain_text(after)
+    def writes(self, current: CurrentContent, new_content: bytes | None) -> bool:
+        """Returns whether a change is made through the editor. Deletions are not, because the protocol cannot delete
+        files."""
+        return current.in_editor and self._buffers.can_write and new_content is not None and is_plain_text(new_content)
 
-    def save_before_change(self, path: str, name: str, current: CurrentContent, after: bytes | None) -> None:
+    def save_before_change(self, path: str, name: str, current: CurrentContent, new_content: bytes | None) -> None:
         """Saves unsaved text that a change replaces, so that undo can restore it. Raises ToolFailure if the text cannot
         be saved, or the file would be deleted or moved."""
         if not current.unsaved or current.content is None:
             return
-        if not self.writes(current, after):
+        if not self.writes(current, new_content):
             raise ToolFailure(
                 f"{name} has unsaved changes in the user's editor. Nothing was written; ask the user to save the file"
             )
@@ -141,11 +147,14 @@ def _encode_as(text: str, saved: bytes | None, encoding: TextEncoding) -> bytes 
     """Returns the text of a buffer as it would be saved; None if the encoding cannot represent it. Editors may
     normalize line endings, drop a byte order mark, and decode other encodings wrongly."""
     if saved is not None:
-        before = encoding.decode(saved)
-        shown = {before, *(saved.decode(name, "replace") for name in _EDITOR_ENCODINGS if encoding != _PLAIN_TEXT)}
-        if _normalize_lines(text) in map(_normalize_lines, shown):
+        saved_text = encoding.decode(saved)
+        as_displayed = {
+            saved_text,
+            *(saved.decode(name, "replace") for name in _EDITOR_ENCODINGS if encoding != _PLAIN_TEXT),
+        }
+        if _normalize_lines(text) in map(_normalize_lines, as_displayed):
             return saved
-        if "\r\n" in before and before.count("\r\n") == before.count("\n") and "\r" not in text:
+        if "\r\n" in saved_text and saved_text.count("\r\n") == saved_text.count("\n") and "\r" not in text:
             text = text.replace("\n", "\r\n")
     try:
         return encoding.encode(text)
@@ -198,10 +207,15 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 
 class WorkspaceFiles:
-    """Locates and opens files of a workspace. `readable` lists further folders that may be read: stored outputs,
-    skills, folders that the user named. `private` folders hold Outrider's own files: a workspace that contains them
-    does not give access to them. `is_denied` returns whether a rule forbids to read a resolved path; tools that list or
-    search leave it out. `buffers` are those of the user's editor, which have text that is not saved."""
+    """Locates and opens files of a workspace.
+
+    - `root`: the folder of the workspace.
+    - `readable`: further folders that may be read: stored outputs, skills, folders that the user named.
+    - `private`: folders with Outrider's own files. A workspace that contains them does not give access to them.
+    - `granted`: returns whether a path outside the workspace, or a protected one, is approved for an operation.
+    - `is_denied`: returns whether a rule forbids reading a resolved path. Tools that list or search leave it out.
+    - `buffers`: the buffers of the user's editor, which may have unsaved text.
+    """
 
     def __init__(
         self,
@@ -229,27 +243,27 @@ class WorkspaceFiles:
 
     def locate(self, path: str, op: FileOperation) -> FileLocation:
         """Resolves the path for the operation `op` (see `contain`). Raises ToolFailure if access is not allowed."""
-        shown = printable_path(path)
+        name = printable_path(path)
         self._check_workspace()
         extra = [folder for folder in self._readable if op in _READ_OPERATIONS and os.path.isdir(folder)]  # noqa: PTH112
         from outrider.permissions.paths.containment import contain  # lazy: loaded with the first call
 
-        found = contain(path, root=self.root, cwd=self.root, op=op, extra_roots=extra)
-        if found.real_path is None:
-            raise ToolFailure(f"{shown}: {found.reason}{_list_hint(found.reason, op)}")
-        if self.is_denied(found.real_path):
-            raise ToolFailure(f"{shown}: a rule forbids to read it")
-        if not found.ok and not self._granted(found, op):
-            raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
-        if self._is_private(found.real_path, extra):
-            raise ToolFailure(f"{shown}: it belongs to Outrider itself; only the user changes it")
-        home = next((root for root in [self.root, *extra] if is_within(found.real_path, root)), "")
-        if found.ok and not home:  # `contain` has resolved the root again
+        containment = contain(path, root=self.root, cwd=self.root, op=op, extra_roots=extra)
+        if containment.real_path is None:
+            raise ToolFailure(f"{name}: {containment.reason}{_list_hint(containment.reason, op)}")
+        if self.is_denied(containment.real_path):
+            raise ToolFailure(f"{name}: a rule forbids to read it")
+        if not containment.ok and not self._granted(containment, op):
+            raise ToolFailure(f"{name}: {containment.reason}, and may not be used without approval")
+        if self._is_private(containment.real_path, extra):
+            raise ToolFailure(f"{name}: it belongs to Outrider itself; only the user changes it")
+        home = next((root for root in [self.root, *extra] if is_within(containment.real_path, root)), "")
+        if containment.ok and not home:  # `contain` has resolved the root again
             raise ToolFailure(f"the workspace {self.root} was replaced by a link; nothing in it is used")
-        return FileLocation(found.real_path, home or "/", self._display_path(found.real_path))
+        return FileLocation(containment.real_path, home or "/", self._display_path(containment.real_path))
 
     def _is_private(self, real: str, readable: Sequence[str]) -> bool:
-        """Returns whether a path is in a private folder, and not in a readable folder of that one."""
+        """Returns whether a path is in a private folder, and not in a readable folder inside it."""
         return any(
             is_within(real, folder)
             and not any(is_within(real, inner) and is_within(inner, folder) for inner in readable)
@@ -257,7 +271,8 @@ class WorkspaceFiles:
         )
 
     def locate_folder(self, path: str) -> FileLocation | None:
-        """Resolves the path for a listing; None if it is no folder that may be listed."""
+        """Returns the location of a folder to list, or None if the path is not a folder. Raises ToolFailure if access
+        is not allowed."""
         if not os.path.isdir(os.path.join(self.root, path)):  # noqa: PTH112, PTH118
             return None
         return self.locate(path, "list")
@@ -327,10 +342,10 @@ class WorkspaceFiles:
         """Returns the entries of a folder as lines, subfolders first, then files with their sizes."""
         with self.open_folder(location) as folder:
             lines = self._list_entries(folder, depth, location.real)
-            shown = list(islice(lines, MAX_LISTED_ENTRIES))
-            more = next(lines, None) is not None
-        text = "\n".join(shown) or "(the folder is empty)"
-        if more:
+            listed = list(islice(lines, MAX_LISTED_ENTRIES))
+            is_truncated = next(lines, None) is not None
+        text = "\n".join(listed) or "(the folder is empty)"
+        if is_truncated:
             text += f"\n\n(only the first {MAX_LISTED_ENTRIES} entries; list a folder inside it, or use glob)"
         return text
 
@@ -339,9 +354,9 @@ class WorkspaceFiles:
 
         with os.scandir(folder) as entries:
             listed = list(islice(entries, _MAX_SCANNED_ENTRIES))
-        found = [entry for entry in listed if not self.is_denied(f"{path}/{entry.name}")]
-        found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
-        for entry in found:
+        visible = [entry for entry in listed if not self.is_denied(f"{path}/{entry.name}")]
+        visible.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
+        for entry in visible:
             yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
             if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
                 yield from self._list_subfolder(folder, entry.name, depth - 1, f"{path}/{entry.name}", indent + "  ")
@@ -378,10 +393,10 @@ def _file_size(path: str) -> int:
 def _is_small_file(path: str) -> bool:
     """Returns whether a path is a file that an editor may have open, or does not exist."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return True
-    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_SIZE
+    return stat.S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_SIZE
 
 
 def _read_saved(path: str) -> bytes | None:
@@ -394,14 +409,14 @@ def _read_saved(path: str) -> bytes | None:
 
 def _entry_suffix(entry: "os.DirEntry[str]") -> str:
     try:
-        found = entry.stat(follow_symlinks=False)
+        status = entry.stat(follow_symlinks=False)
     except OSError:
         return ""
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         return "/"
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return " (link)"
-    return f" ({found.st_size:,} bytes)" if stat.S_ISREG(found.st_mode) else " (not a file)"
+    return f" ({status.st_size:,} bytes)" if stat.S_ISREG(status.st_mode) else " (not a file)"
 
 
 def printable_path(path: object) -> str:
@@ -411,15 +426,15 @@ def printable_path(path: object) -> str:
 
 
 @contextmanager
-def os_errors_as_failures(shown: str, near: str = "") -> Generator[None]:
+def os_errors_as_failures(name: str, near: str = "") -> Generator[None]:
     """Converts OSError to a ToolFailure with a message for the model."""
     try:
         yield
     except FileNotFoundError as error:
-        raise ToolFailure(f"{shown} does not exist{_suggest_similar(near)}") from error
+        raise ToolFailure(f"{name} does not exist{_suggest_similar(near)}") from error
     except OSError as error:
         message = _ERROR_TEXTS.get(error.errno or 0) or error.strerror or str(error)
-        raise ToolFailure(f"{shown}: {message}", errno=error.errno) from error
+        raise ToolFailure(f"{name}: {message}", errno=error.errno) from error
 
 
 def _suggest_similar(path: str) -> str:
@@ -488,20 +503,20 @@ class ReadBounds(msgspec.Struct, frozen=True):
     characters: int
 
 
-def read_lines(file: BinaryIO, first: int, bounds: ReadBounds) -> FileLines | None:
+def read_lines(file: BinaryIO, first_line: int, bounds: ReadBounds) -> FileLines | None:
     """Reads lines within the bounds. Returns None for a binary file."""
     if isinstance(file, io.BytesIO) or os.fstat(file.fileno()).st_size <= MAX_FILE_SIZE:
         raw = file.read(MAX_FILE_SIZE + 1)
         encoding = detect_encoding(raw)
-        return encoding and _read_decoded(io.BytesIO(raw), encoding, first, bounds, version_of(raw))
+        return encoding and _read_decoded(io.BytesIO(raw), encoding, first_line, bounds, version_of(raw))
     sample = file.read(_SAMPLE_SIZE)
     file.seek(0)
     encoding = detect_encoding(sample, complete=False)
-    return encoding and _read_decoded(file, encoding, first, bounds, None)
+    return encoding and _read_decoded(file, encoding, first_line, bounds, None)
 
 
 def _read_decoded(
-    file: BinaryIO, encoding: TextEncoding, first: int, bounds: ReadBounds, version: Version | None
+    file: BinaryIO, encoding: TextEncoding, first_line: int, bounds: ReadBounds, version: Version | None
 ) -> FileLines:
     file.seek(len(encoding.bom))
     sample = file.read(_SAMPLE_SIZE).decode(encoding.name, "replace")
@@ -511,10 +526,10 @@ def _read_decoded(
     text = io.TextIOWrapper(file, encoding=encoding.name, errors=errors, newline=newline)
     try:
         lines = _iterate_lines(text)
-        skipped = sum(1 for _ in islice(lines, first - 1))
+        skipped = sum(1 for _ in islice(lines, first_line - 1))
         retained, cut = _take_lines(lines, bounds)
         total = skipped + len(retained) + cut + sum(1 for _ in lines) if version or not cut else None
-        return FileLines(tuple(retained), first, total, encoding, version, bool(cut))
+        return FileLines(tuple(retained), first_line, total, encoding, version, bool(cut))
     finally:
         text.detach()
 
@@ -534,14 +549,13 @@ def _take_lines(lines: Iterator[str], bounds: ReadBounds) -> tuple[list[str], in
 def _iterate_lines(text: io.TextIOWrapper) -> Iterator[str]:
     """Yields truncated lines. The rest of an overlong line is skipped in chunks to bound memory."""
     while line := text.readline(MAX_LINE_LENGTH * 4):
-        more = 0
+        cut_characters = 0
         end = line
         while not end.endswith(("\n", "\r")) and (end := text.readline(_SAMPLE_SIZE)):
-            more += len(without_ending(end))
-        yield shorten_line(line, MAX_LINE_LENGTH) if not more else _truncate_line(line, more)
+            cut_characters += len(without_ending(end))
+        yield shorten_line(line, MAX_LINE_LENGTH) if not cut_characters else _truncate_line(line, cut_characters)
 
 
-def _truncate_line(line: str, more: int) -> str:
-    return (
-        f"{shorten_line(line[:MAX_LINE_LENGTH])}… [{len(line) - MAX_LINE_LENGTH + more:,} more characters in this line]"
-    )
+def _truncate_line(line: str, cut_characters: int) -> str:
+    hidden = len(line) - MAX_LINE_LENGTH + cut_characters
+    return f"{shorten_line(line[:MAX_LINE_LENGTH])}… [{hidden:,} more characters in this line]"

@@ -331,7 +331,7 @@ def test_tools_of_servers_are_allowed_by_name_and_glob(workspace: Path):
 @pytest.mark.parametrize("rules", ["allow", "ask", "deny", "confined"])
 def test_a_rule_that_is_no_text_is_an_error(rules: str, workspace: Path):
     wrong: Any = 3
-    with pytest.raises(ConfigurationError, match=f"a rule of {rules} is a text, got 3"):
+    with pytest.raises(ConfigurationError, match=f"a rule of {rules} is a string, got 3"):
         decide_call("shell", {"command": "ls"}, mode="agent", workspace=workspace, **{rules: [wrong]})
     with pytest.raises(ConfigurationError, match=f"{rules} is a list of rules, got 3"):
         decide_call("shell", {"command": "ls"}, mode="agent", workspace=workspace, **{rules: wrong})

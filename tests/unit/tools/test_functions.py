@@ -180,7 +180,7 @@ async def test_an_object_without_a_text_is_never_sent_as_its_address():
     with pytest.raises(ToolFailure, match="list that cannot be written"):
         await Tool(lambda: [Opaque()], name="t").execute()
     for value in (len, iter([1]), threading.Lock(), re.match("a", "a")):
-        with pytest.raises(ToolFailure, match=r"has no text but <.*; return a text, a dict or a dataclass"):
+        with pytest.raises(ToolFailure, match=r"has no text but <.*; return a string, a dict or a dataclass"):
             await Tool(partial(lambda found: {"a": found}, value), name="t").execute()
 
 

@@ -255,7 +255,7 @@ REJECTED: list[tuple[Any, Any, str]] = [
     (Person, {"name": "Ada", "age": -1}, "age: Input should be greater than or equal to 0"),
     (Even, 3, "is true"),
     (Path, 3, "Expected `str`, got `int`"),
-    (ipaddress.IPv4Address, "nowhere", "is no IPv4Address"),
+    (ipaddress.IPv4Address, "nowhere", "is not a valid IPv4Address"),
     (Annotated[int, annotated_types.Ge(3)], 1, "Expected `int` >= 3"),
     (Annotated[int, annotated_types.Gt(3)], 3, "Expected `int` > 3"),
     (Annotated[int, annotated_types.Lt(3)], 3, "Expected `int` < 3"),

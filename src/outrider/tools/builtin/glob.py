@@ -26,8 +26,8 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
             listed = await search.list_files(folder, location.real)
             names = [name for name in listed if regex.match(name) and not files.is_denied(f"{location.real}/{name}")]
             newest: list[str] = await _threads.run(lambda: _newest_files(folder, names))
-        shown = [printable_path(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
-        text = "\n".join(shown) or f"No files match {printable_path(pattern)}."
+        paths = [printable_path(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
+        text = "\n".join(paths) or f"No files match {printable_path(pattern)}."
         if len(names) > len(newest):
             text += f"\n\n({len(names):,} files match; these {len(newest)} were changed last. Narrow the pattern.)"
         return ToolResult(text, title=printable_path(pattern), metadata={"count": len(names)})

@@ -103,8 +103,8 @@ def _locate_target(files: WorkspaceFiles, path: str) -> _SearchTarget:
     location = files.locate(path, "search")
     if not location.parts or os.path.isdir(location.real):  # noqa: PTH112
         return _SearchTarget(location, ".")
-    real, shown = os.path.dirname(location.real), os.path.dirname(location.display)  # noqa: PTH120
-    return _SearchTarget(FileLocation(real, location.base, shown or "."), location.parts[-1])
+    real, display_folder = os.path.dirname(location.real), os.path.dirname(location.display)  # noqa: PTH120
+    return _SearchTarget(FileLocation(real, location.base, display_folder or "."), location.parts[-1])
 
 
 def _with_workspace_paths(hits: "list[FileMatch]", target: _SearchTarget) -> "list[FileMatch]":
@@ -124,10 +124,10 @@ async def _run_search(files: WorkspaceFiles, target: _SearchTarget, query: "Sear
         real = target.folder.real
         accepts = _path_filter(query.glob, lambda path: files.is_denied(f"{real}/{path}"))
         scope = SearchScope(folder, real, target.name, (lambda _: True) if single else accepts)
-        found = await search_files(query, scope)
+        matches = await search_files(query, scope)
         if query.mode == "files_with_matches":
-            return await _threads.run(lambda: sorted(found, key=lambda hit: _recency_key(folder, hit.path)))
-    return sorted(found, key=lambda hit: (hit.path, hit.line))
+            return await _threads.run(lambda: sorted(matches, key=lambda hit: _recency_key(folder, hit.path)))
+    return sorted(matches, key=lambda hit: (hit.path, hit.line))
 
 
 def _is_regular_file(folder: int, name: str) -> bool:
@@ -138,19 +138,19 @@ def _is_regular_file(folder: int, name: str) -> bool:
 
 
 def _path_filter(glob: str | None, is_denied: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Returns a filter for paths. It excludes files that a rule forbids to read, and files with secrets: reading them
-    requires an explicit path and an approval."""
+    """Returns a filter for paths. It excludes files that a rule forbids reading, and files with secrets, because
+    reading those requires an explicit path and an approval."""
     from outrider.tools.search import compile_glob
 
     regex = compile_glob(glob.removeprefix("!")) if glob else None
     negated = bool(glob) and glob.startswith("!")
 
-    def wanted(path: str) -> bool:
+    def is_accepted(path: str) -> bool:
         if regex is not None and bool(regex.match(path)) == negated:
             return False
         return find_protected_name(path.split("/"), "read") is None and not is_denied(path.removeprefix("./"))
 
-    return wanted
+    return is_accepted
 
 
 def _recency_key(folder: int, path: str) -> tuple[int, str]:
@@ -166,27 +166,29 @@ def _format_matches(hits: "list[FileMatch]", query: "SearchRequest", limit: int)
     if not hits:
         return ToolResult("No matches.", title=query.pattern[:100], metadata=metadata)
     lines: list[str] = []
-    room, left = MAX_RESULT_CHARACTERS, limit
-    last: FileMatch | None = None
+    room, remaining = MAX_RESULT_CHARACTERS, limit
+    previous: FileMatch | None = None
     for hit in hits:
-        line = _format_match(hit, last, query)
-        left -= hit.matches
+        line = _format_match(hit, previous, query)
+        remaining -= hit.matches
         room -= len(line) + 1
-        if left < 0 or room < 0:
+        if remaining < 0 or room < 0:
             unit = "matches" if query.mode == "content" else "files"
             lines.append(f"\n({matching:,} {unit} in all; narrow the pattern, the path or the glob)")
             break
         lines.append(line)
-        last = hit
+        previous = hit
     return ToolResult("\n".join(lines), title=query.pattern[:100], metadata=metadata)
 
 
-def _format_match(hit: "FileMatch", last: "FileMatch | None", query: "SearchRequest") -> str:
+def _format_match(hit: "FileMatch", previous: "FileMatch | None", query: "SearchRequest") -> str:
     """Formats one match: the path as a heading once per file, and `--` between separate line ranges."""
     if query.mode == "files_with_matches":
         return printable_path(hit.path)
     if query.mode == "count":
         return f"{printable_path(hit.path)}: {hit.text}"
-    heading = "" if last and last.path == hit.path else f"{chr(10) if last else ''}{printable_path(hit.path)}\n"
-    gap = "--\n" if query.context and last and last.path == hit.path and hit.line > last.line + 1 else ""
+    heading = (
+        "" if previous and previous.path == hit.path else f"{chr(10) if previous else ''}{printable_path(hit.path)}\n"
+    )
+    gap = "--\n" if query.context and previous and previous.path == hit.path and hit.line > previous.line + 1 else ""
     return f"{heading}{gap}{hit.line}{':' if hit.matches else '-'}{displayable_text(hit.text)}"

@@ -92,19 +92,19 @@ async def _perform_action(
 
 def _check_owner(supervisor: ProcessSupervisor, process_id: str, session_id: str) -> None:
     """Raises ToolFailure for an unknown process id. A process of another session is reported as unknown."""
-    own = [status.id for status in supervisor.list_processes(session_id)]
-    if process_id not in own:
-        known = f"the processes are: {', '.join(own)}" if own else "there are none"
-        raise ToolFailure(f"there is no process {process_id!r}; {known}")
+    ids = [status.id for status in supervisor.list_processes(session_id)]
+    if process_id not in ids:
+        hint = f"the processes are: {', '.join(ids)}" if ids else "there are none"
+        raise ToolFailure(f"there is no process {process_id!r}; {hint}")
 
 
 def _format_process_output(supervisor: ProcessSupervisor, process_id: str, offset: int | None) -> ToolResult:
-    piece = supervisor.read(process_id, offset, MAX_SHOWN_BYTES)
+    output_slice = supervisor.read(process_id, offset, MAX_SHOWN_BYTES)
     status = supervisor.status(process_id)
-    text = format_slice(piece) or "(no new output)"
-    if more := status.output_size - piece.end:
-        text = append_note(text, f"{more:,} more bytes; read again")
-    metadata = {"process_id": process_id, "running": status.ending is None, "offset": piece.end}
+    text = format_slice(output_slice) or "(no new output)"
+    if remaining_bytes := status.output_size - output_slice.end:
+        text = append_note(text, f"{remaining_bytes:,} more bytes; read again")
+    metadata = {"process_id": process_id, "running": status.ending is None, "offset": output_slice.end}
     return ToolResult(append_note(text, _format_ending(status.ending)), title=status.command[:100], metadata=metadata)
 
 

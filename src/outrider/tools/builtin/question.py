@@ -31,9 +31,9 @@ def question_tool(ask: AskUser | None) -> Tool:
     ) -> ToolResult:
         user_question = UserQuestion(question.strip(), tuple(options or ()), multiple)
         _check_question(user_question)
-        asked = monotonic()
+        started = monotonic()
         answers = await ask(user_question, context) if ask is not None else None
-        context.report(Progress(metadata={WAITED: round((monotonic() - asked) * 1000)}))
+        context.report(Progress(metadata={WAITED: round((monotonic() - started) * 1000)}))
         if answers is None:
             raise ToolFailure(
                 "no user is connected to answer; decide yourself, or finish and state what you need to know"
@@ -58,11 +58,11 @@ def question_tool(ask: AskUser | None) -> Tool:
 
 def _normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Accepts other agents' parameters: a list with one question, and options as objects with a description."""
-    many: Any = arguments.get("questions")
-    if "question" not in arguments and isinstance(many, list) and len(many) == 1 and is_object(many[0]):  # pyright: ignore
-        first = many[0]
-        arguments = {"question": first.get("question"), "options": first.get("options")}
-        arguments["multiple"] = first.get("multiSelect", first.get("multiple", False))
+    questions: Any = arguments.get("questions")
+    if "question" not in arguments and isinstance(questions, list) and len(questions) == 1 and is_object(questions[0]):  # pyright: ignore
+        only_question = questions[0]
+        arguments = {"question": only_question.get("question"), "options": only_question.get("options")}
+        arguments["multiple"] = only_question.get("multiSelect", only_question.get("multiple", False))
     options: Any = arguments.get("options")
     if isinstance(options, list):
         arguments["options"] = [_option_label(option) for option in options]  # pyright: ignore

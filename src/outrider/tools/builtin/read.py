@@ -37,7 +37,7 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
         offset: int | None = None,
         limit: int | None = None,
     ) -> ToolResult:
-        first, bounds = max(offset or 1, 1), _bounds_for(limit)
+        first_line, bounds = max(offset or 1, 1), _bounds_for(limit)
         if (folder := files.locate_folder(file_path)) is not None:
             return ToolResult(files.list_folder(folder), title=folder.display)
         location = files.locate(file_path, "read")
@@ -46,13 +46,13 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
             file.seek(0)
             if kind is not None:
                 return _attach_file(location, file, kind)
-            piece = read_lines(file, first, bounds)
-        if piece is None:
+            lines = read_lines(file, first_line, bounds)
+        if lines is None:
             raise ToolFailure(f"{location.display} is a binary file, which cannot be shown as text")
-        if piece.version is not None:
-            ledger.record(context.session_id, location.real, piece.version)
+        if lines.version is not None:
+            ledger.record(context.session_id, location.real, lines.version)
         note = f"\n\n({UNSAVED_NOTE})" if unsaved else ""
-        return ToolResult(_format_lines(piece) + note, title=location.display, metadata=_result_metadata(piece))
+        return ToolResult(_format_lines(lines) + note, title=location.display, metadata=_result_metadata(lines))
 
     return Tool(
         read,
@@ -88,20 +88,20 @@ def _attach_file(location: FileLocation, file: BinaryIO, kind: str) -> ToolResul
     )
 
 
-def _format_lines(piece: FileLines) -> str:
-    if piece.total == 0:
+def _format_lines(lines: FileLines) -> str:
+    if lines.total == 0:
         return "(the file is empty)"
-    if not piece.lines:
-        raise ToolFailure(f"the file has only {piece.total} lines; line {piece.first} is beyond its end")
-    text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(piece.lines, piece.first))
-    last = piece.first + len(piece.lines) - 1
-    if piece.truncated:
-        total = f"of {piece.total}" if piece.total is not None else "of a very large file"
-        text += f"\n\n(lines {piece.first}-{last} {total}; read on with offset {last + 1})"
-    if piece.encoding.label != "utf-8":
-        text += f"\n\n(the file is in {piece.encoding.label}; it stays so when you change it)"
+    if not lines.lines:
+        raise ToolFailure(f"the file has only {lines.total} lines; line {lines.first} is beyond its end")
+    text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(lines.lines, lines.first))
+    last_line = lines.first + len(lines.lines) - 1
+    if lines.truncated:
+        total = f"of {lines.total}" if lines.total is not None else "of a very large file"
+        text += f"\n\n(lines {lines.first}-{last_line} {total}; read on with offset {last_line + 1})"
+    if lines.encoding.label != "utf-8":
+        text += f"\n\n(the file is in {lines.encoding.label}; it stays so when you change it)"
     return text
 
 
-def _result_metadata(piece: FileLines) -> dict[str, Any]:
-    return {"first": piece.first, "lines": len(piece.lines), "total": piece.total, "encoding": piece.encoding.name}
+def _result_metadata(lines: FileLines) -> dict[str, Any]:
+    return {"first": lines.first, "lines": len(lines.lines), "total": lines.total, "encoding": lines.encoding.name}

@@ -36,8 +36,11 @@ _rename = argument_aliases(ALIASES)
 
 
 class CommandSandbox(Protocol):
-    """Runs commands confined. `execute` starts the command with a launch wrapper and waits for it; `start` starts a
-    process that runs on. Without a wrapper the supervisor's own one applies."""
+    """Runs commands confined.
+
+    `execute` starts a command with a launch wrapper and waits for it. `start` starts a process that continues to run in
+    the background. Without a wrapper, the wrapper of the supervisor applies.
+    """
 
     async def run(
         self,
@@ -134,19 +137,19 @@ async def _run_command(
     limit: TimeLimit,
     wrap: LaunchWrapper | None = None,
 ) -> CommandResult:
-    shown = OutputThrottle(lambda text: context.report(Progress(plain_text(text))))
+    throttle = OutputThrottle(lambda text: context.report(Progress(plain_text(text))))
     try:
         return await supervisor.run_command(
             context.call_id or new_id(),
             command,
-            shown.feed,
+            throttle.feed,
             workdir=workdir,
             limit=limit,
             session_id=context.session_id,
             wrap=wrap,
         )
     finally:
-        shown.flush()  # also on cancellation: the runner stores the reported output
+        throttle.flush()  # also on cancellation: the runner stores the reported output
 
 
 async def _start_in_background(

@@ -34,16 +34,18 @@ def skill_tool(skills: Sequence[Skill]) -> Tool:
     by_name = {skill.name: skill for skill in skills}
 
     def skill(name: str) -> ToolResult:
-        found = by_name.get(name.strip())
-        if found is None:
+        selected = by_name.get(name.strip())
+        if selected is None:
             near = get_close_matches(name, by_name, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             raise ToolFailure(
                 f"there is no skill called {name[:100]!r}.{hint} There are: {', '.join(by_name) or 'none'}"
             )
-        return ToolResult(f"{_skill_body(found)}\n\n(files of this skill are in {found.path.parent})", title=found.name)
+        return ToolResult(
+            f"{_skill_body(selected)}\n\n(files of this skill are in {selected.path.parent})", title=selected.name
+        )
 
-    listed = "\n".join(f"- {one.name}: {one.description}" for one in skills)
+    listed = "\n".join(f"- {entry.name}: {entry.description}" for entry in skills)
     return Tool(
         skill,
         description=load_prompt(__file__, "skill", skills=listed),
@@ -64,7 +66,7 @@ def _skill_body(skill: Skill) -> str:
     """Returns the file without the front matter, which the tool description already contains. Raises ToolFailure if it
     is not readable."""
     if not skill.path.is_file():
-        raise ToolFailure(f"the skill {skill.name} cannot be read: {skill.path} is no file (any more)")
+        raise ToolFailure(f"the skill {skill.name} cannot be read: {skill.path} is not a file (any more)")
     try:
         with _open_skill(skill) as file:
             text = file.read(MAX_SKILL_LENGTH + 1).decode("utf-8", "replace").removeprefix("\ufeff")

@@ -31,15 +31,15 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
         answer = await run_task(chosen, description, prompt, context)
         return ToolResult(answer, title=description[:100], metadata={"agent": chosen})
 
-    only = len(agents) == 1  # its name need not be chosen
+    is_single = len(agents) == 1  # its name need not be chosen
     listed = "\n".join(f"- {name}: {purpose}" for name, purpose in agents.items())
     alone = f"an agent ({next(iter(agents.values()), '')}); you get its answer."
     choice = f"an agent that sees only your prompt; you get its answer. Agents:\n{listed}"
-    description = load_prompt(__file__, "task", agents=alone if only else choice)
+    description = load_prompt(__file__, "task", agents=alone if is_single else choice)
     return Tool(
         task,
         description=description,
         preprocess_args=argument_aliases(ALIASES),
         delegates=True,
-        unsaid=("agent",) if only else (),
+        unsaid=("agent",) if is_single else (),
     )

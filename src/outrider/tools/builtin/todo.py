@@ -70,5 +70,5 @@ def _check_bounds(todos: list[TodoItem]) -> None:
 
 def _format_todos(todos: tuple[TodoItem, ...]) -> ToolResult:
     text = "\n".join(f"{_MARKS[item.status]} {item.content}" for item in todos) or "(the list is empty)"
-    left = sum(item.status in {"pending", "in_progress"} for item in todos)
-    return ToolResult(text, title=f"{left} to do", metadata={"todos": msgspec.to_builtins(todos)})
+    open_count = sum(item.status in {"pending", "in_progress"} for item in todos)
+    return ToolResult(text, title=f"{open_count} to do", metadata={"todos": msgspec.to_builtins(todos)})

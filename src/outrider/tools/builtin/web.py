@@ -59,15 +59,15 @@ def web_fetch_tool(
 
 
 def names_this_machine(url: str) -> bool:
-    """Returns whether the host of a URL is `localhost`, ::1 or in 127.0.0.0/8; names that resolve to one do not
-    count."""
+    """Returns whether the host of a URL is `localhost`, ::1 or in 127.0.0.0/8; a name that only
+    resolves to one of them does not count."""
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:
         return False
 
 
-def _format_page(page: FetchedPage, wanted: Format) -> ToolResult:
+def _format_page(page: FetchedPage, output_format: Format) -> ToolResult:
     metadata = {"url": page.address, "status": page.status, "content_type": page.content_type, "bytes": len(page.body)}
     if page.redirected_to is not None:
         return ToolResult(
@@ -75,7 +75,7 @@ def _format_page(page: FetchedPage, wanted: Format) -> ToolResult:
         )
     if page.status < _FIRST_ERROR_STATUS and page.content_type in _ATTACHED_TYPES:
         return _attach_page(page)
-    text, title = _page_content(page, wanted)
+    text, title = _page_content(page, output_format)
     if page.status >= _FIRST_ERROR_STATUS:
         raise ToolFailure(f"{page.address} answered with status {page.status}:\n{text[:2_000]}")
     if page.truncated:
@@ -83,13 +83,13 @@ def _format_page(page: FetchedPage, wanted: Format) -> ToolResult:
     return ToolResult(text or "(the page has no text)", title=title or page.address, metadata=metadata)
 
 
-def _page_content(page: FetchedPage, wanted: Format) -> tuple[str, str]:
+def _page_content(page: FetchedPage, output_format: Format) -> tuple[str, str]:
     text = web.page_text(page)
-    if not web.is_html(page) or wanted == "html":
+    if not web.is_html(page) or output_format == "html":
         return text, ""
     from outrider.tools.html_to_markdown import html_to_text
 
-    return html_to_text(text, page.address, markdown=wanted == "markdown")
+    return html_to_text(text, page.address, markdown=output_format == "markdown")
 
 
 def _attach_page(page: FetchedPage) -> ToolResult:
@@ -140,8 +140,8 @@ def web_search_tool(backend: SearchBackend, proxy: Callable[[str], str | None] |
     async def web_search(query: Annotated[str, "what to look for"]) -> ToolResult:
         if not query.strip() or len(query) > _MAX_QUERY_LENGTH:
             raise ToolFailure(f"a query has 1 to {_MAX_QUERY_LENGTH} characters")
-        found = list(_read_results(await _request_results(backend, query, proxy)))[:MAX_RESULTS]
-        text = "\n\n".join(found) or "(nothing was found)"
+        results = list(_read_results(await _request_results(backend, query, proxy)))[:MAX_RESULTS]
+        text = "\n\n".join(results) or "(nothing was found)"
         return ToolResult(text, title=query, origins=(make_origin("web", f"{backend.service}: {query}"),))
 
     return Tool(
@@ -174,7 +174,7 @@ async def _request_results(backend: SearchBackend, query: str, proxy: Callable[[
 
 
 def _decode_answer(body: bytes) -> Any:
-    """Decodes JSON, also with text that is not UTF-8 or has halves of characters, which services copy from pages."""
+    """Decodes JSON, also if it contains invalid UTF-8 or lone surrogates, which services copy from pages."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -191,9 +191,9 @@ def _read_results(answer: Any) -> Iterator[str]:
             return
     for result in results:
         match result:
-            case {"url": str(url), **rest} if _is_web_address(url):
-                title = _plain_line(rest.get("title"), _MAX_TITLE_LENGTH) or url
-                snippet = _plain_line(rest.get("content") or rest.get("description"), _MAX_SNIPPET_LENGTH)
+            case {"url": str(url), **fields} if _is_web_address(url):
+                title = _plain_line(fields.get("title"), _MAX_TITLE_LENGTH) or url
+                snippet = _plain_line(fields.get("content") or fields.get("description"), _MAX_SNIPPET_LENGTH)
                 yield f"{title}\n{url}\n{snippet}".rstrip()
             case _:
                 continue
@@ -205,7 +205,7 @@ def _is_web_address(url: str) -> bool:
 
 
 def _plain_line(text: Any, length: int) -> str:
-    """Returns a text without HTML, line breaks and characters that are not visible; "" for other values."""
+    """Returns a string without HTML, line breaks and invisible characters; "" for other values."""
     from html import unescape  # lazy: its table of names is large
 
     if not isinstance(text, str):

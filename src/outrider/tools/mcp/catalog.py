@@ -41,10 +41,13 @@ def summarize_servers(
 ) -> list[ServerOverview]:
     """Returns an overview of each server, in the order of their names. `first_tools` has the tools of each server when
     it was first ready; those of a server that is ready now are added."""
-    offered: dict[str, list[McpTool]] = {}
+    tools_of_server: dict[str, list[McpTool]] = {}
     for tool in tools:
-        offered.setdefault(tool.definition.server, []).append(tool)
-    return [_summarize(name, found, offered.get(name, ()), first_tools) for name, found in sorted(status.items())]
+        tools_of_server.setdefault(tool.definition.server, []).append(tool)
+    return [
+        _summarize(name, server_status, tools_of_server.get(name, ()), first_tools)
+        for name, server_status in sorted(status.items())
+    ]
 
 
 def _summarize(
@@ -52,21 +55,21 @@ def _summarize(
 ) -> ServerOverview:
     names = frozenset(tool.definition.name for tool in tools)
     is_ready = status.state == "ready" and bool(names)
-    first = first_tools.setdefault(server, names) if is_ready else names
+    first_names = first_tools.setdefault(server, names) if is_ready else names
     return ServerOverview(
         server,
         status.state,
         status.error,
         len(tools),
         tuple(tool.definition.name for tool in tools if tool.has_changed),
-        tuple(sorted(names - first)),
-        tuple(sorted(first - names)),
+        tuple(sorted(names - first_names)),
+        tuple(sorted(first_names - names)),
     )
 
 
 class AnnouncedServers(msgspec.Struct, omit_defaults=True):
-    """What a session knows about its servers, stored with the input whose text announced it: the definitions that are
-    sent with each request, and a fingerprint of the state of each server."""
+    """What a session has announced about its servers, stored with the input whose text announced it: the definitions
+    that are sent with each request, and a fingerprint of the state of each server."""
 
     sent: tuple[ToolSpec, ...] = ()
     servers: dict[str, str] = {}
@@ -78,32 +81,32 @@ class McpToolCatalog:
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self.tools: dict[str, Tool] = {}
         self.sent: tuple[ToolSpec, ...] | None = None
-        self._known: AnnouncedServers | None = None
+        self._announced: AnnouncedServers | None = None
         self._read_until = 0  # messages whose records were read
         self._read_records(messages)
-        self._found: dict[str, McpTool] = {}
-        self._own = [self._make_find_tool(), self._make_call_tool()]
+        self._current: dict[str, McpTool] = {}
+        self._own_tools = [self._make_find_tool(), self._make_call_tool()]
 
-    def update(self, current: Sequence[McpTool], others: Iterable[Tool]) -> bool:
-        """Take over the current tools of the servers; `others` read resources. Returns whether a tool came, went or
-        changed. The first update chooses the tools that are sent, unless `sent` was stored before."""
-        found = {tool.name: tool.fingerprint for tool in current}
-        if self.tools and found == {name: tool.fingerprint for name, tool in self._found.items()}:
+    def update(self, current: Sequence[McpTool], resource_tools: Iterable[Tool]) -> bool:
+        """Replaces the tools by the current ones of the servers and by `resource_tools`. Returns whether a tool was
+        added, removed or changed. The first update chooses the tools that are sent, unless `sent` was stored before."""
+        fingerprints = {tool.name: tool.fingerprint for tool in current}
+        if self.tools and fingerprints == {name: tool.fingerprint for name, tool in self._current.items()}:
             return False
-        self._found = {tool.name: tool for tool in current}
+        self._current = {tool.name: tool for tool in current}
         if self.sent is None:
             specs = tuple(tool.spec() for tool in current)
             self.sent = specs if len(msgspec.json.encode(specs)) <= MAX_SENT_BYTES else ()
         sent = {spec.name: self._sent_tool(spec) for spec in self.sent}
         for tool in current:
             tool.is_on_demand = tool.name not in sent
-        fixed = {tool.name: tool for tool in (*self._own, *others)}
-        self.tools = {**sent, **{name: tool for name, tool in self._found.items() if name not in sent}, **fixed}
+        fixed = {tool.name: tool for tool in (*self._own_tools, *resource_tools)}
+        self.tools = {**sent, **{name: tool for name, tool in self._current.items() if name not in sent}, **fixed}
         return True
 
     def _sent_tool(self, spec: ToolSpec) -> Tool:
         """Returns the tool of a definition that is sent; the definition stays the same if the server changes it."""
-        tool = self._found.get(spec.name)
+        tool = self._current.get(spec.name)
         if tool is None:
             return _missing_tool(spec)
         tool.sent_spec = spec
@@ -113,65 +116,65 @@ class McpToolCatalog:
         self, servers: Sequence[ServerOverview], messages: Sequence[Message]
     ) -> tuple[str, dict[str, Any] | None]:
         """Returns a text for the model about servers that changed since the last announcement in the transcript, and
-        the record to store with it, None if nothing changed. The text names no errors: the servers write them, and they
-        would look like the user's words."""
+        the record to store with it, or None if nothing changed. The text contains no error messages, because the
+        servers write them and they would look like the user's words."""
         self._read_records(messages)
         states = {server.name: self._fingerprint(server) for server in servers}
-        known = self._known
-        if known is not None and states == known.servers:
+        announced = self._announced
+        if announced is not None and states == announced.servers:
             return "", None
-        self._known = AnnouncedServers(self.sent or (), states)
-        return self._describe_changes(servers, states, known), msgspec.to_builtins(self._known)
+        self._announced = AnnouncedServers(self.sent or (), states)
+        return self._describe_changes(servers, states, announced), msgspec.to_builtins(self._announced)
 
     def _read_records(self, messages: Sequence[Message]) -> None:
-        """Read what new messages say about the servers. A compaction removes earlier announcements from the prompt."""
+        """Reads the announcements in new messages. A compaction removes earlier announcements from the prompt."""
         for message in messages[self._read_until :]:
             if (stored := message.metadata.get(MCP_SERVERS)) is not None:
                 with suppress(msgspec.ValidationError):
-                    self._known = msgspec.convert(stored, AnnouncedServers)
-                    self.sent = self._known.sent
+                    self._announced = msgspec.convert(stored, AnnouncedServers)
+                    self.sent = self._announced.sent
             if any(part.summary for part in message.get_parts_by_type(CompactionPart)):
-                self._known = None
+                self._announced = None
         self._read_until = len(messages)
 
     def _describe_changes(
-        self, servers: Sequence[ServerOverview], states: Mapping[str, str], known: AnnouncedServers | None
+        self, servers: Sequence[ServerOverview], states: Mapping[str, str], announced: AnnouncedServers | None
     ) -> str:
-        before = known.servers if known else {}
-        changed = [server for server in servers if states[server.name] != before.get(server.name)]
+        old_states = announced.servers if announced else {}
+        changed = [server for server in servers if states[server.name] != old_states.get(server.name)]
         lines = [self._describe(server, MAX_NOTE_LENGTH // len(changed)) for server in changed]
-        lines += [f"- {name}: removed" for name in before if name not in states]
+        lines += [f"- {name}: removed" for name in old_states if name not in states]
         if not any(lines):
             return ""
-        head = "The MCP servers have changed:" if known else "MCP servers:"
+        head = "The MCP servers have changed:" if announced else "MCP servers:"
         tail = f"{FIND_TOOL} returns how the tools are called; {CALL_TOOL} calls them."
         return "\n".join([head, *(line for line in lines if line), tail])
 
     def _fingerprint(self, server: ServerOverview) -> str:
-        marks = [tool.fingerprint for tool in self._found.values() if tool.definition.server == server.name]
+        marks = [tool.fingerprint for tool in self._current.values() if tool.definition.server == server.name]
         state = "connecting" if server.state == "connecting" and not marks else server.state
         return f"{state} {sha256(''.join(marks).encode()).hexdigest()[:12]}"
 
     def _describe(self, server: ServerOverview, room: int) -> str:
-        """Returns a line about a server, "" for one that is ready and whose tools are all sent."""
-        own = [tool for tool in self._found.values() if tool.definition.server == server.name]
+        """Returns a line about a server, or "" if it is ready and all of its tools are sent."""
+        tools = [tool for tool in self._current.values() if tool.definition.server == server.name]
         name = " ".join(server.name.split())
-        if server.state != "ready" and not own:
+        if server.state != "ready" and not tools:
             return f"- {name}: {'still connecting' if server.state == 'connecting' else 'not available'}"
-        news = [tool.name for tool in own if tool.is_on_demand or tool.spec_differs]
+        announced = [tool.name for tool in tools if tool.is_on_demand or tool.spec_differs]
         if server.state != "ready":
             return f"- {name}: not connected at present"
-        if not news:
-            return "" if own else f"- {name}: ready, without tools"
-        prefix, shown, length = f"mcp__{server.name}__", list[str](), 0
-        for one in news:
-            length += len(one) + 2
+        if not announced:
+            return "" if tools else f"- {name}: ready, without tools"
+        prefix, listed, length = f"mcp__{server.name}__", list[str](), 0
+        for name_of_tool in announced:
+            length += len(name_of_tool) + 2
             if length > room - len(name) - 60:
                 break
-            shown.append(one)
-        rest = len(news) - len(shown)
-        names = ", ".join(shown) + (f", and {rest} more named {prefix}…" if rest else "")
-        return f"- {name}: {len(own)} tools: {names}"
+            listed.append(name_of_tool)
+        hidden = len(announced) - len(listed)
+        names = ", ".join(listed) + (f", and {hidden} more named {prefix}…" if hidden else "")
+        return f"- {name}: {len(tools)} tools: {names}"
 
     def _make_find_tool(self) -> Tool:
         async def find_mcp_tools(
@@ -189,50 +192,52 @@ class McpToolCatalog:
         ) -> str:
             """Call a tool of an MCP server that is not in your list of tools."""
             near = self._rank(tool)[:_MAX_FOUND]
-            known = "\n".join(_format_definition(one) for one in near)[:_MAX_FOUND_LENGTH]
-            hint = f" These are similar:\n{known}" if known else ""
+            definitions = "\n".join(_format_definition(similar_tool) for similar_tool in near)[:_MAX_FOUND_LENGTH]
+            hint = f" These are similar:\n{definitions}" if definitions else ""
             raise ToolFailure(f"There is no tool {tool!r}; {FIND_TOOL} finds tools.{hint}")
 
         return ForwardingTool(call_mcp_tool, declares=ToolDeclaration("talk"))
 
     def _search(self, query: str, server: str | None) -> ToolResult:
-        tools = [tool for tool in self._found.values() if server in (None, "", tool.definition.server)]
+        tools = [tool for tool in self._current.values() if server in (None, "", tool.definition.server)]
         if server and not tools:
-            names = sorted({tool.definition.server for tool in self._found.values()})
+            names = sorted({tool.definition.server for tool in self._current.values()})
             raise ToolFailure(f"no MCP server {server!r} has tools; these have: {', '.join(names) or 'none'}")
         ranked = self._rank(query, tools)
         if not ranked:
             listed = sorted(tool.name for tool in tools)
-            more = f" and {len(listed) - _MAX_NAMED} more" if len(listed) > _MAX_NAMED else ""
-            names = ", ".join(listed[:_MAX_NAMED]) + more
+            hidden = f" and {len(listed) - _MAX_NAMED} more" if len(listed) > _MAX_NAMED else ""
+            names = ", ".join(listed[:_MAX_NAMED]) + hidden
             return ToolResult(f"No tool matches. There are: {names or 'no tools'}", title="no match")
-        shown, length = list[str](), 0
+        texts, length = list[str](), 0
         for tool in ranked[:_MAX_FOUND]:
             text = _format_definition(tool)
             length += len(text)
-            if shown and length > _MAX_FOUND_LENGTH:
+            if texts and length > _MAX_FOUND_LENGTH:
                 break
-            shown.append(text)
-        others = [tool.name for tool in ranked[len(shown) :]][:_MAX_NAMED]
-        rest = f"\n\nOther matches: {', '.join(others)}" if others else ""
-        return ToolResult("\n\n".join(shown) + rest, title=f"{len(ranked)} of {len(tools)} tools")
+            texts.append(text)
+        other_names = [tool.name for tool in ranked[len(texts) :]][:_MAX_NAMED]
+        footer = f"\n\nOther matches: {', '.join(other_names)}" if other_names else ""
+        return ToolResult("\n\n".join(texts) + footer, title=f"{len(ranked)} of {len(tools)} tools")
 
     def _rank(self, query: str, tools: Sequence[McpTool] | None = None) -> list[McpTool]:
         """Returns the tools that match, best first: by exact names, then by the weight of common words. A word of a
         name has more weight than one of a description, and a rare word more than a frequent one."""
-        tools = list(self._found.values()) if tools is None else tools
-        wanted, named = set(_words(query)), set(re.split(r"[\s,;]+", query.strip().lower()))
+        tools = list(self._current.values()) if tools is None else tools
+        words, names = set(_words(query)), set(re.split(r"[\s,;]+", query.strip().lower()))
         indexed = [(tool, _index_tool(tool)) for tool in tools]
         frequency = Counter(word for _, index in indexed for word in index)
 
         def score(tool: McpTool, index: Mapping[str, float]) -> float:
-            exact = named & {tool.name.lower(), tool.definition.name.lower()}
+            exact = names & {tool.name.lower(), tool.definition.name.lower()}
             return 100.0 * len(exact) + sum(
-                index[word] * math.log(1 + len(tools) / frequency[word]) for word in wanted if word in index
+                index[word] * math.log(1 + len(tools) / frequency[word]) for word in words if word in index
             )
 
         scored = [(score(tool, index), tool) for tool, index in indexed]
-        return [tool for found, tool in sorted(scored, key=lambda one: (-one[0], one[1].name)) if found > 0]
+        return [
+            tool for tool_score, tool in sorted(scored, key=lambda pair: (-pair[0], pair[1].name)) if tool_score > 0
+        ]
 
 
 def _index_tool(tool: McpTool) -> dict[str, float]:
@@ -252,8 +257,8 @@ def _index_tool(tool: McpTool) -> dict[str, float]:
 
 def _words(text: str) -> list[str]:
     """Returns the lower-case words of a text; a name such as `listOpenIssues` has three. A final s is cut off."""
-    found = (word.lower() for word in _WORD.findall(text))
-    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found]
+    words = (word.lower() for word in _WORD.findall(text))
+    return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words]
 
 
 def _format_definition(tool: McpTool) -> str:
@@ -263,7 +268,7 @@ def _format_definition(tool: McpTool) -> str:
 
 
 def _missing_tool(spec: ToolSpec) -> Tool:
-    """Returns a tool for a definition that is sent although its server does not offer it now."""
+    """Returns a substitute for a tool whose definition is sent although its server does not offer it now."""
 
     async def refuse(**_: object) -> str:
         raise ServerFault(f"{spec.name} is not available now: its MCP server is not connected or has removed it")

@@ -38,30 +38,30 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
                 "StdioServer() needs a name and a command: StdioServer(name='files', command='npx')"
             )
         if isinstance(args, str):
-            raise ConfigurationError(f"StdioServer({self.name!r}): args is a tuple of texts; write args=({args!r},)")
+            raise ConfigurationError(f"StdioServer({self.name!r}): args is a tuple of strings; write args=({args!r},)")
         where, command = f"StdioServer({self.name!r})", cast("Any", self.command)
         if not isinstance(command, str):
             raise ConfigurationError(
                 f"{where}: command is one program, got {command!r}; write command='npx', args=('-y', 'server')"
             )
         if not isinstance(args, list | tuple) or not all(isinstance(word, str) for word in cast("list[Any]", args)):
-            raise ConfigurationError(f"{where}: args is a tuple of texts; write args=('-y', 'server')")
+            raise ConfigurationError(f"{where}: args is a tuple of strings; write args=('-y', 'server')")
         _check_texts(f"{where}: env", self.env, "env={'NAME': 'value'}")
 
     @property
     def display_address(self) -> str:
-        """The command without its environment and arguments, which may contain secrets. Of a program that starts
-        others it includes the name of the other one."""
+        """The command without its environment and arguments, which may contain secrets. For a program that starts
+        another program, such as npx, it includes the name of that program."""
         if self.command.rpartition("/")[2] not in _LAUNCHERS:
             return self.command
-        shown = [self.command]
+        words = [self.command]
         for word in self.args:
             if word.startswith("-") and word not in _LAUNCHER_FLAGS:
                 break
-            shown.append(word)
+            words.append(word)
             if not word.startswith("-"):
                 break
-        return " ".join([*shown, "…"] if len(shown) <= len(self.args) else shown)
+        return " ".join([*words, "…"] if len(words) <= len(self.args) else words)
 
     def secret_values(self) -> list[str]:
         """Returns values of the environment that must not be shown, longest first."""
@@ -73,8 +73,15 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
 
 class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """A client that is registered at an authorization server manually, for servers at which Outrider cannot register
-    itself. `issuer` names the authorization server: the client is used at no other one. With `callback_port` a login
-    ends at `http://127.0.0.1:PORT/callback`. The grant `client_credentials` needs no login of a person."""
+    itself.
+
+    - `client_id`: the id of the client.
+    - `client_secret`: its secret, if it has one.
+    - `issuer`: the authorization server; the client is used at no other one.
+    - `scope`: the scope to request.
+    - `callback_port`: the port of `http://127.0.0.1:PORT/callback`, to which a login redirects; 0 for a free port.
+    - `grant`: with `client_credentials`, no person has to log in.
+    """
 
     client_id: str
     client_secret: str = ""
@@ -89,7 +96,7 @@ class OAuthClient(msgspec.Struct, frozen=True, kw_only=True, metaclass=Arguments
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """A server with a URL. The transport `sse` is the deprecated HTTP transport. Without `oauth`, Outrider registers
-    itself at the authorization server of a server that wants a login."""
+    itself at the authorization server of a server that requires a login."""
 
     name: str
     url: str
@@ -129,9 +136,10 @@ ServerConfig = StdioServer | HttpServer
 
 
 def _check_texts(where: str, values: Any, example: str) -> None:
-    """Raises ConfigurationError for what is no dict of texts. The values may be secrets, so they are not shown."""
+    """Raises ConfigurationError if a value is not a dict of strings. The message omits the values, which may be
+    secrets."""
     if not is_object(values) or not all(isinstance(text, str) for pair in values.items() for text in pair):
-        raise ConfigurationError(f"{where} is a dict of texts; write {example}")
+        raise ConfigurationError(f"{where} is a dict of strings; write {example}")
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
@@ -269,15 +277,15 @@ def _read_oauth(entry: "_ConfigEntry") -> OAuthClient | None:
     texts = {_OAUTH_KEYS.get(key, key): value for key, value in fields.items() if key.lower().count("port") == 0}
     if unknown := texts.keys() - set(_OAUTH_KEYS.values()):
         raise _EntryError(f".oauth.{min(unknown)}: unknown; the keys are {', '.join(_OAUTH_KEYS)}")
-    given = entry.expand_texts(texts, ".oauth")
-    grant = given.pop("grant", "authorization_code")
+    options = entry.expand_texts(texts, ".oauth")
+    grant = options.pop("grant", "authorization_code")
     if grant not in ("authorization_code", "client_credentials"):
         raise _EntryError(f".oauth.grant: {grant!r} is not supported; it is authorization_code or client_credentials")
-    if not given.get("client_id"):
+    if not options.get("client_id"):
         raise _EntryError(".oauth.clientId: is missing")
-    if grant == "client_credentials" and not given.get("client_secret"):
+    if grant == "client_credentials" and not options.get("client_secret"):
         raise _EntryError(".oauth.clientSecret: is missing")
-    return OAuthClient(callback_port=port, grant=grant, **given)
+    return OAuthClient(callback_port=port, grant=grant, **options)
 
 
 class _ConfigEntry:
@@ -297,7 +305,7 @@ class _ConfigEntry:
         values: Any = self.fields.get(key, [])
         if not isinstance(values, list):
             raise _EntryError(f".{key}: expected a list of strings, got {_type_name(values)}")
-        return tuple(self._expand_variables(value, f".{key}[{at}]") for at, value in enumerate(values))  # pyright: ignore
+        return tuple(self._expand_variables(value, f".{key}[{index}]") for index, value in enumerate(values))  # pyright: ignore
 
     def get_mapping(self, key: str) -> dict[str, str]:
         values: Any = self.fields.get(key, {})
@@ -316,13 +324,13 @@ class _ConfigEntry:
         return _VARIABLE.sub(self._variable_resolver(where), value)
 
     def _variable_resolver(self, where: str) -> Callable[[re.Match[str]], str]:
-        def found(match: re.Match[str]) -> str:
+        def resolve(match: re.Match[str]) -> str:
             value = self._environment.get(match["name"]) or match["default"]
             if value is None and match["name"] not in self._environment:
                 raise _EntryError(f"{where}: the variable {match['name']} is not set, and there is no default")
             return value or ""
 
-        return found
+        return resolve
 
 
 def _type_name(value: object) -> str:
@@ -358,7 +366,7 @@ class LoginFile:
         return self._load().get(_login_key(url), StoredLogin())
 
     def write_login(self, url: str, login: StoredLogin | None) -> None:
-        """Store the login at a server; None removes it."""
+        """Stores the login at a server; None removes it."""
         logins = self._load()
         logins.pop(_login_key(url), None)
         if login is not None:
@@ -380,6 +388,7 @@ class LoginFile:
 
 
 def _login_key(url: str) -> str:
-    """Returns the address without credentials, query and fragment: a login holds for a server, not for a request."""
+    """Returns the address without credentials, query and fragment: a login applies to a server, not to a single
+    request."""
     address = urlsplit(url)
     return f"{address.scheme}://{address.netloc.rpartition('@')[2].lower()}{address.path.rstrip('/')}"

@@ -29,8 +29,8 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     @property
     def fingerprint(self) -> str:
         """Returns a hash of everything the model reads. The key order of the schema does not matter."""
-        seen = [self.name, self.description, self.parameters]
-        return sha256(msgspec.json.encode(seen, order="sorted")).hexdigest()
+        visible = [self.name, self.description, self.parameters]
+        return sha256(msgspec.json.encode(visible, order="sorted")).hexdigest()
 
 
 class McpResource(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class ElicitationReply(msgspec.Struct, frozen=True):
 
 AskUser = Callable[[Elicitation], Awaitable[ElicitationReply]]
 CURRENT_CALL: ContextVar[ToolContext | None] = ContextVar("current_mcp_call", default=None)
-"""The call during which a server asks something."""
+"""The call during which a server sends a request."""
 
 
 class SamplingRequest(msgspec.Struct, frozen=True):
@@ -124,8 +124,17 @@ SampleAnswer = Callable[[SamplingRequest], Awaitable[SamplingReply]]
 
 
 class McpHost(msgspec.Struct, frozen=True):
-    """What the client side provides to servers. `ask` is None if no front end can ask the user. `proxy` returns the
-    HTTP proxy for a URL."""
+    """What the client side provides to servers.
+
+    - `workspace`: the folder of the session.
+    - `environment`: the variables from which the environment of a server process is filtered.
+    - `limits`: resource limits of each server.
+    - `ask`: asks the user; None if no front end can ask.
+    - `proxy`: returns the HTTP proxy for a URL.
+    - `logins`: stored logins of servers with a URL. Without it, a server that requires a login cannot be used.
+    - `redirect`: the `LoginRedirect` of a login in this process. Without it, an error asks for a login.
+    - `sample`: lets the model answer for a server; None if no user can allow it.
+    """
 
     workspace: Path
     environment: Mapping[str, str]
@@ -133,11 +142,8 @@ class McpHost(msgspec.Struct, frozen=True):
     ask: AskUser | None = None
     proxy: ProxySelector | None = None
     logins: LoginFile | None = None
-    """Stored logins of servers with a URL; without it, a server that wants a login cannot be used."""
     redirect: Any = None
-    """The `LoginRedirect` of a login in this process; without it, an error asks for a login."""
     sample: SampleAnswer | None = None
-    """Lets the model answer for a server; None if no user can allow it."""
 
 
 class ValueQuery(msgspec.Struct, frozen=True):
@@ -242,6 +248,6 @@ class SessionForgotten(LinkLost):
     """The server does not know the session any more; it did not execute the request."""
 
 
-def truncate_text(text: str, most: int) -> str:
-    """Truncates the text to `most` characters and appends the number of omitted ones."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"
+def truncate_text(text: str, max_chars: int) -> str:
+    """Truncates the text to `max_chars` characters and appends the number of omitted ones."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}… ({len(text) - max_chars:,} more characters)"

@@ -54,12 +54,13 @@ class ServerRequests:
         self._handlers: dict[str, RequestHandler] = {}
 
     def register(self, session_id: str, handler: RequestHandler) -> Callable[[], object]:
-        """Answer the requests of a session and of the agents that it calls; return a function that ends that."""
+        """Answers the requests of a session and of the agents that it calls. Returns a function that ends the
+        registration."""
         self._handlers[session_id] = handler
         return lambda: self._handlers.pop(session_id, None)
 
     async def elicit(self, elicitation: Elicitation) -> ElicitationReply:
-        """Ask the user for values or to visit an address."""
+        """Asks the user for values, or to visit an address."""
         handler, call = self._find_handler()
         if handler is None or call is None:
             return ElicitationReply("decline")
@@ -68,7 +69,7 @@ class ServerRequests:
         return await FormQuestions(elicitation, handler.ask, call).ask()
 
     async def sample(self, request: SamplingRequest) -> SamplingReply:
-        """Let the model answer after the user has allowed it. Raises ServerFault if it is refused."""
+        """Lets the model answer after the user has allowed it. Raises ServerFault if the user refuses."""
         handler, call = self._find_handler()
         if handler is None or call is None:
             raise ServerFault("no user is connected who could allow it")
@@ -89,7 +90,7 @@ class ServerRequests:
 
 
 async def _ask_visit(elicitation: Elicitation, ask: AskUser, call: ToolContext) -> ElicitationReply:
-    """Show the whole address, which nothing opens or fetches but the user."""
+    """Shows the complete address. Nothing opens or fetches it, except the user."""
     url = elicitation.url or ""
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not address.hostname or len(url) > _MAX_URL or not url.isprintable():
@@ -106,7 +107,7 @@ async def _ask_visit(elicitation: Elicitation, ask: AskUser, call: ToolContext) 
 
 
 class FormField(msgspec.Struct, frozen=True):
-    """One field of a form: what it may be, as the restricted JSON schema of elicitations has it."""
+    """One field of a form, described by the restricted JSON schema of elicitations."""
 
     name: str
     schema: dict[str, Any]
@@ -114,15 +115,15 @@ class FormField(msgspec.Struct, frozen=True):
 
     @property
     def choices(self) -> dict[str, Any]:
-        """The values by what the user chooses; empty for a free text."""
+        """The values by the labels that the user chooses from; empty for free text."""
         if self.schema.get("type") == "boolean":
             return {_YES: True, _NO: False}
         source = self.schema.get("items") if self.multiple else self.schema
         source = source if is_object(source) else {}
         titled = source.get("oneOf") or source.get("anyOf")
         if isinstance(titled, list):
-            entries = [one for one in cast("list[Any]", titled) if is_object(one) and "const" in one]
-            return {str(one.get("title") or one["const"]): one["const"] for one in entries}
+            entries = [entry for entry in cast("list[Any]", titled) if is_object(entry) and "const" in entry]
+            return {str(entry.get("title") or entry["const"]): entry["const"] for entry in entries}
         values = _as_list(source.get("enum"))
         names = _as_list(source.get("enumNames"))
         labels = names if len(names) == len(values) else values
@@ -141,7 +142,7 @@ class FormField(msgspec.Struct, frozen=True):
         return f"{title}: {about} ({facts})" if about else f"{title} ({facts})"
 
     def convert(self, answers: Sequence[str]) -> Any:
-        """Returns the value of the answers. Raises ValueError with what is wrong."""
+        """Returns the value that the answers mean. Raises ValueError with the problem if they are not valid."""
         choices = self.choices
         if self.multiple:
             return self._convert_many([part.strip() for answer in answers for part in self._split(answer, choices)])
@@ -165,9 +166,9 @@ class FormField(msgspec.Struct, frozen=True):
         if choices and unknown:
             raise ValueError(f"{unknown[0]!r} is not one of: {', '.join(choices)}")
         values = [choices.get(answer, answer) for answer in answers if answer]
-        least, most = self.schema.get("minItems", 0), self.schema.get("maxItems")
-        if len(values) < least or (isinstance(most, int) and len(values) > most):
-            raise ValueError(f"choose {least} to {most if most is not None else 'any number'}")
+        minimum, maximum = self.schema.get("minItems", 0), self.schema.get("maxItems")
+        if len(values) < minimum or (isinstance(maximum, int) and len(values) > maximum):
+            raise ValueError(f"choose {minimum} to {maximum if maximum is not None else 'any number'}")
         return values
 
     def _convert_number(self, answer: str) -> int | float:
@@ -175,15 +176,19 @@ class FormField(msgspec.Struct, frozen=True):
             value = int(answer) if self.schema.get("type") == "integer" else float(answer)
         except ValueError:
             raise ValueError(f"{answer!r} is not a {_NUMBERS[self.schema['type']]}") from None
-        least, most = self.schema.get("minimum"), self.schema.get("maximum")
-        if (least is not None and value < least) or (most is not None and value > most):
-            raise ValueError(f"it must be {least if least is not None else '…'} to {most if most is not None else '…'}")
+        minimum, maximum = self.schema.get("minimum"), self.schema.get("maximum")
+        if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+            raise ValueError(
+                f"it must be {minimum if minimum is not None else '…'} to {maximum if maximum is not None else '…'}"
+            )
         return value
 
     def _check_text(self, answer: str) -> str:
-        least, most = self.schema.get("minLength", 0), self.schema.get("maxLength")
-        if len(answer) < least or (isinstance(most, int) and len(answer) > most):
-            raise ValueError(f"it must have {least} to {most if most is not None else 'any number of'} characters")
+        min_length, max_length = self.schema.get("minLength", 0), self.schema.get("maxLength")
+        if len(answer) < min_length or (isinstance(max_length, int) and len(answer) > max_length):
+            raise ValueError(
+                f"it must have {min_length} to {max_length if max_length is not None else 'any number of'} characters"
+            )
         check = _FORMATS.get(str(self.schema.get("format")))
         if check is not None and not check(answer):
             raise ValueError(f"it is not a valid {self.schema['format']}")
@@ -221,7 +226,7 @@ class FormQuestions:
         return ElicitationReply("accept", content)
 
     async def _ask_field(self, field: FormField, text: str) -> Any:
-        """Returns the value, the default or UNSET for one that was skipped, or the reply that ends the form."""
+        """Returns the value of a field, its default or UNSET if the user skips it, or the reply that ends the form."""
         problem = ""
         for _ in range(MAX_ATTEMPTS):
             question = UserQuestion(
@@ -242,14 +247,14 @@ class FormQuestions:
 
 
 def read_fields(schema: Mapping[str, Any]) -> list[FormField] | None:
-    """Returns the fields of a form; None if it has too many, or one that is not a plain value."""
+    """Returns the fields of a form, or None if it has too many, or a field that is not a plain value."""
     properties: Any = schema.get("properties", {})
     required = _as_list(schema.get("required"))
     if not is_object(properties) or len(properties) > MAX_FIELDS:
         return None
     fields = [FormField(name, field, name in required) for name, field in properties.items() if is_object(field)]
-    known = {"string", "number", "integer", "boolean", "array", None}
-    plain = all(field.schema.get("type") in known for field in fields)
+    supported = {"string", "number", "integer", "boolean", "array", None}
+    plain = all(field.schema.get("type") in supported for field in fields)
     return fields if plain and len(fields) == len(properties) else None
 
 
@@ -258,18 +263,18 @@ def _list_options(field: FormField) -> tuple[str, ...]:
     default: Any = field.schema.get("default")
     if not choices and default is not None and isinstance(default, str | int | float) and str(default).strip():
         choices = [str(default)]
-    more = [DECLINE] if field.required else [SKIP, DECLINE]
-    return (*[choice for choice in choices if choice.strip()][: MAX_OPTIONS - len(more)], *more)
+    replies = [DECLINE] if field.required else [SKIP, DECLINE]
+    return (*[choice for choice in choices if choice.strip()][: MAX_OPTIONS - len(replies)], *replies)
 
 
 def _describe_sampling(request: SamplingRequest) -> str:
-    words = "\n".join(f"{message.role}: {message.content.content}" for message in request.messages)
+    transcript = "\n".join(f"{message.role}: {message.content.content}" for message in request.messages)
     if request.system_prompt:
-        words = f"system prompt: {truncate_text(request.system_prompt, _MAX_SAMPLE_SHOWN // 2)}\n{words}"
-    most = min(request.max_tokens, MAX_SAMPLED_TOKENS)
+        transcript = f"system prompt: {truncate_text(request.system_prompt, _MAX_SAMPLE_SHOWN // 2)}\n{transcript}"
+    max_tokens = min(request.max_tokens, MAX_SAMPLED_TOKENS)
     return (
-        f"The MCP server {request.server} requests an answer of your model, at your cost, with at most {most:,} "
-        f"tokens. It sends:\n{truncate_text(words, _MAX_SAMPLE_SHOWN)}"
+        f"The MCP server {request.server} requests an answer of your model, at your cost, with at most {max_tokens:,} "
+        f"tokens. It sends:\n{truncate_text(transcript, _MAX_SAMPLE_SHOWN)}"
     )
 
 
@@ -299,8 +304,8 @@ def _is_address(text: str) -> bool:
 
 
 def _is_email(text: str) -> bool:
-    name, at, host = text.rpartition("@")
-    return bool(name and at and "." in host and " " not in text)
+    name, separator, host = text.rpartition("@")
+    return bool(name and separator and "." in host and " " not in text)
 
 
 _NUMBERS = {"integer": "whole number", "number": "number"}

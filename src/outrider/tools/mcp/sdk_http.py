@@ -66,8 +66,8 @@ def _make_auth(config: HttpServer, host: McpHost, life: ConnectionLifetime) -> "
 
 
 async def end_login(config: HttpServer, host: McpHost) -> str:
-    """Delete the login at a server and revoke its tokens at the authorization server. Return why they were not revoked,
-    or "". The login is deleted in any case."""
+    """Deletes the login at a server and revokes its tokens at the authorization server. Returns why they were not
+    revoked, or "". The login is deleted in any case."""
     life = ConnectionLifetime(_UNUSED_LISTENER)
     auth, logins = _make_auth(config, host, life), host.logins
     if auth is None or logins is None:
@@ -92,7 +92,7 @@ async def end_login(config: HttpServer, host: McpHost) -> str:
 
 
 async def _ignore(*_: object) -> None:
-    """A connection that only ends a login reports nothing."""
+    """Does nothing: a connection that only ends a login has no listener."""
 
 
 _UNUSED_LISTENER = ConnectionListener(_ignore, lambda: None, lambda _: None, lambda _: None)
@@ -174,8 +174,11 @@ class _BoundedClientFactory:
 
 class HttpClientTransport(httpx2.AsyncBaseTransport):
     """Sends the requests of the SDK with our client. The SDK's protocol code is tied to the interface of httpx2, but
-    not to its connections. Requests to other origins than the server's are those of a login: the server chose their
-    addresses, so they must not reach a network that is closer to this machine than the server."""
+    not to its connections.
+
+    A request to another origin than the server's is part of a login. The server chose its address, so it must not reach
+    a network that is closer to this machine than the server.
+    """
 
     def __init__(
         self, server: str, timeouts: HttpTimeouts, proxy: ProxySelector | None, life: ConnectionLifetime
@@ -189,11 +192,11 @@ class HttpClientTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         body = await request.aread()
-        given = HttpRequest(str(request.url), dict(request.headers.items()), body, request.method)
+        http_request = HttpRequest(str(request.url), dict(request.headers.items()), body, request.method)
         try:
-            response = await (await self._client_for(given.url)).send(given)
+            response = await (await self._client_for(http_request.url)).send(http_request)
         except (ConfigurationError, NetworkError) as error:
-            if not self._is_server(given.url):
+            if not self._is_server(http_request.url):
                 self._life.last_problem = f"the login failed: {error.message}"
             raise _to_httpx_error(error) from error
         headers = response.headers
@@ -226,10 +229,10 @@ class HttpClientTransport(httpx2.AsyncBaseTransport):
     async def _find_filter(self) -> AddressFilter:
         """Returns the filter of IP addresses for requests to other origins."""
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(self._server.host, self._server.port)
+            resolved = await asyncio.get_running_loop().getaddrinfo(self._server.host, self._server.port)
         except (OSError, ValueError):
             return is_public
-        addresses = [ip_address(str(info[4][0]).partition("%")[0]) for info in found]
+        addresses = [ip_address(str(info[4][0]).partition("%")[0]) for info in resolved]
         if all(address.is_loopback for address in addresses):
             return lambda address: address.is_loopback or is_other_machine(address)
         return is_public if any(is_public(address) for address in addresses) else is_other_machine
@@ -264,18 +267,18 @@ def _to_httpx_error(error: ConfigurationError | NetworkError) -> httpx2.Transpor
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: Any, limits: ServerLimits, most: int | None) -> None:
+    def __init__(self, stream: Any, limits: ServerLimits, max_bytes: int | None) -> None:
         self._stream = stream
         self._bytes = TokenBucket(limits.bytes_per_second)
         self._messages = TokenBucket(limits.messages_per_second)
-        self._most = most
+        self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for chunk in self._stream:
             size += len(chunk)
-            if self._most is not None and size > self._most:
-                raise httpx2.StreamError(f"the server's answer is longer than {self._most:,} bytes")
+            if self._max_bytes is not None and size > self._max_bytes:
+                raise httpx2.StreamError(f"the server's answer is longer than {self._max_bytes:,} bytes")
             await self._bytes.spend(len(chunk))
             await self._messages.spend(chunk.count(b"\n\n") + chunk.count(b"\n\r\n"))
             yield chunk

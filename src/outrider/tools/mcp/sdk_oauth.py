@@ -1,8 +1,8 @@
 """OAuth for MCP servers: the flow of the SDK with stored logins, and a login in the user's browser.
 
 The SDK discovers the authorization server, registers Outrider, uses PKCE, refreshes tokens and asks for more scopes if
-a server wants them. What it does not do is here: logins that survive a restart together with the endpoint that
-refreshes them, and the redirect that ends a login.
+a server requires them. This module adds what the SDK lacks: logins that survive a restart together with the endpoint
+that refreshes them, and the redirect that ends a login.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ ShowLogin = Callable[[str], Awaitable[None]]
 
 
 class LoginNeeded(OAuthFlowError):
-    """The server wants a login, and this process cannot ask the user for one."""
+    """The server requires a login, and this process cannot ask the user for one."""
 
 
 class ServerAuth(OAuthClientProvider):
@@ -119,7 +119,7 @@ class ServerAuth(OAuthClientProvider):
             await flow.aclose()
 
     def _is_revoked(self, response: httpx2.Response) -> bool:
-        """Whether a token was rejected before its end, and another one can be had without a login."""
+        """Returns whether a token was rejected before it expired, and can be refreshed without a login."""
         return response.status_code == _UNAUTHORIZED and self.context.can_refresh_token()
 
     def _is_legacy_metadata(self, request: httpx2.Request, response: httpx2.Response) -> bool:
@@ -138,7 +138,7 @@ class ServerAuth(OAuthClientProvider):
         return httpx2.Response(_OK, json={**document, "issuer": origin}, request=response.request)
 
     def load(self) -> StoredLogin:
-        """Read the stored login into the SDK's context."""
+        """Reads the stored login into the SDK's context."""
         self._seen_at = self._logins.changed_at()
         stored = self._logins.read_login(self._server.url)
         context = self.context
@@ -152,8 +152,8 @@ class ServerAuth(OAuthClientProvider):
         return stored
 
     def revocation_requests(self) -> list[httpx2.Request]:
-        """Returns the requests that revoke the stored tokens (RFC 7009): that for the refresh token is the first. There
-        are none if the authorization server cannot revoke tokens, or is not the one that the client belongs to."""
+        """Returns the requests that revoke the stored tokens (RFC 7009), the refresh token first. The list is empty if
+        the authorization server cannot revoke tokens, or is not the one that the client belongs to."""
         self.load()
         metadata, tokens, client = self.context.oauth_metadata, self.context.current_tokens, self.context.client_info
         if metadata is None or metadata.revocation_endpoint is None or tokens is None or client is None:
@@ -172,8 +172,8 @@ class ServerAuth(OAuthClientProvider):
         """Returns the request for a token: after a login of a person, or with the credentials of the client."""
         context = self.context
         if not self._needs_no_person:
-            known = context.oauth_metadata.code_challenge_methods_supported if context.oauth_metadata else None
-            if known is not None and _PKCE_METHOD not in known:
+            methods = context.oauth_metadata.code_challenge_methods_supported if context.oauth_metadata else None
+            if methods is not None and _PKCE_METHOD not in methods:
                 raise OAuthFlowError("the authorization server does not support PKCE (S256)")
             if context.oauth_metadata and self._own_issuer:  # the response of the login may name it
                 context.oauth_metadata.issuer = AnyHttpUrl(self._own_issuer)
@@ -203,13 +203,13 @@ class ServerAuth(OAuthClientProvider):
                 return response
             headers = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{stored.wanted_scope}"'}
             return httpx2.Response(_FORBIDDEN, headers=headers, request=response.request)
-        what = "a login"
+        needed_right = "a login"
         if wants_scope and (scope := _SCOPE.search(challenge)):
             stored.wanted_scope = scope["scope"]
             self._logins.write_login(self._server.url, stored)
             self._seen_at = self._logins.changed_at()
-            what = f"more rights ({scope['scope']})"
-        problem = f"it needs {what}: outrider mcp login {self._server.name}"
+            needed_right = f"more rights ({scope['scope']})"
+        problem = f"it needs {needed_right}: outrider mcp login {self._server.name}"
         self._report(problem, "call" if wants_scope else "server")
         raise LoginNeeded(problem)
 
@@ -287,7 +287,7 @@ class LoginRedirect:
             raise OAuthFlowError(f"there was no login within {LOGIN_TIMEOUT / 60:g} minutes") from None
 
     def take_address(self, address: str) -> None:
-        """Take the answer from the address to which the browser was redirected, for a browser on another machine.
+        """Reads the answer from the address to which the browser was redirected, for a browser on another machine.
         Raises OutriderError if it is the address of another page."""
         target = urlsplit(address.strip())
         query = parse_qs(target.query)

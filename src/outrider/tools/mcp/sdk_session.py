@@ -161,8 +161,8 @@ class SdkLink:
             return []
 
         async def page(cursor: str | None) -> tuple[list[wire.Tool], str | None]:
-            found = await self._client.list_tools(cursor=cursor)
-            return found.tools, found.next_cursor
+            answer = await self._client.list_tools(cursor=cursor)
+            return answer.tools, answer.next_cursor
 
         listed = await self._request(self._fetch_all(page))
         definitions = [tool_definition(self._config.name, tool, self._limits) for tool in listed]
@@ -173,15 +173,15 @@ class SdkLink:
             return []
 
         async def page(cursor: str | None) -> tuple[list[wire.Resource], str | None]:
-            found = await self._client.list_resources(cursor=cursor)
-            return found.resources, found.next_cursor
+            answer = await self._client.list_resources(cursor=cursor)
+            return answer.resources, answer.next_cursor
 
         async def template_page(cursor: str | None) -> tuple[list[wire.ResourceTemplate], str | None]:
-            found = await self._client.list_resource_templates(cursor=cursor)
-            return found.resource_templates, found.next_cursor
+            answer = await self._client.list_resource_templates(cursor=cursor)
+            return answer.resource_templates, answer.next_cursor
 
         resources = await self._request(self._fetch_all(page))
-        templates = await self._request(self._fetch_all(template_page), missing=())
+        templates = await self._request(self._fetch_all(template_page), fallback=())
         return [*map(self._to_resource, resources), *map(self._to_template, templates)]
 
     async def list_prompts(self) -> list[McpPrompt]:
@@ -189,8 +189,8 @@ class SdkLink:
             return []
 
         async def page(cursor: str | None) -> tuple[list[wire.Prompt], str | None]:
-            found = await self._client.list_prompts(cursor=cursor)
-            return found.prompts, found.next_cursor
+            answer = await self._client.list_prompts(cursor=cursor)
+            return answer.prompts, answer.next_cursor
 
         return [self._to_prompt(prompt) for prompt in await self._request(self._fetch_all(page))]
 
@@ -218,24 +218,24 @@ class SdkLink:
 
     async def _fetch_all(self, page: FetchPage[T]) -> list[T]:
         """Fetches all pages up to the limit, so that an endless list terminates."""
-        found: list[T] = []
+        items: list[T] = []
         cursor: str | None = None
         for _ in range(self._limits.listed):
             members, following = await page(cursor)
-            found += members
-            if following is None or following == cursor or len(found) >= self._limits.listed:
+            items += members
+            if following is None or following == cursor or len(items) >= self._limits.listed:
                 break
             cursor = following
-        return found[: self._limits.listed]
+        return items[: self._limits.listed]
 
-    async def _request(self, answer: Awaitable[T], missing: T | None = None) -> T:
-        """Awaits a request and converts errors to ServerFault without secrets. Returns `missing` if the server lacks
+    async def _request(self, answer: Awaitable[T], fallback: T | None = None) -> T:
+        """Awaits a request and converts errors to ServerFault without secrets. Returns `fallback` if the server lacks
         the method."""
         try:
             return await answer
         except MCPError as error:
-            if error.error.code == wire.METHOD_NOT_FOUND and missing is not None:
-                return missing
+            if error.error.code == wire.METHOD_NOT_FOUND and fallback is not None:
+                return fallback
             raise self._to_fault(error) from error
         except Exception as error:
             raise ServerFault(self._hide_secrets(error_text(error))) from error
@@ -254,28 +254,34 @@ class SdkLink:
 
     def _read_visits(self, data: Any) -> tuple[Elicitation, ...]:
         try:
-            found = wire.ElicitationRequiredErrorData.model_validate(data)
+            required = wire.ElicitationRequiredErrorData.model_validate(data)
         except ValidationError:
             return ()
-        return tuple(Elicitation(self._config.name, one.message, url=one.url) for one in found.elicitations)
+        return tuple(
+            Elicitation(self._config.name, elicitation.message, url=elicitation.url)
+            for elicitation in required.elicitations
+        )
 
     def _hide_secrets(self, text: str) -> str:
         return hide_secrets(text, self._config)
 
-    def _to_resource(self, found: wire.Resource) -> McpResource:
-        about = truncate_text(found.description or "", self._limits.description)
-        return McpResource(self._config.name, found.uri, found.name, about, found.mime_type, found.size)
+    def _to_resource(self, resource: wire.Resource) -> McpResource:
+        about = truncate_text(resource.description or "", self._limits.description)
+        return McpResource(self._config.name, resource.uri, resource.name, about, resource.mime_type, resource.size)
 
-    def _to_template(self, found: wire.ResourceTemplate) -> McpResource:
-        about = truncate_text(found.description or "", self._limits.description)
-        return McpResource(self._config.name, found.uri_template, found.name, about, found.mime_type, is_template=True)
+    def _to_template(self, template: wire.ResourceTemplate) -> McpResource:
+        about = truncate_text(template.description or "", self._limits.description)
+        return McpResource(
+            self._config.name, template.uri_template, template.name, about, template.mime_type, is_template=True
+        )
 
-    def _to_prompt(self, found: wire.Prompt) -> McpPrompt:
+    def _to_prompt(self, prompt: wire.Prompt) -> McpPrompt:
         arguments = tuple(
-            PromptArgument(one.name, one.description or "", one.required or False) for one in found.arguments or ()
+            PromptArgument(argument.name, argument.description or "", argument.required or False)
+            for argument in prompt.arguments or ()
         )
         return McpPrompt(
-            self._config.name, found.name, truncate_text(found.description or "", self._limits.description), arguments
+            self._config.name, prompt.name, truncate_text(prompt.description or "", self._limits.description), arguments
         )
 
 
@@ -390,11 +396,11 @@ def _build_transport(
 
 async def _listen_for_changes(client: Client, life: ConnectionLifetime) -> None:
     """Subscribes to list changes, which newer servers require. Older servers notify `_ServerCallbacks.on_message`
-    unasked."""
-    offered = client.server_capabilities
-    tools = bool(offered.tools and offered.tools.list_changed)
-    resources = bool(offered.resources and offered.resources.list_changed)
-    prompts = bool(offered.prompts and offered.prompts.list_changed)
+    without a subscription."""
+    capabilities = client.server_capabilities
+    tools = bool(capabilities.tools and capabilities.tools.list_changed)
+    resources = bool(capabilities.resources and capabilities.resources.list_changed)
+    prompts = bool(capabilities.prompts and capabilities.prompts.list_changed)
     if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (tools or resources or prompts):
         return
     try:
@@ -402,7 +408,7 @@ async def _listen_for_changes(client: Client, life: ConnectionLifetime) -> None:
             tools_list_changed=tools, resources_list_changed=resources, prompts_list_changed=prompts
         ) as changes:
             async for _ in changes:
-                """The session passes each one to `_Callbacks.message` as well."""
+                """The session also passes each change to `_ServerCallbacks.on_message`."""
     except Exception as error:  # noqa: BLE001  change notifications are optional
         _log.debug("cannot subscribe to list changes: %s", type(error).__name__)
 

@@ -26,32 +26,32 @@ class TokenBucket:
 
     def __init__(self, per_second: float) -> None:
         self._rate = per_second
-        self._left = per_second
-        self._at = asyncio.get_running_loop().time()
+        self._available = per_second
+        self._updated_at = asyncio.get_running_loop().time()
 
     async def spend(self, amount: float) -> None:
         now = asyncio.get_running_loop().time()
-        self._left = min(self._rate, self._left + (now - self._at) * self._rate) - amount
-        self._at = now
-        if self._left < 0:
-            await asyncio.sleep(-self._left / self._rate)
+        self._available = min(self._rate, self._available + (now - self._updated_at) * self._rate) - amount
+        self._updated_at = now
+        if self._available < 0:
+            await asyncio.sleep(-self._available / self._rate)
 
 
 class LineBuffer:
     """Splits a byte stream into lines. An incomplete line is buffered up to the message limit."""
 
     def __init__(self, limits: ServerLimits) -> None:
-        self._most = limits.message
+        self._max_bytes = limits.message
         self._unfinished = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        first, newline, rest = chunk.partition(b"\n")
-        self._unfinished += first
-        if len(self._unfinished) > self._most:
-            raise ServerFault(f"it wrote a message of more than {self._most:,} bytes")
+        end_of_line, newline, following = chunk.partition(b"\n")
+        self._unfinished += end_of_line
+        if len(self._unfinished) > self._max_bytes:
+            raise ServerFault(f"it wrote a message of more than {self._max_bytes:,} bytes")
         if not newline:
             return []
-        *lines, unfinished = rest.split(b"\n")
+        *lines, unfinished = following.split(b"\n")
         lines.insert(0, bytes(self._unfinished))
         self._unfinished = bytearray(unfinished)
         return lines
@@ -81,13 +81,13 @@ class GarbageCounter:
 class TailBuffer:
     """Stores the last bytes of a stream."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._tail = bytearray()
 
     def add(self, chunk: bytes) -> None:
         self._tail += chunk
-        del self._tail[: max(0, len(self._tail) - self._most)]
+        del self._tail[: max(0, len(self._tail) - self._max_bytes)]
 
     @property
     def text(self) -> str:
@@ -127,11 +127,11 @@ class ServerProcess:
         return reader
 
     async def wait_started(self, config: StdioServer) -> None:
-        first = (await self._read_control_line()).decode("utf-8", "replace").strip()
-        if not first.startswith("started "):
-            what, _, problem = first.removeprefix("failed ").partition(" ")
-            subject = {"program": config.command, "workdir": f"the folder {config.cwd}"}.get(what, what)
-            hint = _INSTALL_HINTS.get(config.command, "") if what == "program" else ""
+        message = (await self._read_control_line()).decode("utf-8", "replace").strip()
+        if not message.startswith("started "):
+            step, _, problem = message.removeprefix("failed ").partition(" ")
+            subject = {"program": config.command, "workdir": f"the folder {config.cwd}"}.get(step, step)
+            hint = _INSTALL_HINTS.get(config.command, "") if step == "program" else ""
             raise ServerFault(f"its program cannot be started: {subject}: {problem or 'too many processes'}{hint}")
 
     async def collect_log(self, stream: asyncio.StreamReader, pace: TokenBucket) -> None:
@@ -143,9 +143,9 @@ class ServerProcess:
         """Reads control messages until all descendants have ended. When the main process exits, the remaining ones are
         killed."""
         while line := await self._read_control_line():
-            word, *rest = line.decode("utf-8", "replace").split()
+            word, *values = line.decode("utf-8", "replace").split()
             if word == "exited":
-                self.ending = exit_status_of(int(rest[0]), out_of_memory=rest[1] == "1", requested=None)
+                self.ending = exit_status_of(int(values[0]), out_of_memory=values[1] == "1", requested=None)
                 self._ended.set()
                 self._request_kill(LEFTOVER_GRACE)
         self._ended.set()

@@ -118,8 +118,8 @@ class ConnectionOwner:
     async def _wait_for_login(self) -> None:
         """Waits until the user has logged in, in this process or another one."""
         logins = self._host.logins
-        before = logins.changed_at() if logins else 0
-        while not self._wake.is_set() and logins is not None and logins.changed_at() == before:
+        last_change = logins.changed_at() if logins else 0
+        while not self._wake.is_set() and logins is not None and logins.changed_at() == last_change:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOGIN_POLL):
                     await self._wake.wait()
@@ -147,8 +147,8 @@ class ConnectionOwner:
             async with asyncio.timeout(self._host.limits.startup):
                 await self._settled.wait()
         if self._link is None or self._life is None:
-            why = f": {self.status.error}" if self.status.error else ""
-            raise ServerFault(f"the MCP server {self._config.name} is not connected ({self.status.state}){why}")
+            reason = f": {self.status.error}" if self.status.error else ""
+            raise ServerFault(f"the MCP server {self._config.name} is not connected ({self.status.state}){reason}")
         return self._link, self._life
 
     async def _serve_once(self, hold: ConnectionRunner) -> float | None:
@@ -224,7 +224,7 @@ class _OpenCall:
         self._timer = timer
         self._requests = 0
         self._waiting = 0
-        self._left = 0.0
+        self._seconds_left = 0.0
         self._waited = 0.0
 
     def is_exhausted(self) -> bool:
@@ -245,14 +245,14 @@ class _OpenCall:
     def _pause(self) -> None:
         self._waiting += 1
         if self._waiting == 1 and (due := self._timer.when()) is not None:
-            self._left = due - asyncio.get_running_loop().time()
+            self._seconds_left = due - asyncio.get_running_loop().time()
             self._timer.reschedule(None)
 
     def _resume(self) -> None:
         self._waiting -= 1
-        if not self._waiting and self._left > 0 and not self._timer.expired():
+        if not self._waiting and self._seconds_left > 0 and not self._timer.expired():
             with contextlib.suppress(RuntimeError):  # the call has ended meanwhile
-                self._timer.reschedule(asyncio.get_running_loop().time() + self._left)
+                self._timer.reschedule(asyncio.get_running_loop().time() + self._seconds_left)
 
 
 class McpServer:
@@ -313,7 +313,7 @@ class McpServer:
         self, definition: ToolDefinition, arguments: dict[str, Any], context: ToolContext, *, limit: float | None = None
     ) -> ToolResult:
         """Calls the tool. Raises ServerFault if the definition has changed since it was shown for approval, and
-        ToolFailure after `limit` seconds, in which the user's answers do not count."""
+        ToolFailure after `limit` seconds, not counting the time in which the user answers."""
 
         async def question(link: ServerLink) -> ToolResult:
             current = self.definitions.get(definition.name)
@@ -343,7 +343,7 @@ class McpServer:
             self._calls.remove(call)
 
     async def _ask_visits(self, required: VisitRequired, call: "_OpenCall") -> None:
-        """Ask the user to visit the addresses. Raises the error again if that is declined."""
+        """Asks the user to visit the addresses. Raises the error again if the user declines."""
         for visit in required.visits:
             if self._ask_user is None or (await call.wait_for(self._ask_user, visit)).action != "accept":
                 raise required
@@ -404,7 +404,8 @@ class McpServer:
         return await call.wait_for(self._sample, request)
 
     def _find_call(self) -> "_OpenCall | None":
-        """Returns the call in whose task a request arrived. Older protocols do not name it: the newest one then."""
+        """Returns the call in whose task a request arrived. Older protocols do not name the call; the
+        newest one is used then."""
         current = CURRENT_CALL.get()
         exact = (call for call in self._calls if call.context is current)
         return next(exact, self._calls[-1] if self._calls else None)
@@ -423,9 +424,9 @@ class McpServer:
         self._update_tools(await link.list_tools())
         self.instructions = link.instructions
 
-    def _notify(self, what: Literal["state"] | ListKind) -> None:
+    def _notify(self, kind: Literal["state"] | ListKind) -> None:
         try:
-            self._listener(ServerUpdate(self.name, what, self.status))
+            self._listener(ServerUpdate(self.name, kind, self.status))
         except Exception:  # noqa: BLE001  an exception in a callback must not affect the server
             _log.exception("a listener failed on an update of the MCP server %s", self.name)
 
@@ -434,9 +435,9 @@ class McpServer:
         for call in self._calls:
             call.context.report(progress)
 
-    def _list_changed(self, what: ListKind) -> None:
-        if what != "tools":
-            self._notify(what)
+    def _list_changed(self, kind: ListKind) -> None:
+        if kind != "tools":
+            self._notify(kind)
         elif not self._is_stale and self._tasks is not None:
             self._is_stale = True
             self._reload = self._tasks.create_task(self._reload_tools())
@@ -448,9 +449,9 @@ class McpServer:
             self._update_tools(await self._request(lambda link: link.list_tools(), self._limits.listing))
 
     def _update_tools(self, definitions: list[ToolDefinition]) -> None:
-        found = {definition.name: definition for definition in definitions}
-        if found != self.definitions:
-            self.definitions = found
+        by_name = {definition.name: definition for definition in definitions}
+        if by_name != self.definitions:
+            self.definitions = by_name
             self._notify("tools")
 
 

@@ -84,11 +84,11 @@ def resource_tools(servers: Mapping[str, McpServer], policy: Policy) -> list[Too
         """List what MCP servers offer to read: files, records, documents, each with its URI."""
         selected = [_find_server(servers, server)] if server is not None else list(servers.values())
         lines: list[str] = []
-        for one in selected:
+        for mcp_server in selected:
             try:
-                lines += [_format_resource(found) for found in await one.list_resources()]
+                lines += [_format_resource(resource) for resource in await mcp_server.list_resources()]
             except ServerFault as fault:
-                lines.append(f"{one.name}: {fault.message}")
+                lines.append(f"{mcp_server.name}: {fault.message}")
         return "\n".join(lines) or "There are no resources."
 
     async def read_mcp_resource(
@@ -125,14 +125,16 @@ ToolOrigin = tuple[str, str]
 def tool_names(origins: Iterable[ToolOrigin], prefix: str | None = None) -> dict[ToolOrigin, str]:
     """Returns a unique name per tool, independent of the order. Names that collide or are too long get a hash
     suffix. `prefix` replaces "mcp__SERVER__"."""
-    alike: defaultdict[str, list[ToolOrigin]] = defaultdict(list)
+    by_plain_name: defaultdict[str, list[ToolOrigin]] = defaultdict(list)
     for origin in sorted(set(origins)):
-        alike[_INVALID_CHARACTERS.sub("_", _full_name(origin, prefix))].append(origin)
+        by_plain_name[_INVALID_CHARACTERS.sub("_", _full_name(origin, prefix))].append(origin)
     names: dict[ToolOrigin, str] = {}
-    for plain, found in alike.items():
-        exact = [origin for origin in found if _full_name(origin, prefix) == plain and len(plain) <= MAX_NAME_LENGTH]
-        keeps = exact[0] if exact else (found[0] if len(found) == 1 and len(plain) <= MAX_NAME_LENGTH else None)
-        names.update((origin, plain if origin == keeps else _name_with_hash(plain, origin)) for origin in found)
+    for plain, same_name in by_plain_name.items():
+        exact = [
+            origin for origin in same_name if _full_name(origin, prefix) == plain and len(plain) <= MAX_NAME_LENGTH
+        ]
+        owner = exact[0] if exact else (same_name[0] if len(same_name) == 1 and len(plain) <= MAX_NAME_LENGTH else None)
+        names.update((origin, plain if origin == owner else _name_with_hash(plain, origin)) for origin in same_name)
     return names
 
 
@@ -147,15 +149,18 @@ def _name_with_hash(plain: str, origin: ToolOrigin) -> str:
 
 
 def _ignore_update(news: ServerUpdate) -> None:
-    """Default callback: discards the update."""
+    """Discards the update: the default callback."""
 
 
 class McpServers:
     """All configured servers; belongs to one event loop.
 
-    Passing a configuration permits starting its program or connecting to its URL: the caller checks before whether the
-    workspace is trusted. `ledger` stores the fingerprint of each tool. `policy` applies to calls of unchanged tools; a
-    changed tool always asks.
+    - `configs`: the servers. Passing a configuration permits starting its program or connecting to its URL, so the
+      caller first checks whether the workspace is trusted.
+    - `host`: what the client side provides to the servers.
+    - `ledger`: stores the fingerprint of each tool.
+    - `policy`: applies to calls of unchanged tools; a changed tool always needs an approval.
+    - `notify`: is called with each status or list change of a server.
     """
 
     def __init__(
@@ -221,16 +226,17 @@ class McpServers:
         return resource_tools(self.servers, self._policy)
 
     def accept(self, tool: McpTool) -> None:
-        """Marks the current definition as reviewed; its calls no longer count as changed."""
+        """Marks the current definition as reviewed; its calls no longer need an approval because of a
+        change."""
         accept_definition(tool.definition, self._ledger)
         tool.has_changed = False
 
-    def _make_tool(self, server_name: str, tool_name: str, shown: str) -> McpTool:
+    def _make_tool(self, server_name: str, tool_name: str, name: str) -> McpTool:
         server = self.servers[server_name]
         definition = server.definitions[tool_name]
         changed = has_changed(definition, self._ledger)
         timeout = self._host.limits.call
-        return make_mcp_tool(server, definition, shown, has_changed=changed, policy=self._policy, timeout=timeout)
+        return make_mcp_tool(server, definition, name, has_changed=changed, policy=self._policy, timeout=timeout)
 
     async def _run_servers(self, hold: ConnectionRunner) -> None:
         """Runs all servers in one task group until `close`."""

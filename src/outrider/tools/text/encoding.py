@@ -108,8 +108,8 @@ class NormalizedText:
             self.text = original.replace("\r", "\n")
         elif "\r\n" in original:
             self.text = original.replace("\r\n", "\n")
-            found = (match.start() for match in re.finditer("\r\n", original))
-            self._pairs = [position - number for number, position in enumerate(found)]
+            positions = (match.start() for match in re.finditer("\r\n", original))
+            self._pairs = [position - number for number, position in enumerate(positions)]
         else:
             self.text = original
 
@@ -141,9 +141,9 @@ def with_ending(text: str, ending: str) -> str:
 def split_lines(text: str) -> list[str]:
     """Splits into lines with their endings. A lone carriage return ends a line only if the text has no line feeds."""
     mark = "\r" if "\r" in text and "\n" not in text else "\n"
-    pieces = text.split(mark)
-    last = pieces.pop()
-    return [piece + mark for piece in pieces] + ([last] if last else [])
+    lines = text.split(mark)
+    unterminated = lines.pop()
+    return [line + mark for line in lines] + ([unterminated] if unterminated else [])
 
 
 def without_ending(line: str) -> str:

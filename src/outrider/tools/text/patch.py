@@ -54,16 +54,16 @@ def _parse_begin_patch(lines: list[str]) -> list[FileOperation]:
 
 
 class _BeginPatchParser:
-    """Parser for the lines of a `*** Begin Patch` block; `first` is the line number for error messages."""
+    """Parser for the lines of a `*** Begin Patch` block; `first_line` is its line number, for error messages."""
 
-    def __init__(self, lines: list[str], first: int) -> None:
+    def __init__(self, lines: list[str], first_line: int) -> None:
         self._lines = lines
-        self._first = first
-        self._at = 0
+        self._first_line = first_line
+        self._position = 0
 
     def parse(self) -> list[FileOperation]:
         operations: list[FileOperation] = []
-        while self._at < len(self._lines):
+        while self._position < len(self._lines):
             line = self._next_line()
             if line.startswith(_ADD):
                 operations.append(self._parse_added_file(_header_path(line, _ADD)))
@@ -87,11 +87,11 @@ class _BeginPatchParser:
 
     def _parse_updated_file(self, path: str) -> UpdateFile:
         move_to = None
-        if self._has_more_lines(moving=True) and self._lines[self._at].startswith(_MOVE):
+        if self._has_more_lines(moving=True) and self._lines[self._position].startswith(_MOVE):
             move_to = _header_path(self._next_line(), _MOVE)
         hunks: list[PatchHunk] = []
         while self._has_more_lines():
-            if not self._lines[self._at].strip() and not hunks:
+            if not self._lines[self._position].strip() and not hunks:
                 self._next_line()
                 continue
             hunks.append(self._parse_hunk())
@@ -101,12 +101,12 @@ class _BeginPatchParser:
 
     def _parse_hunk(self) -> PatchHunk:
         anchors: list[str] = []
-        while self._has_more_lines() and self._lines[self._at].startswith("@@"):
+        while self._has_more_lines() and self._lines[self._position].startswith("@@"):
             anchor = self._next_line()[2:].strip().removesuffix("@@").strip()
             anchors += [anchor] if anchor else []
         steps: list[HunkLine] = []
         at_end = False
-        while not at_end and self._has_more_lines() and not self._lines[self._at].startswith("@@"):
+        while not at_end and self._has_more_lines() and not self._lines[self._position].startswith("@@"):
             line = self._next_line()
             at_end = line.startswith(_END_OF_FILE)
             if not at_end:
@@ -114,7 +114,7 @@ class _BeginPatchParser:
         while steps and steps[-1] == HunkLine(" ", "") and not self._has_more_lines():
             steps.pop()  # blank lines between two files of the patch
         if not steps:
-            raise ToolFailure(f"line {self._first + self._at} of the patch: a hunk without lines")
+            raise ToolFailure(f"line {self._first_line + self._position} of the patch: a hunk without lines")
         return PatchHunk(tuple(steps), tuple(anchors), at_end=at_end)
 
     def _parse_line(self, line: str) -> HunkLine:
@@ -125,18 +125,18 @@ class _BeginPatchParser:
         return HunkLine(_MOVES[line[0]], line[1:])
 
     def _has_more_lines(self, *, moving: bool = False) -> bool:
-        if self._at >= len(self._lines):
+        if self._position >= len(self._lines):
             return False
-        line = self._lines[self._at]
+        line = self._lines[self._position]
         return not line.startswith("*** ") or line.startswith(_END_OF_FILE) or (moving and line.startswith(_MOVE))
 
     def _next_line(self) -> str:
-        self._at += 1
-        return self._lines[self._at - 1]
+        self._position += 1
+        return self._lines[self._position - 1]
 
-    def _unexpected_line(self, line: str, wanted: str) -> ToolFailure:
-        number = self._first + self._at - 1
-        return ToolFailure(f"line {number} of the patch: expected {wanted}, got {line[:100]!r}. Nothing was written")
+    def _unexpected_line(self, line: str, expected: str) -> ToolFailure:
+        number = self._first_line + self._position - 1
+        return ToolFailure(f"line {number} of the patch: expected {expected}, got {line[:100]!r}. Nothing was written")
 
 
 def _header_path(line: str, mark: str) -> str:
@@ -181,13 +181,13 @@ class _DiffSection:
 class _UnifiedDiffParser:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
-        self._at = 0
+        self._position = 0
         self._operations: list[FileOperation] = []
         self._section = _DiffSection()
 
     def parse(self) -> list[FileOperation]:
-        while self._at < len(self._lines):
-            line = self._lines[self._at]
+        while self._position < len(self._lines):
+            line = self._lines[self._position]
             if line.startswith("diff --git "):
                 self._finish_section()
             elif self._names_follow():
@@ -197,7 +197,7 @@ class _UnifiedDiffParser:
                 continue
             else:
                 self._parse_git_header(line)
-            self._at += 1
+            self._position += 1
         self._finish_section()
         return self._operations
 
@@ -208,17 +208,17 @@ class _UnifiedDiffParser:
         self._section = _DiffSection()
 
     def _names_follow(self) -> bool:
-        following = self._lines[self._at + 1] if self._at + 1 < len(self._lines) else ""
-        return self._lines[self._at].startswith("--- ") and following.startswith("+++ ")
+        following = self._lines[self._position + 1] if self._position + 1 < len(self._lines) else ""
+        return self._lines[self._position].startswith("--- ") and following.startswith("+++ ")
 
     def _parse_file_names(self) -> None:
         if self._section.hunks or self._section.old is not None:
             self._finish_section()
-        old, new = _parse_path(self._lines[self._at][4:]), _parse_path(self._lines[self._at + 1][4:])
+        old, new = _parse_path(self._lines[self._position][4:]), _parse_path(self._lines[self._position + 1][4:])
         if (old.startswith("a/") or old == _DEV_NULL) and (new.startswith("b/") or new == _DEV_NULL):
             old, new = old.removeprefix("a/"), new.removeprefix("b/")
         self._section.old, self._section.new = old, new
-        self._at += 1
+        self._position += 1
 
     def _parse_git_header(self, line: str) -> None:
         """Parses git's extended headers. Other text before the first file is ignored."""
@@ -229,19 +229,19 @@ class _UnifiedDiffParser:
         elif line.startswith("rename to "):
             self._section.renamed_to = _parse_path(line[10:])
         elif self._section.hunks and line.strip() and line[0] not in "di\\":
-            raise ToolFailure(f"line {self._at + 1} of the patch: not a line of a diff: {line[:100]!r}")
+            raise ToolFailure(f"line {self._position + 1} of the patch: not a line of a diff: {line[:100]!r}")
 
     def _parse_hunk(self) -> PatchHunk:
-        header = _HUNK_HEADER.match(self._lines[self._at])
+        header = _HUNK_HEADER.match(self._lines[self._position])
         if self._section.old is None:
-            raise ToolFailure(f"line {self._at + 1} of the patch: a hunk before `--- file` and `+++ file`")
+            raise ToolFailure(f"line {self._position + 1} of the patch: a hunk before `--- file` and `+++ file`")
         old_left = int(header["old"] or 1) if header else 0
         new_left = int(header["new"] or 1) if header else 0
-        self._at += 1
+        self._position += 1
         steps: list[HunkLine] = []
-        while self._at < len(self._lines) and self._hunk_continues(old_left > 0 or new_left > 0):
-            line = self._lines[self._at]
-            self._at += 1
+        while self._position < len(self._lines) and self._hunk_continues(old_left > 0 or new_left > 0):
+            line = self._lines[self._position]
+            self._position += 1
             if line.startswith("\\"):
                 steps[-1:] = [HunkLine(step.action, step.text, no_newline=True) for step in steps[-1:]]
                 continue
@@ -255,7 +255,7 @@ class _UnifiedDiffParser:
         return PatchHunk(tuple(steps), stated_line=int(header["at"]) if header else None)
 
     def _hunk_continues(self, lines_left: bool) -> bool:  # noqa: FBT001
-        line = self._lines[self._at]
+        line = self._lines[self._position]
         if line[:1] not in {"", " ", "-", "+", "\\"}:
             return False
         return lines_left or not self._names_follow()
@@ -279,8 +279,9 @@ _HEREDOC = re.compile(r"\A[^\n]*<<-?\s*['\"]?(?P<mark>\w+)['\"]?[^\n]*\n(?P<inne
 
 
 def parse_operations(text: str) -> list[FileOperation]:
-    """Returns what a patch in either format does. Raises ToolFailure if it is invalid or incomplete: nothing is applied
-    then. To show a patch, also one that is still being written, use `preview_patch` of `presentation/diffs.py`."""
+    """Returns the operations of a patch in either format. Raises ToolFailure if it is invalid or incomplete: nothing is
+    applied then. To show a patch, also one that is still being written, use `preview_patch` of
+    `presentation/diffs.py`."""
     text = text.replace("\r\n", "\n")
     for wrapping in (_FENCE, _HEREDOC):
         if wrapped := wrapping.match(text):
@@ -305,10 +306,10 @@ def apply_hunks(text: str, hunks: tuple[PatchHunk, ...], *, tolerant: bool) -> s
         middle = apply_hunk_lines(lines, hunk.steps, match, ending)
         if middle is None:
             raise _mismatch_failure(hunk, number)
-        before, after = lines[: match.index], lines[match.index + size :]
-        if not after and middle:
+        preceding, following = lines[: match.index], lines[match.index + size :]
+        if not following and middle:
             middle[-1] = _fix_last_line(lines, middle[-1], hunk, ending)
-        lines = join_lines(before, middle, after, ending)
+        lines = join_lines(preceding, middle, following, ending)
         cursor = match.index + len(middle)
         shift += len(middle) - size
     return "".join(lines)
@@ -334,9 +335,9 @@ def _locate_hunk(
     if not matches:
         raise _mismatch_failure(hunk, number)
     if len(matches) > 1:
-        where = ", ".join(str(match.index + 1) for match in matches[:10])
+        line_numbers = ", ".join(str(match.index + 1) for match in matches[:10])
         raise ToolFailure(
-            f"hunk {number} fits at lines {where}; add lines of context, or `@@` with a line before it. "
+            f"hunk {number} fits at lines {line_numbers}; add lines of context, or `@@` with a line before it. "
             "Nothing was written"
         )
     return matches[0]
@@ -346,14 +347,16 @@ def _after_anchors(lines: list[str], hunk: PatchHunk, cursor: int, number: int) 
     """Returns the index after the anchors. Each must match once, in order; otherwise raises ToolFailure."""
     index = cursor
     for anchor in hunk.anchors:
-        found = [at for at in range(index, len(lines)) if lines[at].strip() == anchor.strip()]
-        found = found or [at for at in range(index, len(lines)) if anchor.strip() in lines[at]]
-        if not found:
+        matches = [position for position in range(index, len(lines)) if lines[position].strip() == anchor.strip()]
+        matches = matches or [position for position in range(index, len(lines)) if anchor.strip() in lines[position]]
+        if not matches:
             raise ToolFailure(f"hunk {number}: the line `@@ {anchor[:200]}` is not in the rest of the file")
-        if len(found) > 1 and len(find_matches(lines, hunk.old_lines, start=cursor)) != 1:
-            where = ", ".join(str(at + 1) for at in found[:10])
-            raise ToolFailure(f"hunk {number}: the line `@@ {anchor[:200]}` is there several times (lines {where})")
-        index = found[0] + 1
+        if len(matches) > 1 and len(find_matches(lines, hunk.old_lines, start=cursor)) != 1:
+            line_numbers = ", ".join(str(position + 1) for position in matches[:10])
+            raise ToolFailure(
+                f"hunk {number}: the line `@@ {anchor[:200]}` is there several times (lines {line_numbers})"
+            )
+        index = matches[0] + 1
     return index
 
 
@@ -378,5 +381,5 @@ def _fix_last_line(lines: list[str], line: str, hunk: PatchHunk, ending: str) ->
 
 
 def _mismatch_failure(hunk: PatchHunk, number: int) -> ToolFailure:
-    wanted = "\n".join(hunk.old_lines[:12])
-    return ToolFailure(f"hunk {number} does not fit; these lines are not in the file. Nothing was written:\n{wanted}")
+    old_text = "\n".join(hunk.old_lines[:12])
+    return ToolFailure(f"hunk {number} does not fit; these lines are not in the file. Nothing was written:\n{old_text}")

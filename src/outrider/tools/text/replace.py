@@ -1,4 +1,4 @@
-"""Finds lines in a file and replaces them, and diffs of the result; unchanged lines keep their original bytes."""
+"""Finds lines in a file, replaces them and diffs the result; unchanged lines keep their original bytes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches, unified_diff
@@ -53,7 +53,7 @@ def diff_texts(name: str, before: str | None, after: str | None) -> TextDiff:
 
 def _common_length(old: list[str], new: list[str]) -> int:
     pairs = enumerate(zip(old, new, strict=False))
-    return next((index for index, (one, other) in pairs if one != other), min(len(old), len(new)))
+    return next((index for index, (old_line, new_line) in pairs if old_line != new_line), min(len(old), len(new)))
 
 
 def _display_line(line: str) -> str:
@@ -64,8 +64,8 @@ def _shift_header(header: str, by: int) -> str:
     """Shifts the line numbers of a hunk header to those of the whole file."""
 
     def shifted(span: str) -> str:
-        first, comma, count = span[1:].partition(",")
-        return f"{span[0]}{int(first) + by}{comma}{count}"
+        first_line, comma, count = span[1:].partition(",")
+        return f"{span[0]}{int(first_line) + by}{comma}{count}"
 
     _, old, new, _ = header.split(" ", 3)
     return f"@@ {shifted(old)} {shifted(new)} @@"
@@ -74,8 +74,8 @@ def _shift_header(header: str, by: int) -> str:
 _VIEW_LINES = 120
 
 
-def number_lines(lines: Iterable[str], first: int) -> str:
-    return "\n".join(f"{number:6}\t{shorten_line(line)}" for number, line in enumerate(lines, first))
+def number_lines(lines: Iterable[str], first_number: int) -> str:
+    return "\n".join(f"{number:6}\t{shorten_line(line)}" for number, line in enumerate(lines, first_number))
 
 
 def current_view(text: str, near: str = "") -> str:
@@ -84,13 +84,13 @@ def current_view(text: str, near: str = "") -> str:
     if len(lines) <= _VIEW_LINES:
         return number_lines((shorten_line(line, 500) for line in lines), 1) if lines else "(the file is empty)"
     start = max(0, min(_find_similar_line(lines, near) - _VIEW_LINES // 2, len(lines) - _VIEW_LINES))
-    piece = number_lines((shorten_line(line, 500) for line in lines[start : start + _VIEW_LINES]), start + 1)
-    return f"{piece}\n(lines {start + 1}-{start + _VIEW_LINES} of {len(lines)})"
+    excerpt = number_lines((shorten_line(line, 500) for line in lines[start : start + _VIEW_LINES]), start + 1)
+    return f"{excerpt}\n(lines {start + 1}-{start + _VIEW_LINES} of {len(lines)})"
 
 
 def _find_similar_line(lines: list[str], near: str) -> int:
-    wanted = max((line.strip() for line in near.split("\n")), key=len, default="")
-    return next((index for index, line in enumerate(lines) if wanted and wanted in line), 0)
+    longest = max((line.strip() for line in near.split("\n")), key=len, default="")
+    return next((index for index, line in enumerate(lines) if longest and longest in line), 0)
 
 
 LineAction = Literal[" ", "-", "+"]
@@ -131,12 +131,12 @@ class HunkMatch(msgspec.Struct, frozen=True):
 def hunk_between(old: list[str], new: list[str]) -> PatchHunk:
     """Returns a hunk that changes `old` to `new` and leaves common lines untouched."""
     steps: list[HunkLine] = []
-    for same, before, after in align_lines(old, new):
-        if same:
-            steps += [HunkLine(" ", line) for line in old[before]]
+    for is_same, old_slice, new_slice in align_lines(old, new):
+        if is_same:
+            steps += [HunkLine(" ", line) for line in old[old_slice]]
             continue
-        steps += [HunkLine("-", line) for line in old[before]]
-        steps += [HunkLine("+", line) for line in new[after]]
+        steps += [HunkLine("-", line) for line in old[old_slice]]
+        steps += [HunkLine("+", line) for line in new[new_slice]]
     return PatchHunk(tuple(steps))
 
 
@@ -161,15 +161,17 @@ def align_lines(old: list[str], new: list[str]) -> Iterator[tuple[bool, slice, s
 def find_matches(lines: list[str], old: list[str], *, start: int = 0, tolerant: bool = True) -> list[HunkMatch]:
     """Returns all positions where `old` matches, by the strictest comparison that finds any."""
     plain = [without_ending(line) for line in lines]
-    found = [HunkMatch(index, "exact", _keep_line) for index in _find_sequence(plain, old, start)]
-    if found or not tolerant:
-        return found
-    trimmed, wanted = [line.rstrip() for line in plain], [line.rstrip() for line in old]
-    found = [HunkMatch(index, "trailing whitespace", _keep_line) for index in _find_sequence(trimmed, wanted, start)]
-    if found or not any(wanted):
-        return found
+    matches = [HunkMatch(index, "exact", _keep_line) for index in _find_sequence(plain, old, start)]
+    if matches or not tolerant:
+        return matches
+    trimmed, trimmed_old = [line.rstrip() for line in plain], [line.rstrip() for line in old]
+    matches = [
+        HunkMatch(index, "trailing whitespace", _keep_line) for index in _find_sequence(trimmed, trimmed_old, start)
+    ]
+    if matches or not any(trimmed_old):
+        return matches
     stripped = _find_sequence([line.strip() for line in plain], [line.strip() for line in old], start)
-    shifts = ((index, _find_reindent(wanted, trimmed[index : index + len(old)])) for index in stripped)
+    shifts = ((index, _find_reindent(trimmed_old, trimmed[index : index + len(old)])) for index in stripped)
     return [HunkMatch(index, "indentation", shift) for index, shift in shifts if shift is not None]
 
 
@@ -199,17 +201,17 @@ def join_lines(before: list[str], middle: list[str], after: list[str], ending: s
     return joined
 
 
-def _find_sequence(lines: list[str], wanted: list[str], start: int) -> list[int]:
-    size = len(wanted)
+def _find_sequence(lines: list[str], sequence: list[str], start: int) -> list[int]:
+    size = len(sequence)
     if not size:
         return []
     # Search for the longest line first, which is likely to be rare; blank lines match everywhere.
-    probe = max(range(size), key=lambda index: len(wanted[index]))
-    rare = wanted[probe]
+    probe = max(range(size), key=lambda index: len(sequence[index]))
+    rare = sequence[probe]
     return [
         index - probe
         for index, line in enumerate(lines)
-        if line == rare and index - probe >= start and lines[index - probe : index - probe + size] == wanted
+        if line == rare and index - probe >= start and lines[index - probe : index - probe + size] == sequence
     ]
 
 
@@ -217,24 +219,26 @@ def _keep_line(line: str) -> str | None:
     return line
 
 
-def _find_reindent(wanted: list[str], found: list[str]) -> Reindent | None:
-    """Returns a function that converts the indentation of all wanted lines to that of the found ones; None if there is
-    none."""
-    for want, have in zip(wanted, found, strict=True):
-        if want != have:
-            rule = _reindent_rule(_leading_whitespace(want), _leading_whitespace(have))
-            fits = rule is not None and all(rule(w) == h for w, h in zip(wanted, found, strict=True) if w.strip())
+def _find_reindent(patch_lines: list[str], file_lines: list[str]) -> Reindent | None:
+    """Returns a function that converts the indentation of all lines of the patch to that of the file, or None if there
+    is no such function."""
+    for patch_line, file_line in zip(patch_lines, file_lines, strict=True):
+        if patch_line != file_line:
+            rule = _reindent_rule(_leading_whitespace(patch_line), _leading_whitespace(file_line))
+            fits = rule is not None and all(
+                rule(w) == h for w, h in zip(patch_lines, file_lines, strict=True) if w.strip()
+            )
             return rule if fits else None
     return _keep_line
 
 
 def _reindent_rule(want: str, have: str) -> Reindent | None:
     if have.endswith(want):
-        more = have[: len(have) - len(want)]
-        return lambda line: more + line if line.strip() else line
+        added = have[: len(have) - len(want)]
+        return lambda line: added + line if line.strip() else line
     if want.endswith(have):
-        less = want[: len(want) - len(have)]
-        return lambda line: line.removeprefix(less) if line.startswith(less) else (None if line.strip() else line)
+        removed = want[: len(want) - len(have)]
+        return lambda line: line.removeprefix(removed) if line.startswith(removed) else (None if line.strip() else line)
     if not want.strip(" ") and not have.strip("\t") and len(want) % len(have) == 0:
         return _spaces_to_tabs(len(want) // len(have))
     if not want.strip("\t") and not have.strip(" ") and len(have) % len(want) == 0:
@@ -246,8 +250,8 @@ def _reindent_rule(want: str, have: str) -> Reindent | None:
 def _spaces_to_tabs(width: int) -> Reindent:
     def reindent(line: str) -> str | None:
         indent = _leading_whitespace(line)
-        tabs, rest = divmod(len(indent), width)
-        return "\t" * tabs + " " * rest + line[len(indent) :] if not indent.strip(" ") else None
+        tabs, spaces = divmod(len(indent), width)
+        return "\t" * tabs + " " * spaces + line[len(indent) :] if not indent.strip(" ") else None
 
     return reindent
 
@@ -284,8 +288,10 @@ def replace_text(text: str, old: str, new: str, *, everywhere: bool, tolerant: b
         raise _ambiguity_failure(haystack, indexes)
     if indexes:
         spans = [
-            (at, at + len(old)) if verbatim else (plain.original_index(at), plain.original_index(at + len(old)))
-            for at in indexes
+            (index, index + len(old))
+            if verbatim
+            else (plain.original_index(index), plain.original_index(index + len(old)))
+            for index in indexes
         ]
         pieces = [new if verbatim else _replacement_text(plain, span, old, new) for span in spans]
         return TextReplacement(_replace_spans(text, spans, pieces), _line_numbers(haystack, indexes))
@@ -297,10 +303,10 @@ def replace_text(text: str, old: str, new: str, *, everywhere: bool, tolerant: b
 def _find_occurrences(text: str, old: str, *, everywhere: bool) -> list[int]:
     """Returns the indexes of all occurrences, including overlapping ones unless `everywhere` is set."""
     indexes: list[int] = []
-    at = text.find(old)
-    while at >= 0:
-        indexes.append(at)
-        at = text.find(old, at + (len(old) if everywhere else 1))
+    index = text.find(old)
+    while index >= 0:
+        indexes.append(index)
+        index = text.find(old, index + (len(old) if everywhere else 1))
     return indexes
 
 
@@ -310,27 +316,27 @@ def _replacement_text(plain: NormalizedText, span: tuple[int, int], old: str, ne
     if len(plain.endings_in(*span)) <= 1:
         return with_ending(new, ending)
     originals = split_lines(plain.original[slice(*span)])
-    before, after = split_lines(old), split_lines(new)
+    old_lines, new_lines = split_lines(old), split_lines(new)
     pieces: list[str] = []
-    for same, retained, fresh in align_lines(before, after):
-        pieces += originals[retained] if same else [with_ending(line, ending) for line in after[fresh]]
+    for is_same, retained, fresh in align_lines(old_lines, new_lines):
+        pieces += originals[retained] if is_same else [with_ending(line, ending) for line in new_lines[fresh]]
     return "".join(pieces)
 
 
-def _replace_spans(text: str, spans: list[tuple[int, int]], pieces: list[str]) -> str:
+def _replace_spans(text: str, spans: list[tuple[int, int]], replacements: list[str]) -> str:
     result: list[str] = []
-    done = 0
-    for (start, end), piece in zip(spans, pieces, strict=True):
-        result += [text[done:start], piece]
-        done = end
-    return "".join([*result, text[done:]])
+    position = 0
+    for (start, end), replacement in zip(spans, replacements, strict=True):
+        result += [text[position:start], replacement]
+        position = end
+    return "".join([*result, text[position:]])
 
 
 def _replace_by_lines(plain: NormalizedText, old: str, new: str) -> TextReplacement:
     if new and old.endswith("\n") != new.endswith("\n"):
         raise _missing_failure(plain.original, old)
-    lines, wanted = split_lines(plain.original), _bare_lines(old)
-    matches = find_matches(lines, wanted)
+    lines, old_lines = split_lines(plain.original), _bare_lines(old)
+    matches = find_matches(lines, old_lines)
     if not matches:
         raise _missing_failure(plain.original, old)
     if len(matches) > 1:
@@ -338,21 +344,21 @@ def _replace_by_lines(plain: NormalizedText, old: str, new: str) -> TextReplacem
             f"old_string does not match exactly, and with other whitespace it fits lines "
             f"{_list_numbers([match.index + 1 for match in matches])}; give the exact text, with more lines around it"
         )
-    return _apply_line_match(lines, wanted, _bare_lines(new), plain, matches[0])
+    return _apply_line_match(lines, old_lines, _bare_lines(new), plain, matches[0])
 
 
 def _apply_line_match(
-    lines: list[str], wanted: list[str], new: list[str], plain: NormalizedText, match: HunkMatch
+    lines: list[str], old_lines: list[str], new: list[str], plain: NormalizedText, match: HunkMatch
 ) -> TextReplacement:
-    before, after = lines[: match.index], lines[match.index + len(wanted) :]
-    start = sum(map(len, before))
-    ending = plain.ending_near(start, start + sum(map(len, lines[match.index : match.index + len(wanted)])))
-    middle = apply_hunk_lines(lines, hunk_between(wanted, new).steps, match, ending)
+    preceding, following = lines[: match.index], lines[match.index + len(old_lines) :]
+    start = sum(map(len, preceding))
+    ending = plain.ending_near(start, start + sum(map(len, lines[match.index : match.index + len(old_lines)])))
+    middle = apply_hunk_lines(lines, hunk_between(old_lines, new).steps, match, ending)
     if middle is None:
-        raise _missing_failure(plain.original, "\n".join(wanted))
-    if not after and middle and without_ending(lines[-1]) == lines[-1]:
+        raise _missing_failure(plain.original, "\n".join(old_lines))
+    if not following and middle and without_ending(lines[-1]) == lines[-1]:
         middle[-1] = without_ending(middle[-1])
-    text = "".join(join_lines(before, middle, after, ending))
+    text = "".join(join_lines(preceding, middle, following, ending))
     return TextReplacement(text, (match.index + 1,), match.tolerance)
 
 
@@ -362,10 +368,10 @@ def _bare_lines(text: str) -> list[str]:
 
 def _line_numbers(text: str, indexes: list[int]) -> tuple[int, ...]:
     numbers: list[int] = []
-    line, done = 1, 0
+    line, position = 1, 0
     for index in indexes:
-        line += text.count("\n", done, index)
-        done = index
+        line += text.count("\n", position, index)
+        position = index
         numbers.append(line)
     return tuple(numbers)
 
@@ -386,9 +392,9 @@ def _explain_mismatch(text: str, old: str) -> str:
     if all(_NUMBERED.match(line) for line in old.split("\n") if line):
         return ". It begins with line numbers, which are not part of the file"
     lines = split_lines(text)
-    wanted = max((line.strip() for line in old.split("\n")), key=len)
+    longest = max((line.strip() for line in old.split("\n")), key=len)
     stripped = [line.strip() for line in lines[:_MAX_SEARCHED_LINES]]
-    near = get_close_matches(wanted[:500], [line[:500] for line in dict.fromkeys(stripped)], n=1, cutoff=0.6)
+    near = get_close_matches(longest[:500], [line[:500] for line in dict.fromkeys(stripped)], n=1, cutoff=0.6)
     if not near:
         return ""
     index = next(index for index, line in enumerate(stripped) if line[:500] == near[0])

@@ -118,7 +118,7 @@ async def test_a_skill_is_loaded_without_its_front_matter_and_names_where_its_fi
     )
     assert "Did you mean pdf?" in await workspace.error_of("skill", name="pfd")
     path.unlink()
-    assert "is no file" in await workspace.error_of("skill", name="pdf")
+    assert "is not a file" in await workspace.error_of("skill", name="pdf")
 
 
 async def test_a_failing_agent_is_a_failure_of_the_call(workspace: ToolWorkspace):

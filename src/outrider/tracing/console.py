@@ -109,7 +109,7 @@ class ConsoleLine(msgspec.Struct, frozen=True):
     """One line of output. `detail` may contain untrusted text, which is already sanitised."""
 
     mark: Mark
-    what: str
+    headline: str
     detail: str = ""
     tone: Tone = ""
     agent: str = ""
@@ -122,8 +122,8 @@ def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
 
 
 def _event_line(event: Event, *, verbose: bool) -> ConsoleLine | None:
-    """Returns the line of an event. A class without an own line is shown by its notice, as in every front end; of one
-    without a notice, such as a class that a program has added, verbose mode shows the name."""
+    """Returns the line of an event. A class without a specific line is shown by its notice, as in every front end. If
+    it has no notice either, such as a class that a program has added, verbose mode shows its name."""
     if isinstance(event, LoopEvent):
         return _loop_line(event, verbose)
     if isinstance(event, ToolEvent):
@@ -170,9 +170,9 @@ def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
         case LLMRequestEvent():
             messages = format_count(event.message_count, "message")
             return ConsoleLine("ask", "asks", _join_words(_model_name(event), messages))
-        case RequestChangedEvent(messages_before=before, messages_after=after):
+        case RequestChangedEvent(messages_before=old_count, messages_after=new_count):
             cached = f"{event.cached_messages:,} of {event.previous_messages:,} in the cache"
-            return ConsoleLine("ask", "changed", f"{before:,} to {format_count(after, 'message')}, {cached}")
+            return ConsoleLine("ask", "changed", f"{old_count:,} to {format_count(new_count, 'message')}, {cached}")
         case CacheMissEvent(cause=cause, detail=detail):
             return ConsoleLine("answer", "cache miss", escape_line(f"{cause}: {detail}".rstrip(": "), 200), "warn")
         case LLMResponseEvent():
@@ -183,13 +183,16 @@ def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
             )
         case AgentReturnedEvent():
             took = _format_duration(event.duration_ms)
-            what = (
+            headline = (
                 f"{escape_line(event.callee, 40)} returned"
                 if event.success
                 else f"{escape_line(event.callee, 40)} failed"
             )
             return ConsoleLine(
-                "back", what, _join_words(took, _shorten(event.output, verbose)), "agent" if event.success else "bad"
+                "back",
+                headline,
+                _join_words(took, _shorten(event.output, verbose)),
+                "agent" if event.success else "bad",
             )
     assert_never(event)
 
@@ -218,13 +221,13 @@ def _tool_line(event: ToolEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
 
 
 def _call_end_line(event: ToolExecutionCompletedEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001  as above
-    """Returns the line of an ended call: its status in the words of all front ends, unless the mark says that it
-    is done."""
+    """Returns the line of an ended call. It contains the status in the words of all front ends, unless the mark already
+    shows that the call succeeded."""
     status: DisplayStatus = "done" if event.success else failed_status(event.reason)
     facts = [fact.text for fact in ending_facts(event.exit_code, event.reason, status)]
-    words = facts if event.success else [status, *facts]
+    notes = facts if event.success else [status, *facts]
     preview = _shorten(event.output_preview, verbose) if verbose or not event.success else ""
-    detail = _join_words(*(escape_line(word, 40) for word in words), _format_duration(event.duration_ms), preview)
+    detail = _join_words(*(escape_line(word, 40) for word in notes), _format_duration(event.duration_ms), preview)
     mark, tone = ("warn", "warn") if event.success and event.exit_code else _STATUS_LOOKS[status]
     return ConsoleLine(mark, escape_line(event.tool_name, 60), detail, tone)
 
@@ -359,7 +362,7 @@ class EventLogger:
             self._flush_deltas()
 
     def show(self, event: Event) -> None:
-        """Print one event. Deltas are collected and printed only if `verbose` is set."""
+        """Prints one event. Deltas are collected and printed only if `verbose` is set."""
         with self._lock:
             if isinstance(event, DeltaEvent):
                 if self.verbose:
@@ -372,15 +375,15 @@ class EventLogger:
 
     def _buffer_delta(self, event: DeltaEvent) -> None:
         """Buffers deltas, which are often single words, and prints complete lines."""
-        place, delta = delta_text(event)
-        text = self._streamed.pop(place, (event, ""))[1] + delta
-        *lines, rest = text.split("\n")
+        stream_id, delta = delta_text(event)
+        text = self._streamed.pop(stream_id, (event, ""))[1] + delta
+        *lines, partial_line = text.split("\n")
         for line in lines:
             self._print_delta(event, line)
-        if len(rest) >= _DELTA_LENGTH or len(self._streamed) > 100:
-            self._print_delta(event, rest)
-        elif rest:
-            self._streamed[place] = event, rest
+        if len(partial_line) >= _DELTA_LENGTH or len(self._streamed) > 100:
+            self._print_delta(event, partial_line)
+        elif partial_line:
+            self._streamed[stream_id] = event, partial_line
 
     def _flush_deltas(self) -> None:
         waiting, self._streamed = self._streamed, {}
@@ -408,11 +411,11 @@ class RichPrinter:
         """Uses `Text`, which is not parsed for markup. A terminal gets one line, a file the complete text."""
         style = _STYLES[line.tone]
         parts = [(time, "dim"), ("  ", ""), (f"{line.agent:<12}", "bold" if line.agent else ""), (" ", "")]
-        parts += [(f"{self._marks[line.mark]} ", style), (line.what, style)]
-        parts += [(" " if line.what else "", ""), (line.detail, "")] if line.detail else []
+        parts += [(f"{self._marks[line.mark]} ", style), (line.headline, style)]
+        parts += [(" " if line.headline else "", ""), (line.detail, "")] if line.detail else []
         text = self._text(end="")
-        for words, look in parts:
-            text.append(escape_unencodable(words, self._console.encoding), look)
+        for fragment, look in parts:
+            text.append(escape_unencodable(fragment, self._console.encoding), look)
         cut = self._console.is_terminal and not self._whole_lines
         self._console.print(text, no_wrap=cut, overflow="ellipsis" if cut else None, crop=cut, soft_wrap=not cut)
 
@@ -425,8 +428,8 @@ class PlainPrinter:
         stream = self._stream or sys.stderr
         encoding = getattr(stream, "encoding", None) or "utf-8"
         marks = MARKS if can_encode("".join(MARKS.values()), encoding) else ASCII_MARKS
-        words = f"{time}  {line.agent:<12} {marks[line.mark]} {line.what} {line.detail}".rstrip()
-        stream.write(escape_unencodable(words, encoding) + "\n")
+        text = f"{time}  {line.agent:<12} {marks[line.mark]} {line.headline} {line.detail}".rstrip()
+        stream.write(escape_unencodable(text, encoding) + "\n")
         stream.flush()
 
 

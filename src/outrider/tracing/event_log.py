@@ -240,7 +240,7 @@ class EventLog:
         return bus.subscribe(self._recorder.event_classes, self._handle_event)
 
     def _handle_event(self, event: Event) -> None:
-        """Returns None, because a bus awaits a value that a handler returns."""
+        """Records an event and returns None, because a bus awaits a value that a handler returns."""
         self.record(event)
 
     def record(self, event: Event | AgentEvent) -> AgentEvent | None:
@@ -284,7 +284,7 @@ class EventLog:
         return "\n".join(lines)
 
     def clear(self) -> None:
-        """Remove all recorded events."""
+        """Removes all recorded events."""
         with self._lock:
             self._events.clear()
             self._recorder = EventRecorder()

@@ -72,23 +72,23 @@ def _span_texts(span: Span) -> Iterator[tuple[str, str]]:
 
 
 def _span_facts(span: Span) -> Iterator[tuple[str, str]]:
-    tokens, known = span.tokens, span.details
+    tokens, details = span.tokens, span.details
     if span.kind == "model":
         counts = {"new input": tokens.input, "cache read": tokens.cache.read, "cache write": tokens.cache.write}
         for label, count in (counts | {"reasoning": tokens.reasoning}).items():
             if count:
                 yield label, f"{format_tokens(count)} tokens"
     for label, name in {"first token after": "first_token_ms", "waited to retry": "retry_wait_ms"}.items():
-        if isinstance(known.get(name), int):
-            yield label, format_milliseconds(known[name])
+        if isinstance(details.get(name), int):
+            yield label, format_milliseconds(details[name])
     for label, name in {
         "retried after": "retry_error",
         "cache miss": "cache_miss",
         "provider": "provider",
         "called by": "caller",
     }.items():
-        if known.get(name):
-            yield label, str(known[name])
+        if details.get(name):
+            yield label, str(details[name])
     if span.call_id:
         yield "call", span.call_id
 
@@ -179,19 +179,19 @@ _STATUS_LABELS: dict[SpanStatus, str] = {
 
 def render_timeline(root: Span, *, title: str = "", dropped: int = 0, span_limit: int = SPAN_LIMIT) -> str:
     spans = list(islice(root.walk(), span_limit + 1))
-    shown = spans[:span_limit]
-    summary = summarise_spans(span for _, span in shown)
+    visible_spans = spans[:span_limit]
+    summary = summarise_spans(span for _, span in visible_spans)
     name = visible(title or f"Trace of {root.name}")
     parts = {
         "TITLE": escape(name),
         "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_STATUS_LABELS[root.status]}</p>',
         "WHEN": escape(_start_text(root)),
         "OUTCOME": escape(_outcome_text(root)),
-        "TILES": "".join(_render_tiles(root, [span for _, span in shown])),
+        "TILES": "".join(_render_tiles(root, [span for _, span in visible_spans])),
         "TABLES": _render_tables(summary),
         "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _render_notes(len(spans), dropped, span_limit)),
         "PLAIN": escape(render_tree(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
-        "ROWS": json_for_html(timeline_rows(shown)),
+        "ROWS": json_for_html(timeline_rows(visible_spans)),
     }
     body = _fill_template(_load_asset("timeline.html"), parts)
     return render_page(name, _load_asset("timeline.css"), body, script=_load_asset("timeline.js"))
@@ -199,8 +199,8 @@ def render_timeline(root: Span, *, title: str = "", dropped: int = 0, span_limit
 
 def _fill_template(template: str, parts: dict[str, str]) -> str:
     """Replaces each placeholder once; inserted text is not searched for placeholders."""
-    pieces = template.split("%%")
-    return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+    segments = template.split("%%")
+    return "".join(parts[segment] if index % 2 else segment for index, segment in enumerate(segments))
 
 
 @cache
@@ -261,10 +261,10 @@ def _render_table(kind: str, heading: str, shares: list[NameTotals], *, usage: b
     columns = ["calls", "time", *(["in", "out", "cost"] if usage else ["longest", "failed"])]
     head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     body = "".join(_table_row(share, longest, usage=usage) for share in shares[:_TABLE_ROWS])
-    rest = f"<p>{len(shares) - _TABLE_ROWS:,} more are not shown.</p>" if len(shares) > _TABLE_ROWS else ""
+    hidden_note = f"<p>{len(shares) - _TABLE_ROWS:,} more are not shown.</p>" if len(shares) > _TABLE_ROWS else ""
     return (
         f'<section class="{kind}"><h2>{heading}</h2><table><thead><tr><th scope="col">name</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>{rest}</section>"
+        f"<tbody>{body}</tbody></table>{hidden_note}</section>"
     )
 
 

@@ -109,9 +109,10 @@ _EXPORTER_VARIABLES = (
 
 
 def configure_telemetry(bus: EventBus, environ: Mapping[str, str]) -> Callable[[], None] | None:
-    """Exports the events of a bus as the standard variables of OpenTelemetry say (OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_TRACES_EXPORTER, OTEL_SERVICE_NAME and others). Returns a function that sends the rest and stops; None if no
-    variable asks for an export. Raises ConfigurationError if the SDK or an exporter is not installed."""
+    """Exports the events of a bus as configured by the standard variables of OpenTelemetry
+    (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_EXPORTER, OTEL_SERVICE_NAME and others). Returns a function that sends the
+    remaining data and stops the export, or None if no variable requests an export. Raises ConfigurationError if the SDK
+    or an exporter is not installed."""
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not any(map(environ.get, _EXPORTER_VARIABLES)):
         return None
     try:
@@ -157,12 +158,12 @@ def _load_exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
         if name == "none":
             continue
         entry = f"otlp_proto_{protocol.partition('/')[0]}" if name == "otlp" else name
-        found = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=entry))
-        if not found:
+        matches = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=entry))
+        if not matches:
             raise ConfigurationError(
                 f"the OpenTelemetry exporter {entry!r} is not installed: pip install {_SDK_PACKAGES}"
             )
-        exporters.append(found[0].load()())
+        exporters.append(matches[0].load()())
     return exporters
 
 

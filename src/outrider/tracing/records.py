@@ -37,7 +37,7 @@ class AgentEvent(msgspec.Struct, frozen=True):
 
     @property
     def event_type(self) -> EventKind:
-        """Same as `type`."""
+        """The kind of the event, the same as `type`."""
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class AgentEvent(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> "AgentEvent":
-        """Read an event from the values of `to_dict`."""
+        """Returns an event from the values of `to_dict`."""
         return msgspec.convert(value, cls)
 
 
@@ -122,14 +122,14 @@ def can_encode(text: str, encoding: str) -> bool:
 def record_line(event: AgentEvent, start: int) -> str:
     """Returns one record as a line of `EventLog.format`."""
     seconds = max(0, event.timestamp - start) / 1000
-    words = " ".join(
+    fields = " ".join(
         f"{escape_line(str(key), 40)}={escape_line(str(value), 60)}"
         for key, value in event.data.items()
         if _is_worth_showing(value)
     )
     agent = escape_line(event.agent_name or "-", 30)
     call = f" ({escape_line(event.call_id, 40)})" if event.call_id else ""
-    return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {words}".rstrip()
+    return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {fields}".rstrip()
 
 
 def _is_worth_showing(value: object) -> bool:
@@ -148,8 +148,24 @@ _NONE = Tokens()
 class Span:
     """One node of a trace. Times are Unix milliseconds. Tokens and cost include those of all descendants.
 
-    `end` is None if no record of the end exists; `last` is then the latest time known inside the span. `stopped` means
-    that it ended early (a limit, an abort), `unfinished` that its end is missing."""
+    - `name`: the name of the agent, model or tool.
+    - `kind`: `run` is a synthetic root above several spans.
+    - `agent_name`: the agent that made the call.
+    - `call_id`: the id of the call.
+    - `start`: the time of the start.
+    - `end`: the time of the end; None if no record of the end exists.
+    - `last`: the latest time known inside the span, for a span without an end.
+    - `status`: `stopped` means that it ended early (a limit, an abort), `unfinished` that its end is missing.
+    - `outcome`: the reason of the end.
+    - `error`: the error message of a failed span.
+    - `result`: the output.
+    - `tokens`: the tokens of all answers inside.
+    - `known_cost`: the cost of all answers with a known price.
+    - `answers`: the number of answers of models.
+    - `unpriced`: the number of those without a known price.
+    - `details`: further data of the records.
+    - `children`: the spans below this one.
+    """
 
     name: str
     kind: SpanKind
@@ -181,7 +197,7 @@ class Span:
 
     @property
     def cost(self) -> Decimal | None:
-        """None if an answer inside has no known price; `known_cost` is the cost of the others."""
+        """The cost; None if an answer inside has no known price. `known_cost` is then the cost of the other answers."""
         return None if self.unpriced else self.known_cost
 
     @property
@@ -202,8 +218,8 @@ class Span:
     @property
     def tool_input(self) -> dict[str, Any]:
         """The input of a tool call."""
-        given = self.details.get("input")
-        return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        arguments = self.details.get("input")
+        return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
 
     @property
     def given(self) -> dict[str, Any]:

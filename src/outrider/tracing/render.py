@@ -95,13 +95,13 @@ def render_tree(root: Span, *, width: int = 100, encoding: str = "utf-8", droppe
 
 def span_label(span: Span) -> str:
     """Returns the label of a span: kind, name and, for a tool, its input."""
-    given = span.tool_input if span.kind == "tool" else {}
-    named = len(given) > 1  # a single argument needs no name
-    words = [
+    tool_input = span.tool_input if span.kind == "tool" else {}
+    named = len(tool_input) > 1  # a single argument needs no name
+    arguments = [
         (f"{escape_line(str(key), 40)}=" if named else "") + escape_line(str(value), 60)
-        for key, value in islice(given.items(), 6)
+        for key, value in islice(tool_input.items(), 6)
     ]
-    name = escape_line(span.name, 80) + (f"({', '.join(words)})" if words else "")
+    name = escape_line(span.name, 80) + (f"({', '.join(arguments)})" if arguments else "")
     return name if span.kind == "run" else f"{span.kind} {name}"
 
 
@@ -193,8 +193,8 @@ def _column_width(rows: list[TreeRow], column: str) -> int:
     return max(widths) if any(widths[1:]) else 0
 
 
-def _remaining_width(width: int, *taken: int) -> int:
-    return width - sum(column + _GAP for column in taken if column)
+def _remaining_width(width: int, *columns: int) -> int:
+    return width - sum(column + _GAP for column in columns if column)
 
 
 def _format_row(row: TreeRow, columns: ColumnWidths, signs: TreeSymbols) -> str:
@@ -209,11 +209,11 @@ def _format_row(row: TreeRow, columns: ColumnWidths, signs: TreeSymbols) -> str:
 def _footer_lines(root: Span, signs: TreeSymbols, dropped: int) -> Iterator[str]:
     kinds = [span.kind for _, span in root.walk()]
     counts = [(kinds.count("agent"), "agent"), (kinds.count("model"), "model call"), (kinds.count("tool"), "tool call")]
-    words = [format_milliseconds(root.duration)]
-    words += [format_count(count, word) for count, word in counts if count]
-    words += [f"{format_tokens(root.tokens.total)} tokens"] if root.tokens.total else []
-    words += [f"{span_cost(root, signs.at_least)}"] if root.answers and root.unpriced < root.answers else []
-    yield "total: " + ", ".join(words)
+    totals = [format_milliseconds(root.duration)]
+    totals += [format_count(count, word) for count, word in counts if count]
+    totals += [f"{format_tokens(root.tokens.total)} tokens"] if root.tokens.total else []
+    totals += [f"{span_cost(root, signs.at_least)}"] if root.answers and root.unpriced < root.answers else []
+    yield "total: " + ", ".join(totals)
     if root.unpriced:
         yield f"{root.unpriced:,} of {root.answers:,} answers came from models without a known price"
     if dropped:

@@ -88,7 +88,7 @@ def end_loop_span(span: Span, event: AgentEvent) -> None:
     span.result = as_text(event.data.get("output")) or span.result
     status = loop_status(event, span.outcome)
     if status == "stopped" and span.error in (None, span.result):
-        span.error = None  # the return record only says "no success"; the loop has the reason
+        span.error = None  # the return record only states the failure; the loop has the reason
         span.status = status
     elif span.status != "failed":
         span.status = status
@@ -181,8 +181,8 @@ class SpanPairing:
     def claim_id(self, call_id: str, span: Span) -> None:
         """Maps an id to the first span that has it, or to an agent: some logs use an agent's id for all that it
         does."""
-        known = self.first_of.get(call_id)
-        if known is None or (span.kind == "agent" and known.kind != "agent"):
+        current = self.first_of.get(call_id)
+        if current is None or (span.kind == "agent" and current.kind != "agent"):
             self.first_of[call_id] = span
 
 
@@ -228,7 +228,8 @@ class AgentSpans:
         return self.by_session.get(session) or self._by_id.get(event.call_id)
 
     def _is_other_call(self, span: Span, event: AgentEvent) -> bool:
-        """Some models number their calls from 1 in every answer, so an equal id does not prove a duplicate."""
+        """Returns whether the span is another call with the same id: some models number their calls from 1 in every
+        answer."""
         return self._called_at.get(span, event.timestamp) != event.timestamp or (
             as_text(span.details.get("child_session_id")) != as_text(event.data.get("child_session_id"))
         )
@@ -256,37 +257,37 @@ class ModelSpans:
         self._newest: dict[tuple[str, ...], tuple[AgentEvent, Span]] = {}
 
     def add_request(self, event: AgentEvent) -> Span:
-        place = _source_key(event)
-        newest, span = self._newest.get((*place, "asked"), (None, None))
+        source = _source_key(event)
+        newest, span = self._newest.get((*source, "asked"), (None, None))
         if span is not None and newest == event and (event.call_id or span.end is None):
             return span
-        span = self._find_early_response(place, event)
+        span = self._find_early_response(source, event)
         if span is None:
             span = _model_span(event)
-            self._open[place].append(span)
+            self._open[source].append(span)
         span.details = event.data | span.details
         set_start(span, event)
-        self._newest[(*place, "asked")] = event, span
+        self._newest[(*source, "asked")] = event, span
         return span
 
     def add_response(self, event: AgentEvent) -> Span:
-        place = _source_key(event)
-        waiting = self._open[place]
-        newest, span = self._newest.get((*place, "answered"), (None, None))
-        if span is not None and newest == event and not waiting:
+        source = _source_key(event)
+        open_spans = self._open[source]
+        newest, span = self._newest.get((*source, "answered"), (None, None))
+        if span is not None and newest == event and not open_spans:
             return span
-        if waiting:
-            span = waiting.pop()
+        if open_spans:
+            span = open_spans.pop()
         else:
             span = _model_span(event)
-            self._early[place].append(span)
+            self._early[source].append(span)
         end_model_span(span, event)
-        self._newest[(*place, "answered")] = event, span
+        self._newest[(*source, "answered")] = event, span
         return span
 
-    def _find_early_response(self, place: tuple[str, ...], event: AgentEvent) -> Span | None:
+    def _find_early_response(self, source: tuple[str, ...], event: AgentEvent) -> Span | None:
         """Returns the span of a response that was recorded before its request."""
-        early = self._early[place]
+        early = self._early[source]
         return early.pop() if early and event.timestamp <= (early[-1].end or 0) else None
 
 
@@ -316,11 +317,11 @@ class ToolSpans:
 
 
 def _time_keys(event: AgentEvent, name: str) -> Iterator[tuple[object, ...]]:
-    place = (event.session_id, event.agent_name, event.call_id, name)
+    call = (event.session_id, event.agent_name, event.call_id, name)
     if "started" in event.data:
-        yield *place, "started", as_integer(event.data["started"])
+        yield *call, "started", as_integer(event.data["started"])
     if not event.data.get("open"):
-        yield *place, "ended", event.timestamp
+        yield *call, "ended", event.timestamp
 
 
 def _model_span(event: AgentEvent) -> Span:
@@ -434,17 +435,17 @@ class SpanTreeBuilder:
         add_error(scope, event)
 
     def _cut_cycles(self) -> None:
-        """Contradictory parents can form a cycle; its first span becomes an orphan."""
+        """Breaks cycles, which contradictory parents can form: the first span of a cycle becomes an orphan."""
         settled: set[Span] = set()
         for span in self._parents:
             path: set[Span] = set()
-            at: Span | None = span
-            while at is not None and at not in settled:
-                if at in path:
-                    self._parents[at] = None
+            ancestor: Span | None = span
+            while ancestor is not None and ancestor not in settled:
+                if ancestor in path:
+                    self._parents[ancestor] = None
                     break
-                path.add(at)
-                at = self._parents.get(at)
+                path.add(ancestor)
+                ancestor = self._parents.get(ancestor)
             settled |= path
 
 
@@ -455,7 +456,7 @@ class RootSpans:
         self._tops = tops
         self._declared: dict[tuple[object, ...], Span] = {}
         self._waiting: defaultdict[str, deque[Span]] = defaultdict(deque)
-        self._last: dict[str, Span] = {}
+        self._last_ended: dict[str, Span] = {}
         self._home_of_agent: dict[str, str] = {}
 
     def add_root(self, event: AgentEvent) -> Span:
@@ -473,7 +474,7 @@ class RootSpans:
             return False
         waiting = self._waiting[_root_key(event)]
         if waiting and waiting[0] is span and span.end is not None:
-            self._last[_root_key(event)] = waiting.popleft()
+            self._last_ended[_root_key(event)] = waiting.popleft()
         return True
 
     def _find_root(self, event: AgentEvent) -> Span | None:
@@ -486,11 +487,11 @@ class RootSpans:
         home = event.session_id or self._home_of_agent.get(event.agent_name) or event.agent_name
         if not home:
             return None
-        last, waiting = self._last.get(home), self._waiting[home]
+        ended, waiting = self._last_ended.get(home), self._waiting[home]
         moment = event.timestamp if start == UNKNOWN else start
-        is_late = last is not None and last.end is not None and moment <= last.end
+        is_late = ended is not None and ended.end is not None and moment <= ended.end
         if is_late and not (waiting and UNKNOWN < waiting[0].start <= moment):
-            return last
+            return ended
         return waiting[0] if waiting else self._new_root(event, home)
 
     def _new_root(self, event: AgentEvent, home: str, call_id: str = "") -> Span:

@@ -121,8 +121,9 @@ class EditorAgent:
         )
 
     def _auth_methods(self) -> Iterator[TerminalAuthMethod | AuthMethodAgent]:
-        """A terminal in which the client starts this program again with an option, if it can, and the key that is
-        stored or set when `authenticate` is called. A key is never sent through the protocol."""
+        """Yields the ways to log in: a terminal in which the client starts this program again with an option, if the
+        client can do that, and the key that is stored or set when `authenticate` is called. A key is never sent through
+        the protocol."""
         if self._capabilities.auth is not None and self._capabilities.auth.terminal:
             yield TerminalAuthMethod(
                 type="terminal",
@@ -139,7 +140,7 @@ class EditorAgent:
 
     @translate_errors
     async def authenticate(self, method_id: str, **_: Any) -> AuthenticateResponse:
-        """Checks that a model can be reached now. Raises RequestError (authentication required) if not."""
+        """Checks that a model can be reached now. Raises RequestError (authentication required) if none can."""
         if method_id not in (KEY_METHOD, LOGIN_METHOD):
             raise ConfigurationError(f"unknown authentication method {method_id!r}; there is {KEY_METHOD!r}")
         await self._engines.check_credentials(Path.cwd())
@@ -208,7 +209,7 @@ class EditorAgent:
 
     @translate_errors
     async def delete_session(self, session_id: str) -> None:
-        """Deletes a session and its files. A session that does not exist is deleted already."""
+        """Deletes a session and its files; does nothing if the session does not exist."""
         if session_id in self._sessions:
             await self.close_session(session_id)
         settings = self._engines.load_settings(Path.cwd())
@@ -232,7 +233,9 @@ class EditorAgent:
         async with open_archive(settings.folders.store_file) as archive:
             page = await archive.list_page(SESSIONS_PER_PAGE, after=cursor, workspace=str(folder) if cwd else None)
         # The protocol requires an absolute folder, which sessions created by programs may lack.
-        sessions = [_session_info(found) for found in page.sessions if Path(found.workspace_directory).is_absolute()]
+        sessions = [
+            _session_info(session) for session in page.sessions if Path(session.workspace_directory).is_absolute()
+        ]
         return ListSessionsResponse(sessions=sessions, next_cursor=page.next)
 
     @translate_errors
@@ -296,7 +299,8 @@ class EditorAgent:
         *,
         replay: bool,
     ) -> EditorSession:
-        """Opens a stored session. One that is open with other additional folders or servers moves to their engine."""
+        """Opens a stored session. If it is open with other additional folders or servers, it moves to the engine of the
+        new ones."""
         entry = await self._engines.get_engine(cwd, _mcp_configs(servers), folders)
         await _check_folder(entry, session_id, cwd)
         opened = self._sessions.get(session_id)
@@ -341,12 +345,12 @@ async def _check_folder(entry: OpenedEngine, session_id: str, cwd: str) -> None:
 
 
 def _session_info(session: StoredSession) -> SessionInfo:
-    at = format_iso_time(session.time.updated, "milliseconds") if session.time else None
+    updated = format_iso_time(session.time.updated, "milliseconds") if session.time else None
     return SessionInfo(
         session_id=session.id,
         cwd=replace_surrogates(session.workspace_directory),
         title=session.title or None,
-        updated_at=at,
+        updated_at=updated,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a client offers besides showing updates: its buffers, with text that is not saved, and its terminals."""
+"""Uses what a client offers besides showing updates: its buffers with unsaved text, and its terminals."""
 
 import asyncio
 import errno
@@ -84,7 +84,7 @@ class ClientBuffers:
             self._writes.discard(future)
 
     def cancel_writes(self) -> None:
-        """Stops to wait for writes shortly, because the turn is cancelled."""
+        """Makes pending writes stop waiting soon, because the turn is cancelled."""
         with self._writes_lock:
             waiting = list(self._writes)
         for future in waiting:
@@ -158,9 +158,11 @@ def shows_output_messages(capabilities: ClientCapabilities) -> bool:
 
 
 class CommandTerminals:
-    """Shows the output of the session's commands in terminals of the client. The commands run in our sandbox. Clients
-    that declare it receive the output with the updates of a call; others run a small program in each terminal, which
-    prints what it reads from a pipe."""
+    """Shows the output of the session's commands in terminals of the client. The commands run in our sandbox.
+
+    A client that declares the capability receives the output with the updates of a call. Any other client runs a small
+    program in each terminal, which prints what it reads from a pipe.
+    """
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class CommandTerminals:
         self._views[call_id].add_output(text)
 
     def note_loss(self) -> None:
-        """Output was dropped: the texts of the open calls are shown besides the terminals at the end."""
+        """Notes that output was dropped: the texts of the open calls are shown next to the terminals at the end."""
         for view in self._views.values():
             view.is_complete = False
 
@@ -335,7 +337,7 @@ async def _open_pipe(pipe: str) -> int:
 
 
 async def _write_all(descriptor: int, data: bytes) -> None:
-    """Writes to a pipe that does not block. Raises TimeoutError if its reader stops to read."""
+    """Writes to a pipe that does not block. Raises TimeoutError if its reader stops reading."""
     async with asyncio.timeout(TERMINAL_SECONDS):
         while data:
             try:

@@ -24,7 +24,7 @@ FindBuffers = Callable[[str], ClientBuffers | None]
 """Returns the client's buffers for a session; None if the client has none."""
 AUTHENTICATION_REQUIRED = -32000  # error code
 McpServerConfigs = dict[str, dict[str, Any]]
-"""MCP servers that a client brings along, by their names, as configuration files write them."""
+"""MCP servers that a client sends, by name, in the format of configuration files."""
 
 
 class OpenedEngine(NamedTuple):
@@ -49,18 +49,20 @@ class EnginePool:
         self._opened: dict[tuple[Path, bytes], asyncio.Future[OpenedEngine]] = {}
         self._closing = asyncio.Event()
 
-    async def get_engine(self, folder: str, servers: McpServerConfigs, more: Sequence[str] = ()) -> OpenedEngine:
-        """Returns the engine of a folder. `more` are folders that may be read as well. Raises ConfigurationError if a
+    async def get_engine(
+        self, folder: str, servers: McpServerConfigs, extra_folders: Sequence[str] = ()
+    ) -> OpenedEngine:
+        """Returns the engine of a folder. `extra_folders` may be read as well. Raises ConfigurationError if a
         folder or the settings are invalid, and RequestError (authentication required) without a key."""
-        for path in (folder, *more):
+        for path in (folder, *extra_folders):
             if not Path(path).is_absolute():
                 raise ConfigurationError(f"the session folder must be an absolute path, not {path!r}")
-        key = Path(folder), msgspec.json.encode([servers, list(more)], order="sorted")
+        key = Path(folder), msgspec.json.encode([servers, list(extra_folders)], order="sorted")
         if key not in self._opened:
             settings = await self.check_credentials(key[0])
             settings = msgspec.structs.replace(settings, mcp={**servers, **settings.mcp})
             self._opened[key] = asyncio.get_running_loop().create_future()
-            self._tasks.create_task(self._hold_open(key, settings, _resolve_folders(more)))
+            self._tasks.create_task(self._hold_open(key, settings, _resolve_folders(extra_folders)))
         return await asyncio.shield(self._opened[key])
 
     async def check_credentials(self, folder: Path) -> Settings:

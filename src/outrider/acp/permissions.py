@@ -54,7 +54,8 @@ class PermissionView(msgspec.Struct, frozen=True):
 
     @property
     def choices(self) -> list[ApprovalChoice]:
-        """The protocol has no answer with a text, so a denial with a reason and a choice of files are left out."""
+        """The choices without a denial with a reason and a choice of files, because answers in the protocol have no
+        text."""
         return [choice for choice in self.question.choices if not (choice.needs_reason or choice.picks_files)]
 
 
@@ -115,7 +116,7 @@ class PermissionRequests:
         return (question.options[int(chosen)],) if chosen is not None and chosen != NO_ANSWER else None
 
     async def _ask_with_form(self, question: UserQuestion, call_id: str) -> tuple[str, ...] | None:
-        """Returns the chosen options and the free text; nothing if the user declines."""
+        """Returns the chosen options and the free text; an empty tuple if the user declines."""
         mode = ElicitationFormSessionMode(
             session_id=self._session_id, tool_call_id=call_id or None, requested_schema=_question_form(question)
         )
@@ -139,11 +140,12 @@ class PermissionRequests:
             raise OutriderError(f"the editor could not show the request: {error}") from error
         if not isinstance(answer.outcome, AllowedOutcome):
             return None
-        known = {option.option_id for option in options}
-        return answer.outcome.option_id if answer.outcome.option_id in known else NO_ANSWER
+        offered = {option.option_id for option in options}
+        return answer.outcome.option_id if answer.outcome.option_id in offered else NO_ANSWER
 
     async def _ask_approval(self, view: PermissionView) -> None:
-        """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
+        """Asks the user about a call. A client that cannot ask causes a denial; one that disconnects leaves the
+        approval open."""
         try:
             chosen = await self.request_choice(
                 view.call.to_permission_update(question_markdown(view)),
@@ -167,11 +169,11 @@ class PermissionRequests:
             await self._engine.answer(view.id, allow=False, by=EDITOR_SENDER)
 
     async def _is_open(self, view: PermissionView) -> bool:
-        return any(found.id == view.id for found in await self._engine.approvals(view.question.session_id))
+        return any(approval.id == view.id for approval in await self._engine.approvals(view.question.session_id))
 
 
 async def _wait_forever() -> None:
-    """The editor has disconnected and the program is ending: leaves the question open for the next client."""
+    """Waits until the program ends: the editor has disconnected, and the question stays open for the next client."""
     await asyncio.Event().wait()
 
 
@@ -179,8 +181,8 @@ _CHOICE, _TEXT = "choice", "text"
 
 
 def _question_form(question: UserQuestion) -> ElicitationSchema:
-    """A text field; with options also one or several choices, and then the text is optional. Options are sent as their
-    numbers, because their texts may be long."""
+    """Returns a form with a text field. If the question has options, the form also has one or several choices, and the
+    text is optional. Options are sent as numbers, because their texts may be long."""
     fields: dict[str, Any] = {}
     choices = [
         EnumOption(const=str(number), title=to_single_line(text)) for number, text in enumerate(question.options)
@@ -196,20 +198,20 @@ def _question_form(question: UserQuestion) -> ElicitationSchema:
 
 
 def _form_answers(question: UserQuestion, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what the user filled in. Clients are not trusted to return only what the form offers."""
+    """Returns the answers in a form. Clients are not trusted to return only what the form offers."""
     chosen = content.get(_CHOICE)
     numbers = chosen if isinstance(chosen, list) else [chosen]  # pyright: ignore[reportUnknownVariableType]
-    known = {str(number): text for number, text in enumerate(question.options)}
-    answers = [known[str(number)] for number in numbers if str(number) in known]  # pyright: ignore
+    options = {str(number): text for number, text in enumerate(question.options)}
+    answers = [options[str(number)] for number in numbers if str(number) in options]  # pyright: ignore
     text = content.get(_TEXT)
     return (*answers, text) if isinstance(text, str) and text.strip() else tuple(answers)
 
 
 def question_markdown(view: PermissionView) -> str:
-    """The complete question. Clients render it as Markdown, so the facts, the input and the diff are code blocks. The
-    content of an edit shows the contents of the files itself."""
-    shown = any(isinstance(block, FileEditToolCallContent) for block in view.call.content)
-    sections = question_sections(view.question, hunks=view.question.outcome is not None or not shown)
+    """Returns the complete question. Clients render it as Markdown, so the facts, the input and the diff are code
+    blocks. The hunks are left out for an edit, whose content already shows them."""
+    shows_edits = any(isinstance(block, FileEditToolCallContent) for block in view.call.content)
+    sections = question_sections(view.question, hunks=view.question.outcome is not None or not shows_edits)
     texts = [
         section.text if section.kind == "question" else fence_text(section.text, _LANGUAGES.get(section.kind, ""))
         for section in sections
@@ -223,8 +225,8 @@ _LANGUAGES = {"diff": "diff"}
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:
-    """One option for each answer. The protocol cannot change the width of a rule, so an answer that lasts for the
-    session or the folder is offered once for each width."""
+    """Returns one option for each answer. The protocol cannot change the width of a rule, so an answer that lasts for
+    the session or the folder is offered once for each width."""
     options: list[PermissionOption] = []
     for choice in view.choices:
         widths = view.question.widths[:_MAX_WIDTHS] if choice.scope in ("session", "project") else ()

@@ -81,10 +81,10 @@ class SessionOptions:
 
     async def load_models(self) -> bool:
         """Reads the models that the providers' servers list, and their prices; returns whether anything changed."""
-        before = self._listed, self._notes
+        old_state = self._listed, self._notes
         self._listed = await list_models(self._settings.providers)
         self._notes = await asyncio.to_thread(self._describe_models, self._listed)
-        return before != (self._listed, self._notes)
+        return old_state != (self._listed, self._notes)
 
     @property
     def mode(self) -> Mode:
@@ -97,7 +97,8 @@ class SessionOptions:
         return SessionModeState(current_mode_id=self.mode, available_modes=available)
 
     def config_options(self) -> list[SessionConfigOptionSelect]:
-        """Returns the mode again, for clients that support options only, and what has no field in the protocol."""
+        """Returns the mode, for clients that support options only, and the options that have no field in the
+        protocol."""
         live = self._engine.live[self._session_id]
         model = str(live.agent.model_ref)
         return [
@@ -163,14 +164,14 @@ class SessionOptions:
     def _set_model(self, model_name: str) -> None:
         kinds = {provider.name: provider.kind for provider in self._settings.providers}
         provider, _, model = expand_model_name(model_name, kinds).partition("/")
-        known = [found.name for found in self._settings.providers]
-        if provider not in known or not model:
-            raise ConfigurationError(f"unknown model {model_name!r}; write PROVIDER/MODEL, with one of {known}")
+        names = [entry.name for entry in self._settings.providers]
+        if provider not in names or not model:
+            raise ConfigurationError(f"unknown model {model_name!r}; write PROVIDER/MODEL, with one of {names}")
         self._engine.live[self._session_id].model = ModelRef(provider, model)
 
     def _model_names(self, current: str) -> list[str]:
         used = [str(agent.model_ref) for agent in self._settings.agents]
-        listed = [str(found) for found in self._listed]
+        listed = [str(ref) for ref in self._listed]
         return list(dict.fromkeys((current, *used, *listed)))
 
     def _describe_models(self, models: Sequence[ModelRef]) -> dict[str, str]:
@@ -222,16 +223,16 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
 
 def find_called_command(parts: Sequence[PartBase], settings: Settings) -> tuple[CustomCommand, str] | None:
     """Returns the command from a file that a prompt calls, and its argument; None if it calls none."""
-    first = parts[0] if parts else None
-    if not isinstance(first, TextPart) or not first.text.startswith("/"):
+    first_part = parts[0] if parts else None
+    if not isinstance(first_part, TextPart) or not first_part.text.startswith("/"):
         return None
-    name, _, argument = first.text[1:].partition(" ")
-    found = next((command for command in load_custom_commands(settings) if command.name == name.strip()), None)
-    return None if found is None else (found, argument.strip())
+    name, _, argument = first_part.text[1:].partition(" ")
+    matching = next((command for command in load_custom_commands(settings) if command.name == name.strip()), None)
+    return None if matching is None else (matching, argument.strip())
 
 
 def _name_folders(folders: Sequence[str]) -> list[TextPart]:
-    """Returns what the model reads about folders besides the workspace, as far as they exist."""
+    """Returns the note for the model about the existing folders besides the workspace."""
     listed = "\n".join(f"- {replace_surrogates(folder)}" for folder in folders if os.path.isdir(folder))  # noqa: PTH112
     text = (
         "The user's editor has further folders open besides the workspace. Read them by absolute path; changes there "
@@ -251,7 +252,7 @@ def available_commands(
         if command.name not in COMMAND_DESCRIPTIONS:
             commands.append(_command_entry(command.name, command.description or command.origin, command.hint))
     for prompt in offers.prompts if offers else ():
-        hint = " ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments)
+        hint = " ".join(argument.name if argument.required else f"[{argument.name}]" for argument in prompt.arguments)
         name = f"{prompt.server}:{prompt.name}"
         commands.append(_command_entry(name, prompt.description or f"a prompt of {prompt.server}", hint))
     return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
@@ -311,7 +312,7 @@ async def _restore_files(
 
 
 COMMANDS_DELAY_SECONDS = 0.05  # seconds
-PLAN_OPTIONS = tuple(  # an editor has no field for a text, neither for the plan nor for a reason
+PLAN_OPTIONS = tuple(  # an editor has no text field for the plan or for a reason
     PermissionOption(
         option_id=choice.id, name=choice.label, kind="allow_once" if choice.id == "accept" else "reject_once"
     )
@@ -355,7 +356,9 @@ class EditorSession:
             if has_terminals(capabilities)
             else None
         )
-        self._send_lock = asyncio.Lock()  # held during replay, so that live updates follow the stored messages
+        # Held while updates are sent: live updates must follow the replay of stored messages, and those of one event
+        # must not mix with those of another.
+        self._send_lock = asyncio.Lock()
         self._inputs: set[str] = set()
         self._cancel_count = 0
         self._expansion: asyncio.Future[TextPart] | None = None  # while the commands of a command file run

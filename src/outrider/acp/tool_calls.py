@@ -63,7 +63,7 @@ def to_single_line(text: str) -> str:
 def fence_text(text: str, language: str = "") -> str:
     """Wraps plain text in a Markdown code fence that is longer than any fence in it, because clients render all text as
     Markdown."""
-    longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
+    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{replace_surrogates(text)}\n{fence}"
 
@@ -107,12 +107,12 @@ class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
         that has not started is its input, which the question contains."""
         fields = self._common_fields()
         if question.strip():
-            shown = [
+            blocks = [
                 block
                 for block in self.content
                 if self.status != "pending" or isinstance(block, FileEditToolCallContent)
             ]
-            fields["content"] = [_text_block(question), *shown]
+            fields["content"] = [_text_block(question), *blocks]
         return ToolCallUpdate(tool_call_id=self.id, **fields)
 
     def _common_fields(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = 
 
 
 def show_planned_changes(view: ToolCallView, changes: Sequence[FileDiff], folder: Path) -> ToolCallView:
-    """Returns the view with the true diff of what an edit would change, if it is known."""
+    """Returns the view with the exact diff of what an edit would change, if it is known."""
     if not changes:
         return view
     locations = _change_locations(changes, folder)
@@ -173,7 +173,7 @@ def _raw_output(call: ToolPart) -> dict[str, Any] | None:
 
 
 def _diff_content(changes: Sequence[FileDiff], folder: Path) -> Iterator[FileEditToolCallContent]:
-    """One block for each hunk, since the protocol has none for a file with several. A new file has no old text."""
+    """Yields one block for each hunk, because a block of the protocol has a single hunk. A new file has no old text."""
     for file in changes:
         for hunk in file.hunks:
             old = None if file.old_path is None else replace_surrogates(hunk.old_text)

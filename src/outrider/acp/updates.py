@@ -82,10 +82,10 @@ class UpdateBuilder:
         return session_id == self._session_id or self._transcript.side.has_agent(session_id)
 
     def view_call(self, session_id: str, call_id: str) -> ToolCallView | None:
-        own = session_id == self._session_id
-        transcript = self._transcript if own else self._transcript.children.get(session_id)
+        is_main = session_id == self._session_id
+        transcript = self._transcript if is_main else self._transcript.children.get(session_id)
         item = transcript.find_call(call_id) if transcript is not None else None
-        return self._view_item(item, "" if own else session_id) if item is not None else None
+        return self._view_item(item, "" if is_main else session_id) if item is not None else None
 
     def replay_transcript(self, transcript: SessionTranscript) -> Iterator[Update]:
         """Yields the updates of stored messages, and the notices for damaged ones."""
@@ -134,10 +134,13 @@ class UpdateBuilder:
                 assert_never(item)
 
     def _child_item_updates(self, item: TranscriptItem, session_id: str) -> Iterator[Update]:
-        """Texts of a child session are for its caller, which receives them as the output of its call."""
+        """Yields the updates of an item of a child session. Its texts are left out: the caller receives them as the
+        output of its call."""
         match item:
             case ToolCallItem() if self._transcript.find_call(item.part.call_id) is item:
-                yield from self._view_updates(item)  # the call of the child, which says what the child is doing
+                yield from self._view_updates(
+                    item
+                )  # the call that started the child, which shows the activity of the child
             case ToolCallItem():
                 if item.part.tool != FINISH_TOOL:
                     yield from self._view_updates(item, session_id)
@@ -149,8 +152,8 @@ class UpdateBuilder:
                 assert_never(item)
 
     def _text_updates(self, item: TextItem) -> Iterator[Update]:
-        """Sends what is missing of a text. After the bus has dropped deltas, a streamed text has gaps: nothing is sent
-        until it is complete."""
+        """Yields the part of a text that was not sent yet. After the bus has dropped deltas, a streamed text has gaps:
+        nothing is sent until it is complete."""
         if item.streaming and self._deltas_dropped:
             return
         if item.withdrawn:
@@ -163,14 +166,14 @@ class UpdateBuilder:
         # Sent text cannot be retracted, so an answer that a provider starts again is repeated. Text that it turns into
         # reasoning is not.
         repeated = "" if thought else f"\n\n{item.text}"
-        missing = missing_text(sent, item.text)
-        rest = repeated if missing is None else missing
-        if rest:
-            yield _text_chunk(rest, item.message_id, thought=thought)
+        added_text = missing_text(sent, item.text)
+        unsent = repeated if added_text is None else added_text
+        if unsent:
+            yield _text_chunk(unsent, item.message_id, thought=thought)
 
     def _withdrawn_updates(self, item: TextItem) -> Iterator[Update]:
-        """Yields the text of a failed attempt. Sent text cannot be retracted: the notice of the retry says that it is
-        withdrawn. In a session that is loaded it is sent struck out."""
+        """Yields the text of a failed attempt. Sent text cannot be retracted: the notice of the retry states that it is
+        withdrawn. In a session that is loaded, it is sent struck out."""
         thought = isinstance(item, ReasoningItem)
         if item.id not in self._sent_texts and not thought:
             yield _text_chunk(strike_out(item.text.strip()) + "\n\n", item.message_id)
@@ -187,7 +190,7 @@ class UpdateBuilder:
             yield plan_from_todos(todos)
 
     def _view_updates(self, item: ToolCallItem, child_id: str = "") -> Iterator[ToolCallStart | ToolCallProgress]:
-        """Yields the update of a call, nothing for input that arrives and changes nothing that is shown."""
+        """Yields the update of a call; nothing if new input does not change what is shown."""
         view, sent = self._view_item(item, child_id), self._sent_calls.get(item.id)
         self._sent_calls[item.id] = view
         if sent is None:
@@ -196,7 +199,7 @@ class UpdateBuilder:
             yield view.to_progress()
 
     def _notice_updates(self, notice: Notice, agent: str = "") -> Iterator[Update]:
-        """Sends a notice as a thought: the program wrote it, so it must not become part of the model's answer."""
+        """Yields a notice as a thought: the program wrote it, so it must not become part of the model's answer."""
         if notice.level != "detail":
             text = f"{agent}: {notice.text}" if agent else notice.text
             yield _text_chunk(f"{text}\n\n{notice.body}".rstrip() + "\n\n", thought=True)
@@ -223,17 +226,17 @@ class UpdateBuilder:
 
 
 def _notice_without_item(event: Event, items: Iterable[TranscriptItem]) -> Notice | None:
-    """The notice of an event for which the transcript has no item, because other front ends show the activity or
-    messages of the program, which an editor does not receive."""
+    """Returns the notice of an event for which the transcript has no item, because other front ends show the activity
+    or messages of the program, which an editor does not receive."""
     if any(isinstance(item, NoticeItem) for item in items):
         return None
-    match shown := other_display(event):
+    match display := other_display(event):
         case "activity" | "message":
             return event_notice(event)
         case "call" | "approval" | None:
             return None
         case _:
-            assert_never(shown)
+            assert_never(display)
 
 
 def _title_updates(event: SessionUpdatedEvent) -> Iterator[Update]:
@@ -264,7 +267,7 @@ def plan_from_todos(todos: Iterable[TodoItem]) -> AgentPlanUpdate:
 
 def plan_from_text(text: str) -> AgentPlanUpdate:
     """Converts a plan in Markdown: one entry per list item, or one for the whole text."""
-    items = [found["item"] for line in text.splitlines() if (found := _LIST_ITEM.match(line)) is not None]
+    items = [match["item"] for line in text.splitlines() if (match := _LIST_ITEM.match(line)) is not None]
     entries = [
         PlanEntry(content=replace_surrogates(item), priority="medium", status="pending") for item in items or [text]
     ]

@@ -1,6 +1,6 @@
 """Starts commands through the engine guard, connects their input and output, and reports their exit status.
 
-The engine guard starts with the first command. Each command has a guard process of its own and a connection to it.
+The engine guard starts with the first command. Each command has a separate guard process and a connection to it.
 """
 
 import asyncio

@@ -188,35 +188,35 @@ def format_result(call: ToolPart) -> str:
     return f"error: {result.content}" if result.is_error else result.content
 
 
-def compare_steps(recorded: Message | None, now: Message | None) -> Iterator[Difference]:
+def compare_steps(recorded: Message | None, replayed: Message | None) -> Iterator[Difference]:
     """Yields the differences between a recorded step and its replay."""
-    if recorded is None or now is None:
+    if recorded is None or replayed is None:
         yield StepDiffers("now" if recorded is None else "recorded")
         return
-    yield from _compare_answers(recorded, now)
-    before, after = tool_calls(recorded), tool_calls(now)
-    calls = tuple(map(format_call, before)), tuple(map(format_call, after))
+    yield from _compare_answers(recorded, replayed)
+    old_calls, new_calls = tool_calls(recorded), tool_calls(replayed)
+    calls = tuple(map(format_call, old_calls)), tuple(map(format_call, new_calls))
     if calls[0] != calls[1]:
         yield CallsDiffer(*calls)
         return
-    for old, new in zip_longest(before, after):
+    for old, new in zip_longest(old_calls, new_calls):
         if format_result(old) != format_result(new):
             yield ResultDiffers(old.call_id, old.tool, format_result(old), format_result(new))
 
 
-def _compare_answers(recorded: Message, now: Message) -> Iterator[Difference]:
-    texts = recorded.join_text(), now.join_text()
+def _compare_answers(recorded: Message, replayed: Message) -> Iterator[Difference]:
+    texts = recorded.join_text(), replayed.join_text()
     if texts[0] != texts[1]:
         yield AnswerDiffers("text", *texts)
-    reasoning = _reasoning_text(recorded), _reasoning_text(now)
+    reasoning = _reasoning_text(recorded), _reasoning_text(replayed)
     if reasoning[0] != reasoning[1]:
         yield AnswerDiffers("reasoning", *reasoning)
-    if recorded.error is not None and recorded.error.type == "aborted" and now.error is not None:
+    if recorded.error is not None and recorded.error.type == "aborted" and replayed.error is not None:
         return  # the recorded stream was aborted, so its cassette ends early and the replay fails there
-    finishes = recorded.finish or "", now.finish or ""
+    finishes = recorded.finish or "", replayed.finish or ""
     if finishes[0] != finishes[1]:
         yield AnswerDiffers("finish", *finishes)
-    errors = _error_text(recorded), _error_text(now)
+    errors = _error_text(recorded), _error_text(replayed)
     if errors[0] != errors[1]:
         yield AnswerDiffers("error", *errors)
 
@@ -254,27 +254,28 @@ def copy_message(message: Message) -> Message:
 
 
 def is_input(message: Message) -> bool:
-    """True for user input; compaction summaries have the user role too, but the program writes them."""
+    """Returns whether a message is user input. Compaction summaries have the user role too, but the program writes
+    them."""
     return message.role == "user" and not message.get_parts_by_type(CompactionPart)
 
 
 def recorded_inputs(messages: Sequence[Message], start: int = 0) -> list[RecordedInput]:
     """Returns the user inputs of a transcript from index `start` on."""
-    found: list[RecordedInput] = []
+    inputs: list[RecordedInput] = []
     for position, message in enumerate(messages[start:], start):
-        before = messages[position - 1] if position else None
+        previous = messages[position - 1] if position else None
         if any(not part.auto for part in message.get_parts_by_type(CompactionPart)):
-            found.append(RecordedInput([], len(assistant_steps(messages[:position])), answer=message))
-        elif is_input(message) and found and before is not None and before in found[-1].messages:
-            found[-1].messages.append(message)
+            inputs.append(RecordedInput([], len(assistant_steps(messages[:position])), answer=message))
+        elif is_input(message) and inputs and previous is not None and previous in inputs[-1].messages:
+            inputs[-1].messages.append(message)
         elif is_input(message):
             answer = _first_answer(messages[position:])
-            found.append(
+            inputs.append(
                 RecordedInput(
                     [message], len(assistant_steps(messages[:position])), _is_mid_turn(messages[:position]), answer
                 )
             )
-    return found
+    return inputs
 
 
 def _first_answer(messages: Sequence[Message]) -> Message | None:
@@ -282,16 +283,18 @@ def _first_answer(messages: Sequence[Message]) -> Message | None:
     return next((message for message in messages if message.role == "assistant"), None)
 
 
-def _is_mid_turn(before: Sequence[Message]) -> bool:
-    """True if a turn was running: the last response has unread tool results and no error."""
-    answers = assistant_steps(before)
-    return bool(answers) and answers[-1].error is None and is_cut_off(before) and before[-1].role == "assistant"
+def _is_mid_turn(preceding: Sequence[Message]) -> bool:
+    """Returns whether a turn was running: the last response has unread tool results and no error."""
+    answers = assistant_steps(preceding)
+    return bool(answers) and answers[-1].error is None and is_cut_off(preceding) and preceding[-1].role == "assistant"
 
 
 def count_shared_messages(session: Session) -> int:
     """Returns the number of messages that a fork shares with its source."""
     point = session.forked_from
-    positions = [position for position, one in enumerate(session.messages, 1) if point and one.id == point.message_id]
+    positions = [
+        position for position, message in enumerate(session.messages, 1) if point and message.id == point.message_id
+    ]
     return positions[0] if positions else 0
 
 
@@ -315,13 +318,15 @@ async def session_from_export(document: bytes) -> Session:
 
 async def load_descendants(store: Store, session_id: str) -> list[Session]:
     """Returns all child sessions recursively, oldest first."""
-    found: list[Session] = []
-    after: str | None = None
+    children: list[Session] = []
+    cursor: str | None = None
     while True:
-        page = await store.list(SessionFilter(parent_id=session_id), limit=200, after=after)
-        found += [await load_session(store, child.id) for child in page.sessions if not is_internal_agent(child.agent)]
-        after = page.next
-        if after is None:
+        page = await store.list(SessionFilter(parent_id=session_id), limit=200, after=cursor)
+        children += [
+            await load_session(store, child.id) for child in page.sessions if not is_internal_agent(child.agent)
+        ]
+        cursor = page.next
+        if cursor is None:
             break
-    found.sort(key=lambda session: session.id)
-    return [session for child in found for session in (child, *await load_descendants(store, child.id))]
+    children.sort(key=lambda session: session.id)
+    return [session for child in children for session in (child, *await load_descendants(store, child.id))]

@@ -126,15 +126,15 @@ class RecordedCalls:
                 self._calls[fingerprint_call(call.tool, call.state.input)].append(call)
 
     def find_call(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:
-        alike = self._calls.get(fingerprint_call(tool, arguments), [])
-        return next((call for call in alike if call.call_id == call_id), alike[0] if alike else None)
+        equal_calls = self._calls.get(fingerprint_call(tool, arguments), [])
+        return next((call for call in equal_calls if call.call_id == call_id), equal_calls[0] if equal_calls else None)
 
     def take_call(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:
         """Returns a recorded call and removes it, so that each is used once."""
-        found = self.find_call(tool, arguments, call_id)
-        if found is not None:
-            self._calls[fingerprint_call(tool, arguments)].remove(found)
-        return found
+        call = self.find_call(tool, arguments, call_id)
+        if call is not None:
+            self._calls[fingerprint_call(tool, arguments)].remove(call)
+        return call
 
 
 class RecordedTool(Tool):
@@ -149,9 +149,9 @@ class RecordedTool(Tool):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:
         recorded = self._past.take_call(self.name, arguments, context.call_id)
         match recorded.state if recorded else None:
-            case ToolCompleted() as done:
-                metadata = {name: value for name, value in done.metadata.items() if name != "truncated"}
-                return ToolResult(done.output, done.attachments, done.title, metadata)
+            case ToolCompleted() as completed:
+                metadata = {name: value for name, value in completed.metadata.items() if name != "truncated"}
+                return ToolResult(completed.output, completed.attachments, completed.title, metadata)
             case ToolError() as failed:
                 failure = ToolFailure(failed.error)
                 failure.reason = failed.reason  # pyright: ignore[reportAttributeAccessIssue]  the recorded reason
@@ -211,7 +211,7 @@ async def replay(
         recorded=recorded,
         session=rerun.session,
         steps=tuple(await rerun.compare_steps()),
-        copied_steps=len(assistant_steps(recorded.messages[: rerun.given])),
+        copied_steps=len(assistant_steps(recorded.messages[: rerun.shared_count])),
         unused_exchanges=cassette_clients.unplayed_count,
     )
 
@@ -245,14 +245,16 @@ class SessionRerun:
         self._descendants = descendants
         self._own_models = own_models
         self._recorded_calls = (
-            None if fresh_results else RecordedCalls(m for one in (recorded, *descendants) for m in one.messages)
+            None
+            if fresh_results
+            else RecordedCalls(message for session in (recorded, *descendants) for message in session.messages)
         )
-        self.given = count_shared_messages(recorded)
+        self.shared_count = count_shared_messages(recorded)
         self.session = Session(
             mode=recorded.mode,
             agent=recorded.agent,
             workspace_directory=recorded.workspace_directory,
-            messages=[copy_message(message) for message in recorded.messages[: self.given]],
+            messages=[copy_message(message) for message in recorded.messages[: self.shared_count]],
         )
         self._request_counts: dict[str, int] = defaultdict(int)
         self._notes: dict[tuple[str, int], list[Difference]] = defaultdict(list)
@@ -272,7 +274,7 @@ class SessionRerun:
         journal = await create_journal(self.session, self._store, self._engine.bus)
         if self.session.messages:
             await self._store.append(self.session.id, self.session.messages)
-        pending = recorded_inputs(self._recorded.messages, self.given)
+        pending = recorded_inputs(self._recorded.messages, self.shared_count)
         self._request_counts[self.session.id] = len(assistant_steps(self.session.messages))
         try:
             if not pending or pending[0].after > self._request_counts[self.session.id]:
@@ -280,12 +282,12 @@ class SessionRerun:
                     journal, self._make_run_context(cassette_clients, session_tools), pending, self._next_answer()
                 )
             while pending:
-                given, context = pending.pop(0), self._make_run_context(cassette_clients, session_tools)
-                await _add_input(journal, given)
-                if given.is_compaction:
-                    await self._run_compaction(journal, context, given.answer)
-                elif given.answer is not None:
-                    await self._run_turn(journal, context, pending, given.answer)
+                recorded_input, context = pending.pop(0), self._make_run_context(cassette_clients, session_tools)
+                await _add_input(journal, recorded_input)
+                if recorded_input.is_compaction:
+                    await self._run_compaction(journal, context, recorded_input.answer)
+                elif recorded_input.answer is not None:
+                    await self._run_turn(journal, context, pending, recorded_input.answer)
         finally:
             await journal.close()
             if session_tools is not None:
@@ -293,23 +295,23 @@ class SessionRerun:
 
     async def compare_steps(self) -> list[ReplayedStep]:
         """Returns the compared steps of this session, then those of its child sessions."""
-        found = list(self._compare_sessions(self._recorded, self.session, self.given))
+        steps = list(self._compare_sessions(self._recorded, self.session, self.shared_count))
         rerun_descendants = await load_descendants(self._store, self.session.id)
-        for recorded, now in _pair_sessions(self._descendants, rerun_descendants):
-            found += self._compare_sessions(recorded, now)
-        return found
+        for recorded, replayed in _pair_sessions(self._descendants, rerun_descendants):
+            steps += self._compare_sessions(recorded, replayed)
+        return steps
 
     def _compare_sessions(
-        self, recorded: Session | None, now: Session | None, given: int = 0
+        self, recorded: Session | None, replayed: Session | None, shared_count: int = 0
     ) -> Iterator[ReplayedStep]:
-        before = assistant_steps(recorded.messages) if recorded else []
-        after = assistant_steps(now.messages) if now else []
-        start = len(assistant_steps(recorded.messages[:given])) if recorded else 0
-        for number, (old, new) in enumerate(zip_longest(before[start:], after[start:]), start + 1):
-            notes = self._notes.get((now.id if now else "", number), [])
+        old_steps = assistant_steps(recorded.messages) if recorded else []
+        new_steps = assistant_steps(replayed.messages) if replayed else []
+        start = len(assistant_steps(recorded.messages[:shared_count])) if recorded else 0
+        for number, (old, new) in enumerate(zip_longest(old_steps[start:], new_steps[start:]), start + 1):
+            notes = self._notes.get((replayed.id if replayed else "", number), [])
             agent = next(step.agent for step in (old, new) if step is not None)
-            where = recorded.id if recorded else self._recorded.id
-            yield ReplayedStep(number, agent, where, (*notes, *compare_steps(old, new)))
+            session_id = recorded.id if recorded else self._recorded.id
+            yield ReplayedStep(number, agent, session_id, (*notes, *compare_steps(old, new)))
 
     async def _run_turn(
         self, journal: Journal, context: RunContext, pending: list[RecordedInput], answer: Message | None
@@ -318,8 +320,8 @@ class SessionRerun:
             self.session.mode = cast("Mode", answer.mode)
 
         async def take_input() -> list[Message]:
-            made = len(assistant_steps(self.session.messages))
-            if pending and pending[0].steers and pending[0].after <= made:
+            step_count = len(assistant_steps(self.session.messages))
+            if pending and pending[0].steers and pending[0].after <= step_count:
                 return await _add_input(journal, pending.pop(0))
             return []
 
@@ -338,7 +340,7 @@ class SessionRerun:
         return agent if self._own_models else with_recorded_model(agent, answer, self._engine.runtime.spec.providers)
 
     def _next_answer(self) -> Message | None:
-        return next(iter(assistant_steps(self._recorded.messages[self.given :])), None)
+        return next(iter(assistant_steps(self._recorded.messages[self.shared_count :])), None)
 
     def _make_run_context(self, cassette_clients: CassetteClients, session_tools: SessionTools | None) -> RunContext:
         context = self._engine.runtime.create_run_context(self.session, session_tools)
@@ -355,21 +357,21 @@ class SessionRerun:
         self._request_counts[event.session_id] += 1
 
 
-async def _add_input(journal: Journal, given: RecordedInput) -> list[Message]:
-    return [await journal.add_message(message) for message in given.copy_messages()]
+async def _add_input(journal: Journal, recorded_input: RecordedInput) -> list[Message]:
+    return [await journal.add_message(message) for message in recorded_input.copy_messages()]
 
 
 def _pair_sessions(
-    recorded: Sequence[Session], now: Sequence[Session]
+    recorded: Sequence[Session], replayed: Sequence[Session]
 ) -> Iterator[tuple[Session | None, Session | None]]:
     """Pairs recorded and replayed child sessions by agent and first input, in order."""
-    left = list(now)
-    for one in recorded:
-        match = next((other for other in left if _pairing_key(other) == _pairing_key(one)), None)
+    unpaired = list(replayed)
+    for session in recorded:
+        match = next((candidate for candidate in unpaired if _pairing_key(candidate) == _pairing_key(session)), None)
         if match is not None:
-            left.remove(match)
-        yield one, match
-    yield from ((None, other) for other in left)
+            unpaired.remove(match)
+        yield session, match
+    yield from ((None, candidate) for candidate in unpaired)
 
 
 def _pairing_key(session: Session) -> tuple[str, str]:

@@ -85,7 +85,7 @@ class Comparison(msgspec.Struct, frozen=True):
             ComparisonRow("calls", _join_calls(a.calls), _join_calls(b.calls), _difference_label(a.calls, b.calls)),
             _count_row("failed calls", a.failed_calls, b.failed_calls),
             _count_row("input tokens", a.tokens.prompt, b.tokens.prompt),
-            _count_row("output tokens", *(one.tokens.output + one.tokens.reasoning for one in (a, b))),
+            _count_row("output tokens", *(side.tokens.output + side.tokens.reasoning for side in (a, b))),
             ComparisonRow("cost", format_cost(a.cost), format_cost(b.cost), _format_ratio(a.cost, b.cost)),
             ComparisonRow(
                 "time", format_duration(a.seconds), format_duration(b.seconds), _format_ratio(a.seconds, b.seconds)
@@ -103,23 +103,23 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(a: Session, b: Session) -> Comparison:
     """Compares two sessions after their last shared message; ignores inputs that only one of them received."""
-    for given in (a, b):
-        if not isinstance(given, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
+    for session in (a, b):
+        if not isinstance(session, Session):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"compare() takes two sessions, as Engine.open() returns them, got {describe_value(given)}"
+                f"compare() takes two sessions, as Engine.open() returns them, got {describe_value(session)}"
             )
-    first, second = _comparable_messages(a, b), _comparable_messages(b, a)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, zip(first, second, strict=False)))
+    messages_a, messages_b = _comparable_messages(a, b), _comparable_messages(b, a)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0].id == pair[1].id, zip(messages_a, messages_b, strict=False)))
     return Comparison(
-        shared=len(assistant_steps(first[:common])),
-        a=_summarize_steps(a.id, first[common:]),
-        b=_summarize_steps(b.id, second[common:]),
+        shared=len(assistant_steps(messages_a[:common])),
+        a=_summarize_steps(a.id, messages_a[common:]),
+        b=_summarize_steps(b.id, messages_b[common:]),
     )
 
 
-def _comparable_messages(session: Session, other: Session) -> Sequence[Message]:
+def _comparable_messages(session: Session, other_session: Session) -> Sequence[Message]:
     """Returns the messages up to the first input that the other session did not receive."""
-    count = sum(map(is_input, other.messages))
+    count = sum(map(is_input, other_session.messages))
     inputs = [position for position, message in enumerate(session.messages) if is_input(message)]
     return session.messages[: inputs[count]] if len(inputs) > count else session.messages
 
@@ -194,8 +194,11 @@ class WhatIfKeywords(TypedDict, total=False):
 class WhatIfChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of a variant; None and an empty dict change nothing.
 
-    `model` is a model of the agent's provider or "provider/model"; `agent` is the name of another agent, or an Agent;
-    `results` maps call ids to new results.
+    - `model`: a model of the agent's provider, or "provider/model".
+    - `agent`: the name of another agent, or an Agent.
+    - `instructions`: other instructions of the agent.
+    - `rules`: other permission rules.
+    - `results`: new results by call id.
     """
 
     model: str | None = None
@@ -233,14 +236,16 @@ async def what_if(
     steps = assistant_steps(original.messages)
     number = _count_retained_steps(steps, at_step, change.results)
     replaced = steps[number] if number < len(steps) else None
-    agent = _select_agent(engine, original, replaced, change)  # first: a mistake must not leave a fork
+    agent = _select_agent(
+        engine, original, replaced, change
+    )  # before the fork is created, so that a mistake does not leave one
     fork = await _create_fork(engine, original, _retained_messages(original, replaced), change.results)
-    agents = [agent, *(other for other in engine.runtime.spec.agents.values() if other.name != agent.name)]
+    agents = [agent, *(entry for entry in engine.runtime.spec.agents.values() if entry.name != agent.name)]
     rules = {} if change.rules is None else {"rules": change.rules}
     mode = replaced.mode if replaced and replaced.mode else original.mode
     await engine.store.update(fork, SessionUpdate(agent=agent.name, mode=mode))
-    async with engine.replace(agents=agents, attended=engine.attended, **rules) as other:
-        end = await other.resume(fork)
+    async with engine.replace(agents=agents, attended=engine.attended, **rules) as variant_engine:
+        end = await variant_engine.resume(fork)
     session = await load_session(engine.store, fork)
     return WhatIf(original, session, end, compare(original, session))
 
@@ -249,8 +254,8 @@ def _parse_changes(changes: WhatIfKeywords) -> WhatIfChanges:
     try:
         change = WhatIfChanges(**changes)
     except TypeError as error:
-        known = ", ".join(WhatIfChanges.__struct_fields__)
-        raise ConfigurationError(f"unknown change: {error}; possible changes are {known}") from error
+        names = ", ".join(WhatIfChanges.__struct_fields__)
+        raise ConfigurationError(f"unknown change: {error}; possible changes are {names}") from error
     if change == WhatIfChanges():
         raise ConfigurationError(
             f"nothing is changed: pass at least one of {', '.join(WhatIfChanges.__struct_fields__)}"
@@ -260,15 +265,17 @@ def _parse_changes(changes: WhatIfKeywords) -> WhatIfChanges:
 
 def _count_retained_steps(steps: Sequence[Message], at_step: int | None, results: Mapping[str, str]) -> int:
     """Returns the number of steps to keep in the fork."""
-    missing = results.keys() - {call.call_id for step in steps for call in tool_calls(step)}
-    if missing:
-        raise ConfigurationError(f"the session has no call {', '.join(sorted(missing))}")
-    changed = max((n for n, step in enumerate(steps, 1) for c in tool_calls(step) if c.call_id in results), default=0)
-    number = changed if at_step is None else at_step
+    unknown_ids = results.keys() - {call.call_id for step in steps for call in tool_calls(step)}
+    if unknown_ids:
+        raise ConfigurationError(f"the session has no call {', '.join(sorted(unknown_ids))}")
+    last_changed = max(
+        (n for n, step in enumerate(steps, 1) for c in tool_calls(step) if c.call_id in results), default=0
+    )
+    number = last_changed if at_step is None else at_step
     if not 0 <= number <= len(steps):
         raise ConfigurationError(f"the session has {len(steps)} steps; it cannot be forked after step {number}")
-    if number < changed:
-        raise ConfigurationError(f"a result of step {changed} is changed, but the fork has only {number} steps")
+    if number < last_changed:
+        raise ConfigurationError(f"a result of step {last_changed} is changed, but the fork has only {number} steps")
     return number
 
 
@@ -304,9 +311,9 @@ def _edit_results(messages: Sequence[Message], results: Mapping[str, str]) -> It
 def _with_result(call: ToolPart, output: str) -> ToolPart:
     state = call.state
     time = state.time if isinstance(state, ToolCompleted | ToolError) else EndedTime(0, 0)
-    was = state.output if isinstance(state, ToolCompleted) else getattr(state, "error", "")
-    done = ToolCompleted(input=state.input, output=output, time=time)
-    return replace(call, state=done, metadata={**call.metadata, EDITED: was})
+    original_result = state.output if isinstance(state, ToolCompleted) else getattr(state, "error", "")
+    edited_state = ToolCompleted(input=state.input, output=output, time=time)
+    return replace(call, state=edited_state, metadata={**call.metadata, EDITED: original_result})
 
 
 def _select_agent(engine: Engine, original: Session, replaced: Message | None, change: WhatIfChanges) -> Agent:

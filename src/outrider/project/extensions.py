@@ -1,5 +1,7 @@
-"""Collects what the user and a trusted workspace add to a session: system prompt notes, skills, commands, MCP servers
-and prompt overrides."""
+"""Collects the extensions that the user and a trusted workspace add to a session.
+
+Extensions are notes for the system prompt, skills, commands, MCP servers and prompt overrides.
+"""
 
 import datetime
 import json
@@ -46,12 +48,12 @@ _SKILL_NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _FRONT_MATTER_KEY = lazy_pattern(r"^(name|description|argument-hint|allowed-tools):[ \t]*(.*)$")
 
 
-def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
-    """Finds skills, at most `MAX_SKILLS`. The user's come first, so a project cannot override one of them."""
-    found: dict[str, Skill] = {}
-    for skill in (*_user_skills(own, home), *(_project_skills(project) if trusted else ())):
-        found.setdefault(skill.name, skill)
-    return tuple(found.values())[:MAX_SKILLS]
+def find_skills(project: ProjectFolder, user_folder: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
+    """Finds skills, at most `MAX_SKILLS`. Skills of the user come first, so that a project cannot override them."""
+    skills: dict[str, Skill] = {}
+    for skill in (*_user_skills(user_folder, home), *(_project_skills(project) if trusted else ())):
+        skills.setdefault(skill.name, skill)
+    return tuple(skills.values())[:MAX_SKILLS]
 
 
 def _read_user_file(path: Path, limit: int) -> bytes:
@@ -60,8 +62,8 @@ def _read_user_file(path: Path, limit: int) -> bytes:
     return read_regular_file(path, limit)
 
 
-def _user_skills(own: Path, home: Path) -> "Iterator[Skill]":
-    folders = (own, *(home / name for name in USER_SKILL_FOLDERS))
+def _user_skills(user_folder: Path, home: Path) -> "Iterator[Skill]":
+    folders = (user_folder, *(home / name for name in USER_SKILL_FOLDERS))
     for path in (path for folder in folders for path in sorted(folder.glob(f"*/{SKILL_FILE}"))):
         with suppress(OSError):
             yield from _parse_skill(path, _read_user_file(path, FRONT_MATTER_BYTES))
@@ -96,9 +98,9 @@ def parse_front_matter(text: str) -> dict[str, str]:
     for line in lines[1:]:
         if line.strip() == "---":
             return {name: _unquote(value.strip()) for name, value in fields.items()}
-        if found := _FRONT_MATTER_KEY.match(line):
-            key, first = found[1], found[2].strip()
-            fields[key] = "" if first in {">", "|", ">-", "|-", ">+", "|+"} else first
+        if match := _FRONT_MATTER_KEY.match(line):
+            key, start = match[1], match[2].strip()
+            fields[key] = "" if start in {">", "|", ">-", "|-", ">+", "|+"} else start
         elif (line[:1] in (" ", "\t") or line.startswith("- ")) and key:
             fields[key] += f"\n{line.strip()}"
         elif line.strip():
@@ -135,10 +137,16 @@ class EmbeddedCommand(msgspec.Struct, frozen=True):
 
 
 class CustomCommand(msgspec.Struct, frozen=True):
-    """A command from a Markdown file: its text is a prompt. `origin` is the file's location for people.
+    """A command from a Markdown file, whose text is a prompt.
 
-    `runs_commands`: the text comes from a trusted file, so that the shell commands in it are executed.
-    `allowed_commands` are rules from `allowed-tools` of the file: it may execute no other commands; None is no limit.
+    - `name`: the name after the slash.
+    - `description`: one line about the command.
+    - `text`: the prompt.
+    - `origin`: the location of the file, for display.
+    - `hint`: a hint about the argument.
+    - `runs_commands`: True if the text comes from a trusted file, so that the shell commands in it are executed.
+    - `allowed_commands`: rules from `allowed-tools` of the file, which may execute no other commands; None for no
+      limit.
     """
 
     name: str
@@ -153,81 +161,83 @@ class CustomCommand(msgspec.Struct, frozen=True):
         """Returns the prompt with the outputs of its shell commands, which `run` executes, and their origins. Raises
         ToolFailure if one of them does not succeed."""
         origins: Origins = ()
-        pieces: list[str] = []
-        for piece in self.expand_pieces(argument):
-            if isinstance(piece, str):
-                pieces.append(piece)
+        texts: list[str] = []
+        for segment in self.split_prompt(argument):
+            if isinstance(segment, str):
+                texts.append(segment)
                 continue
             try:
-                call = await run(piece.command)
+                call = await run(segment.command)
             except ToolFailure as error:
                 reason = " ".join(error.message[:MAX_REASON_CHARS].split())
-                raise ToolFailure(f"/{self.name} was not sent, because `{piece.command}` failed: {reason}") from None
-            unknown = Origin("tool", piece.command[:200], untrusted=True, private=True)
+                raise ToolFailure(f"/{self.name} was not sent, because `{segment.command}` failed: {reason}") from None
+            unknown = Origin("tool", segment.command[:200], untrusted=True, private=True)
             origins = merge_origins(origins, (unknown,) if call.origins is msgspec.UNSET else call.origins)
             output = call.state.output.rstrip("\n") if isinstance(call.state, ToolCompleted) else ""
-            pieces.append(output[:MAX_EMBEDDED_CHARS])
-        text = "".join(pieces).rstrip()
+            texts.append(output[:MAX_EMBEDDED_CHARS])
+        text = "".join(texts).rstrip()
         return TextPart(text, origins=origins) if origins else TextPart(text)
 
     def expand(self, argument: str) -> str:
         """Returns the prompt. Raises ToolFailure if it needs the output of shell commands."""
-        pieces = self.expand_pieces(argument)
-        if found := next((piece for piece in pieces if isinstance(piece, EmbeddedCommand)), None):
+        segments = self.split_prompt(argument)
+        if embedded := next((segment for segment in segments if isinstance(segment, EmbeddedCommand)), None):
             raise ToolFailure(
-                f"/{self.name} needs the output of `{found.command}`. Only the terminal application and editors "
+                f"/{self.name} needs the output of `{embedded.command}`. Only the terminal application and editors "
                 "run the commands of a command file; nothing was run and nothing was sent"
             )
-        return "".join(piece for piece in pieces if isinstance(piece, str))
+        return "".join(segment for segment in segments if isinstance(segment, str))
 
-    def expand_pieces(self, argument: str) -> list[str | EmbeddedCommand]:
-        """Returns the pieces of the prompt. `$ARGUMENTS` is the whole argument and `$1` its first word; an argument
-        that the text does not mention is appended. Shell commands are searched in the text of the file only, so an
-        argument adds none."""
+    def split_prompt(self, argument: str) -> list[str | EmbeddedCommand]:
+        """Returns the texts and shell commands of the prompt, in order. `$ARGUMENTS` is the whole argument and `$1` its
+        first word; an argument that the text does not mention is appended. Shell commands are searched in the text of
+        the file only, so an argument adds none."""
         try:
             words = shlex.split(argument)
         except ValueError:
             words = argument.split()
         count = 0
 
-        def replace(found: re.Match[str]) -> str:
+        def replace(match: re.Match[str]) -> str:
             nonlocal count
             count += 1
-            if found[1] == "ARGUMENTS":
+            if match[1] == "ARGUMENTS":
                 return argument
-            position = int(found[1]) - 1
+            position = int(match[1]) - 1
             return words[position] if position < len(words) else ""
 
-        pieces: list[str | EmbeddedCommand] = []
-        for number, piece in enumerate(_EMBEDDED_COMMAND.split(self.text) if self.runs_commands else [self.text]):
-            text = _PLACEHOLDER.sub(replace, piece)
-            pieces.append(EmbeddedCommand(text.strip()) if number % 2 else text)
-        return [*pieces, f"\n\n{argument}"] if argument and not count else pieces
+        segments: list[str | EmbeddedCommand] = []
+        for number, segment in enumerate(_EMBEDDED_COMMAND.split(self.text) if self.runs_commands else [self.text]):
+            text = _PLACEHOLDER.sub(replace, segment)
+            segments.append(EmbeddedCommand(text.strip()) if number % 2 else text)
+        return [*segments, f"\n\n{argument}"] if argument and not count else segments
 
 
-def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> tuple[CustomCommand, ...]:
-    """Finds the commands of the user and of a trusted workspace. The user's come first, so a project cannot override
-    one of them."""
-    found: dict[str, CustomCommand] = {}
-    for folder in (own, home / USER_COMMAND_FOLDER):
+def find_custom_commands(
+    project: ProjectFolder, user_folder: Path, home: Path, *, trusted: bool
+) -> tuple[CustomCommand, ...]:
+    """Finds the commands of the user and of a trusted workspace. Commands of the user come first, so that a project
+    cannot override them."""
+    commands: dict[str, CustomCommand] = {}
+    for folder in (user_folder, home / USER_COMMAND_FOLDER):
         for path in islice(sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]), MAX_ITEMS):
             prefix = "" if path.parent == folder else f"{path.parent.name}:"
             with suppress(OSError):
                 command = _parse_command(f"{prefix}{path.stem}", _read_user_file(path, MAX_COMMAND_BYTES), USER_ORIGIN)
-                found.setdefault(command.name, command)
+                commands.setdefault(command.name, command)
     for name, path in command_files(project).items() if trusted else ():
         content = project.read_file(path, MAX_COMMAND_BYTES)
         if content is not None:
-            found.setdefault(name, _parse_command(name, content, str(path.relative_to(project.root))))
-    return tuple(command for command in found.values() if _SKILL_NAME.fullmatch(command.name) and command.text)
+            commands.setdefault(name, _parse_command(name, content, str(path.relative_to(project.root))))
+    return tuple(command for command in commands.values() if _SKILL_NAME.fullmatch(command.name) and command.text)
 
 
 def _parse_command(name: str, content: bytes, origin: str) -> CustomCommand:
     text = content.decode("utf-8", "replace")
     fields = parse_front_matter(text)
     body = _FRONT_MATTER.sub("", text, count=1).strip()
-    first = next((line.strip("# ") for line in body.splitlines() if line.strip("# ")), "")
-    description = " ".join((fields.get("description") or first).split())[:MAX_DESCRIPTION]
+    first_line = next((line.strip("# ") for line in body.splitlines() if line.strip("# ")), "")
+    description = " ".join((fields.get("description") or first_line).split())[:MAX_DESCRIPTION]
     allowed = _ALLOWED_TOOL.findall(fields["allowed-tools"]) if fields.get("allowed-tools") else None
     return CustomCommand(
         name,
@@ -246,9 +256,10 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/~+@-]+")
 _GIT_HEAD = lazy_pattern(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
 
 
-def workspace_notes(project: ProjectFolder, own: Path, *, trusted: bool) -> str:
-    """Returns the notes for the system prompt: the instruction files of the user (`own`) and of a trusted workspace."""
-    return "\n\n".join(_instruction_sections(project, own, trusted=trusted))
+def workspace_notes(project: ProjectFolder, user_file: Path, *, trusted: bool) -> str:
+    """Returns the notes for the system prompt: the instruction files of the user (`user_file`) and of a trusted
+    workspace."""
+    return "\n\n".join(_instruction_sections(project, user_file, trusted=trusted))
 
 
 STATE_TEXT = """<workspace_state>
@@ -267,7 +278,7 @@ _REFLOG_BYTES = 8192
 
 
 class GitState(msgspec.Struct, frozen=True):
-    """What git reports about a workspace: the changed files of `git status --short`, None if they are not known, and
+    """What git reports about a workspace: the changed files of `git status --short`, or None if they are not known, and
     the last commits."""
 
     changes: tuple[str, ...] | None = None
@@ -298,7 +309,8 @@ DIFF_SECONDS = 10.0
 
 def read_git_diff(project: ProjectFolder) -> str | None:
     """Returns the uncommitted changes of a repository: the diff to the last commit, and the names of untracked files.
-    None if it is no repository. It blocks."""
+    None if the
+    folder is not a repository. It blocks."""
     if not os.path.lexists(project.root / ".git"):
         return None
     from outrider.processes.git import GitRunner
@@ -316,15 +328,15 @@ def read_git_diff(project: ProjectFolder) -> str | None:
 
 
 def describe_workspace(
-    project: ProjectFolder, *, trusted: bool, now: datetime.date, shell: str, model: str, git: GitState | None = None
+    project: ProjectFolder, *, trusted: bool, today: datetime.date, shell: str, model: str, git: GitState | None = None
 ) -> str:
     """Returns the state of the workspace for the first user message: date, system, folder, branch, entries, changed
     files and commits.
 
-    An untrusted workspace contributes only names without unusual characters: other texts could contain instructions
-    to the model.
+    An untrusted workspace contributes only names without unusual characters, because other text could contain
+    instructions to the model.
     """
-    lines = [f"date: {now.isoformat()}; system: {_system_name()}; shell: {shell}; model: {model}"]
+    lines = [f"date: {today.isoformat()}; system: {_system_name()}; shell: {shell}; model: {model}"]
     folder = str(project.folder)
     if len(folder) <= MAX_PATH_LENGTH and (trusted or _PLAIN_PATH.fullmatch(folder)):
         branch = _git_branch(project) if trusted else ""
@@ -338,14 +350,14 @@ def describe_workspace(
 def _top_entries(folder: Path, *, trusted: bool) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            found = sorted((not entry.is_dir(), entry.name) for entry in islice(entries, 2_000))
+            listed = sorted((not entry.is_dir(), entry.name) for entry in islice(entries, 2_000))
     except OSError:
         return
-    names = [name if is_file else f"{name}/" for is_file, name in found if name != ".git"]
-    shown = [name for name in names if (name.isprintable() if trusted else _PLAIN_PATH.fullmatch(name))]
-    more = f" … ({len(names) - MAX_STATE_ENTRIES} more)" if len(names) > MAX_STATE_ENTRIES else ""
-    if shown:
-        yield f"entries: {' '.join(shown[:MAX_STATE_ENTRIES])}{more}"
+    names = [name if is_file else f"{name}/" for is_file, name in listed if name != ".git"]
+    visible = [name for name in names if (name.isprintable() if trusted else _PLAIN_PATH.fullmatch(name))]
+    ellipsis = f" … ({len(names) - MAX_STATE_ENTRIES} more)" if len(names) > MAX_STATE_ENTRIES else ""
+    if visible:
+        yield f"entries: {' '.join(visible[:MAX_STATE_ENTRIES])}{ellipsis}"
 
 
 def _commits_in_log(project: ProjectFolder) -> Iterator[str]:
@@ -367,8 +379,8 @@ def _git_lines(git: GitState) -> Iterator[str]:
 
 
 def _state_line(text: str) -> str:
-    shown = text if len(text) <= MAX_STATUS_WIDTH else f"{text[:MAX_STATUS_WIDTH]}…"
-    return f"  {shown if shown.isprintable() else '(unprintable)'}"
+    line = text if len(text) <= MAX_STATUS_WIDTH else f"{text[:MAX_STATUS_WIDTH]}…"
+    return f"  {line if line.isprintable() else '(unprintable)'}"
 
 
 def _system_name() -> str:
@@ -376,23 +388,23 @@ def _system_name() -> str:
     return f"{system.sysname} {system.machine}"
 
 
-def _instruction_sections(project: ProjectFolder, own: Path, *, trusted: bool) -> Iterator[str]:
-    left = MAX_INSTRUCTION_BYTES
-    for source, content in _instruction_files(project, own, trusted=trusted):
-        text = content[:left].decode("utf-8", "replace").removeprefix("\ufeff").strip()
-        cut = "\n(cut here: the instructions are too long)" if len(content) > left else ""
+def _instruction_sections(project: ProjectFolder, user_file: Path, *, trusted: bool) -> Iterator[str]:
+    remaining = MAX_INSTRUCTION_BYTES
+    for source, content in _instruction_files(project, user_file, trusted=trusted):
+        text = content[:remaining].decode("utf-8", "replace").removeprefix("\ufeff").strip()
+        cut = "\n(cut here: the instructions are too long)" if len(content) > remaining else ""
         if text:
             yield f"# Instructions from {source}\n{text}{cut}"
-        left -= min(left, len(content))
-        if not left:
+        remaining -= min(remaining, len(content))
+        if not remaining:
             return
 
 
-def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> Iterator[tuple[str, bytes]]:
+def _instruction_files(project: ProjectFolder, user_file: Path, *, trusted: bool) -> Iterator[tuple[str, bytes]]:
     """Yields the user's file, then those from the project root down to the working folder, so that the closest file
     comes last."""
-    if own.is_file():
-        yield "the user", _read_user_file(own, MAX_INSTRUCTION_BYTES + 1)
+    if user_file.is_file():
+        yield "the user", _read_user_file(user_file, MAX_INSTRUCTION_BYTES + 1)
     for folder in project.folder_chain() if trusted else ():
         content = project.read_file(folder / INSTRUCTIONS_FILE, MAX_INSTRUCTION_BYTES + 1)
         if content is not None:
@@ -402,8 +414,8 @@ def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> I
 def _git_branch(project: ProjectFolder) -> str:
     """Reads the branch from .git/HEAD. Running git would apply the repository's configuration, which can execute
     programs."""
-    found = _GIT_HEAD.fullmatch(project.read_file(project.root / ".git" / "HEAD", 200) or b"")
-    return found[1].decode() if found else ""
+    match = _GIT_HEAD.fullmatch(project.read_file(project.root / ".git" / "HEAD", 200) or b"")
+    return match[1].decode() if match else ""
 
 
 DEFAULT_DESCRIPTION = "{ours}"
@@ -423,12 +435,12 @@ class WorkspaceExtensions:
 
     def __init__(
         self,
-        own: UserPaths,
+        user_paths: UserPaths,
         environ: Mapping[str, str],
         prompts: Mapping[str, str],
         servers: "McpServerManager | None" = None,
     ) -> None:
-        self._own = own
+        self._user_paths = user_paths
         self._environ = environ
         self.prompts = prompts
         self.servers = servers
@@ -439,7 +451,7 @@ class WorkspaceExtensions:
     def system_notes(self, workspace: Path) -> str:
         """Returns the workspace notes for the system prompt."""
         trust = self.workspace_trust(workspace)
-        return workspace_notes(trust.project, self._own.instructions, trusted=trust.trusted)
+        return workspace_notes(trust.project, self._user_paths.instructions, trusted=trust.trusted)
 
     def read_git_state(self, workspace: Path) -> GitState | None:
         """Returns what git reports about a trusted workspace; it blocks for a second at most."""
@@ -448,8 +460,8 @@ class WorkspaceExtensions:
 
     def describe_state(self, workspace: Path, model: str, git: GitState | None = None) -> str:
         """Returns the state of the workspace for the first user message."""
-        trust, now = self.workspace_trust(workspace), datetime.datetime.now().date()
-        return describe_workspace(trust.project, trusted=trust.trusted, now=now, shell="bash", model=model, git=git)
+        trust, today = self.workspace_trust(workspace), datetime.datetime.now().date()
+        return describe_workspace(trust.project, trusted=trust.trusted, today=today, shell="bash", model=model, git=git)
 
     def command_environment(self, workspace: Path) -> dict[str, str]:
         """Returns the environment variables of commands. For an untrusted workspace PATH entries inside it are removed,
@@ -460,7 +472,7 @@ class WorkspaceExtensions:
     def skill_tools(self, workspace: Path) -> list[Tool]:
         """Returns the `skill` tool if the workspace or the user has skills."""
         trust = self.workspace_trust(workspace)
-        skills = find_skills(trust.project, self._own.skills, self._own.home, trusted=trust.trusted)
+        skills = find_skills(trust.project, self._user_paths.skills, self._user_paths.home, trusted=trust.trusted)
         if not skills:
             return []
         from outrider.tools.builtin.skill import skill_tool
@@ -476,7 +488,7 @@ class WorkspaceExtensions:
 
     def workspace_trust(self, workspace: Path) -> WorkspaceTrust:
         """Returns the user's decisions about the project of a workspace."""
-        return WorkspaceTrust(find_project(workspace, self._own.home), self._own.trust)
+        return WorkspaceTrust(find_project(workspace, self._user_paths.home), self._user_paths.trust)
 
 
 def recorded_notes(messages: Iterable[Message]) -> str | None:

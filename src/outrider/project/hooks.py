@@ -2,7 +2,7 @@
 Code.
 
 They are read from the user's `hooks.json`, and from files of a trusted workspace whose content the user approved. A
-command that hangs, fails or prints something else than expected is reported and cannot break a turn.
+command that hangs, fails or prints unexpected output is reported and cannot break a turn.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _MAX_KILL_ROUNDS = 20
 _HOOK_VARIABLE = "OUTRIDER_HOOK_ID"  # in the environment of a command and of all that it starts
 MAX_CONTEXT_CHARS = 10_000
 MAX_FILE_BYTES = 1 << 20
-MAX_STOPS = 8  # how often in a row a Stop hook can make an agent continue
+MAX_STOPS = 8  # consecutive times that a Stop hook can make an agent continue
 BLOCK_EXIT_CODE = 2
 # Claude Code's names of tools, which the hooks of its users expect.
 _CLAUDE_NAMES = {
@@ -108,8 +108,8 @@ class ConfiguredHooks(msgspec.Struct, frozen=True):
 
 
 def read_hooks(user_file: Path, trust: WorkspaceTrust | None) -> ConfiguredHooks:
-    """Read the user's file and the approved files of a trusted workspace. Raises ConfigurationError for a file of the
-    user that is invalid: a check that is silently left out would be dangerous."""
+    """Reads the user's file and the approved files of a trusted workspace. Raises ConfigurationError if the user's file
+    is invalid, because silently omitting a check would be dangerous."""
     table: HookTable = {}
     notices: list[str] = []
     content = _read_user_file(user_file)
@@ -177,8 +177,14 @@ def _bind_files(matcher: HookMatcher, files: Mapping[str, str]) -> HookMatcher:
 
 
 class HookOutcome(msgspec.Struct, frozen=True):
-    """How one command ended. `failure` says why it gave no usable answer. `answer` is the JSON object that it
-    printed."""
+    """How one command ended.
+
+    - `code`: the exit code.
+    - `text`: what it printed.
+    - `error`: its error output.
+    - `answer`: the JSON object that it printed.
+    - `failure`: why it gave no usable answer; empty if it gave one.
+    """
 
     code: int = 0
     text: str = ""
@@ -188,8 +194,8 @@ class HookOutcome(msgspec.Struct, frozen=True):
 
     @property
     def specific(self) -> dict[str, Any]:
-        found = self.answer.get("hookSpecificOutput")
-        return found if is_object(found) else {}
+        output = self.answer.get("hookSpecificOutput")
+        return output if is_object(output) else {}
 
     @property
     def blocks(self) -> bool:
@@ -204,15 +210,15 @@ class HookOutcome(msgspec.Struct, frozen=True):
     @property
     def context(self) -> str:
         """The text for the model: `additionalContext`, or else what was printed, if it is not JSON."""
-        given = self.specific.get("additionalContext")
-        return str(given) if given else "" if self.answer else self.text
+        additional = self.specific.get("additionalContext")
+        return str(additional) if additional else "" if self.answer else self.text
 
 
 async def run_hook(
     command: HookCommand, payload: Mapping[str, Any], *, folder: Path, environ: Mapping[str, str]
 ) -> HookOutcome:
-    """Run one command with the payload on its stdin, and return how it ended. Its files are temporary files, so that
-    neither a command that does not read nor a process that it leaves behind can block."""
+    """Runs one command with the payload on its stdin, and returns how it ended. Its input and output are temporary
+    files, so that neither a command that does not read nor a process that it leaves behind can block."""
     if (changed := await asyncio.to_thread(_find_changed_file, command)) is not None:
         return HookOutcome(failure=f"was not run: {changed} has changed since it was approved")
     try:
@@ -233,13 +239,19 @@ def _find_changed_file(command: HookCommand) -> str | None:
 
 
 async def _run_command(command: HookCommand, payload: bytes, folder: Path, environ: Mapping[str, str]) -> HookOutcome:
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        given.write(payload)
-        given.seek(0)
+    with (
+        tempfile.TemporaryFile() as payload_file,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        payload_file.write(payload)
+        payload_file.seek(0)
         shell = ("/bin/sh", "-c", command.command)
         env = {**environ, _HOOK_VARIABLE: (mark := new_id())}
         options: dict[str, Any] = {"cwd": folder, "env": env, "start_new_session": True}
-        process = await asyncio.create_subprocess_exec(*shell, stdin=given, stdout=output, stderr=errors, **options)
+        process = await asyncio.create_subprocess_exec(
+            *shell, stdin=payload_file, stdout=output, stderr=errors, **options
+        )
         ended = asyncio.create_task(_wait_for_end(process, seconds := min(command.timeout, MAX_SECONDS), mark))
         if not await _watch_output(ended, output, errors):
             return HookOutcome(failure=f"printed more than {MAX_SPOOLED_BYTES >> 20} MB and was stopped")
@@ -263,21 +275,23 @@ async def _wait_for_end(process: asyncio.subprocess.Process, seconds: float, mar
 
 
 async def _kill_processes(process: asyncio.subprocess.Process, mark: str) -> None:
-    """Kill a command and all that it has started, until there is nothing more: a process may fork meanwhile."""
+    """Kills a command and all processes that it has started, repeatedly, because a process may fork meanwhile."""
     for _ in range(_MAX_KILL_ROUNDS):
-        found = await asyncio.to_thread(lambda: [*list_descendants(process.pid), *list_marked(_HOOK_VARIABLE, mark)])
+        processes = await asyncio.to_thread(
+            lambda: [*list_descendants(process.pid), *list_marked(_HOOK_VARIABLE, mark)]
+        )
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for one in found:
-            send_signal(one, signal.SIGKILL)
+        for process_instance in processes:
+            send_signal(process_instance, signal.SIGKILL)
         await process.wait()
-        if not found:
+        if not processes:
             return
 
 
 async def _watch_output(ended: asyncio.Task[int | None], *files: Any) -> bool:
-    """Wait for the end of a command. Return False if it prints too much; it is killed then, and when the wait is
-    cancelled."""
+    """Waits for the end of a command. Returns False if it prints too much. The command is killed in that case, and when
+    the wait is cancelled."""
     try:
         while not (await asyncio.wait((ended,), timeout=_SIZE_CHECK_SECONDS))[0]:
             if any(os.fstat(file.fileno()).st_size > MAX_SPOOLED_BYTES for file in files):
@@ -333,7 +347,7 @@ class CommandHooks:
         )
 
     def attach(self) -> Callable[[], None]:
-        """Run Notification hooks when a call waits for an approval; returns a function that ends this."""
+        """Runs Notification hooks when a call waits for an approval. Returns a function that detaches them."""
         if "Notification" not in self._table:
             return lambda: None
         return self._bus.subscribe(ToolApprovalRequestedEvent, self._notify)
@@ -346,11 +360,11 @@ class CommandHooks:
         changed: dict[str, Any] | None = None
         for outcome in outcomes:
             decision = outcome.specific.get("permissionDecision")
-            why = str(outcome.specific.get("permissionDecisionReason") or outcome.reason)
+            reason = str(outcome.specific.get("permissionDecisionReason") or outcome.reason)
             if outcome.failure and not outcome.code:
                 return HookDecision("deny", f"the hook for it {outcome.failure}")
             if outcome.blocks or decision == "deny":
-                return HookDecision("deny", why)
+                return HookDecision("deny", reason)
             if decision == "ask":
                 asks = HookDecision("ask", str(outcome.specific.get("permissionDecisionReason") or ""))
             if is_object(updated := outcome.specific.get("updatedInput")):
@@ -358,7 +372,7 @@ class CommandHooks:
         return asks or changed
 
     async def after_call(self, call: HookedCall) -> str | None:
-        """Returns the output with what hooks add for the model, or None."""
+        """Returns the output with the notes that hooks add for the model, or None if they add none."""
         payload = {**self._describe(call), "tool_response": {"output": call.output, "is_error": call.is_error}}
         outcomes = await self._run_event("PostToolUse", call.session_id, _call_names(call.tool), payload)
         added = [outcome.reason if outcome.blocks else str(outcome.specific.get("additionalContext") or "")
@@ -373,7 +387,7 @@ class CommandHooks:
         payload = {"stop_hook_active": count > 0, "reason": stop.reason, "agent": stop.agent}
         outcomes = await self._run_event(event, stop.session_id, (stop.agent,), payload)
         blocked = next(
-            (found for found in outcomes if found.blocks and found.answer.get("continue") is not False), None
+            (outcome for outcome in outcomes if outcome.blocks and outcome.answer.get("continue") is not False), None
         )
         if blocked is None or count >= MAX_STOPS:
             self._stops.pop(stop.session_id, None)
@@ -395,7 +409,7 @@ class CommandHooks:
             if outcome.blocks:
                 refused = refused or HookDecision("deny", outcome.reason)
             outcomes.append(outcome)
-        texts = [found.context[:MAX_CONTEXT_CHARS] for found in outcomes if not found.failure and found.context]
+        texts = [outcome.context[:MAX_CONTEXT_CHARS] for outcome in outcomes if not outcome.failure and outcome.context]
         return refused or "\n\n".join(texts) or None
 
     async def on_compaction(self, compaction: HookedCompaction) -> None:
@@ -411,7 +425,7 @@ class CommandHooks:
     async def _run_event(
         self, event: str, session_id: str, names: tuple[str, ...], payload: Mapping[str, Any]
     ) -> list[HookOutcome]:
-        """Run the commands for an event at the same time and return their outcomes in the order of the files."""
+        """Runs the commands for an event at the same time and returns their outcomes in the order of the files."""
         commands = [
             command
             for matcher in self._table.get(event, ())
@@ -434,9 +448,11 @@ class CommandHooks:
         return outcomes
 
     def _report(self, event: str, session_id: str, command: HookCommand, outcome: HookOutcome) -> None:
-        shown = command.command if len(command.command) <= 80 else f"{command.command[:79]}…"
+        command_text = command.command if len(command.command) <= 80 else f"{command.command[:79]}…"
         text = (
-            f"the {event} hook `{shown}` {outcome.failure}" if outcome.failure else outcome.answer.get("systemMessage")
+            f"the {event} hook `{command_text}` {outcome.failure}"
+            if outcome.failure
+            else outcome.answer.get("systemMessage")
         )
         if text:
             _log.warning("%s", text)
@@ -444,12 +460,12 @@ class CommandHooks:
 
     def _describe(self, call: HookedCall) -> dict[str, Any]:
         name = canonical_tool(call.tool)
-        given = dict(call.input)
-        if isinstance(path := given.get("file_path"), str):
-            given["file_path"] = os.path.normpath(self._folder / path)
+        tool_input = dict(call.input)
+        if isinstance(path := tool_input.get("file_path"), str):
+            tool_input["file_path"] = os.path.normpath(self._folder / path)
         return {
             "tool_name": _CLAUDE_NAMES.get(name, call.tool),
-            "tool_input": given,
+            "tool_input": tool_input,
             "tool_use_id": call.call_id,
             "agent": call.agent,
         }

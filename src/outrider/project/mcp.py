@@ -43,8 +43,13 @@ USER_ORIGIN = "the user"
 
 
 class ChosenServers(msgspec.Struct, frozen=True):
-    """The servers to start. `origins` maps a server name to its origin; `notices` lists the servers of the workspace
-    that are not started, with the reason, and `problems` those of the user, which the settings report too."""
+    """The servers to start.
+
+    - `servers`: their configurations.
+    - `origins`: the origin of each server by name.
+    - `notices`: the servers of the workspace that are not started, with the reason.
+    - `problems`: invalid servers of the user, which the settings report too.
+    """
 
     servers: tuple[ServerConfig, ...] = ()
     origins: dict[str, str] = {}
@@ -53,37 +58,38 @@ class ChosenServers(msgspec.Struct, frozen=True):
 
 
 def choose_servers(
-    own: Mapping[str, dict[str, Any]],
+    user_entries: Mapping[str, dict[str, Any]],
     source: str,
     trust: WorkspaceTrust,
     environ: Mapping[str, str],
     keys: Collection[str],
 ) -> ChosenServers:
-    """Chooses the servers to start. `own` are the user's servers from the file `source`. `keys` are environment
-    variables with model API keys; a workspace server gets an error instead of their values if its configuration
-    references them."""
-    users = user_servers(own, source, environ)
-    entries, notices = _workspace_entries(trust, set(own))
+    """Chooses the servers to start. `user_entries` are the user's servers from the file `source`. `keys` are
+    environment variables with model API keys; a workspace server gets an error instead of their values if its
+    configuration references them."""
+    users = user_servers(user_entries, source, environ)
+    entries, notices = _workspace_entries(trust, set(user_entries))
     visible = {name: value for name, value in environ.items() if name not in keys}
     workspace = parse_config(msgspec.json.encode({"mcpServers": entries}), visible, str(SERVERS_FILE))
     root = str(trust.project.root)
     return ChosenServers(
         servers=(*users.servers, *workspace.servers),
-        origins={one.name: USER_ORIGIN for one in users.servers} | {one.name: root for one in workspace.servers},
+        origins={server.name: USER_ORIGIN for server in users.servers}
+        | {server.name: root for server in workspace.servers},
         notices=(*workspace.problems, *notices),
         problems=tuple(text.removeprefix(f"{source}: ") for text in users.problems),
     )
 
 
-def user_servers(own: Mapping[str, dict[str, Any]], source: str, environ: Mapping[str, str]) -> McpConfigFile:
+def user_servers(user_entries: Mapping[str, dict[str, Any]], source: str, environ: Mapping[str, str]) -> McpConfigFile:
     """Parses the `mcp` table of the user's configuration, which has the format of `.mcp.json`."""
-    found = parse_config(msgspec.json.encode({"mcpServers": own}), environ, source)
+    parsed = parse_config(msgspec.json.encode({"mcpServers": user_entries}), environ, source)
     return msgspec.structs.replace(
-        found, problems=tuple(text.replace(": mcpServers.", ": mcp.") for text in found.problems)
+        parsed, problems=tuple(text.replace(": mcpServers.", ": mcp.") for text in parsed.problems)
     )
 
 
-def _workspace_entries(trust: WorkspaceTrust, taken: set[str]) -> tuple[dict[str, Any], list[str]]:
+def _workspace_entries(trust: WorkspaceTrust, user_names: set[str]) -> tuple[dict[str, Any], list[str]]:
     """Returns the configuration entries of approved workspace servers, and notices about the other ones."""
     entries: dict[str, Any] = {}
     notices: list[str] = []
@@ -93,7 +99,7 @@ def _workspace_entries(trust: WorkspaceTrust, taken: set[str]) -> tuple[dict[str
             notices.append(f"{item.name} is not started: this workspace is not trusted")
         elif not trust.is_approved(item):
             notices.append(f"{item.name} is not started: it is new or has changed, and was not approved as it is now")
-        elif item.key in taken:
+        elif item.key in user_names:
             notices.append(f"{item.name} is not started: your own configuration has a server with that name")
         else:
             entries[item.key] = msgspec.json.decode(item.approved_as)
@@ -175,38 +181,40 @@ class ServerOffers(msgspec.Struct, frozen=True):
     resources: tuple[McpResource, ...] = ()
 
 
-def parse_prompt_arguments(prompt: McpPrompt, rest: str) -> dict[str, str]:
+def parse_prompt_arguments(prompt: McpPrompt, text: str) -> dict[str, str]:
     """Returns the arguments of a prompt: `NAME=VALUE` words, and other words in order; the last argument takes the
     rest. Raises OutriderError if a required one is missing or there are too many."""
     try:
-        words = shlex.split(rest)
+        words = shlex.split(text)
     except ValueError:
-        words = rest.split()
+        words = text.split()
     names = [argument.name for argument in prompt.arguments]
-    given: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     loose: list[str] = []
     for word in words:
-        name, found, value = word.partition("=")
-        if found and name in names:
-            given[name] = value
+        name, equals, value = word.partition("=")
+        if equals and name in names:
+            arguments[name] = value
         else:
             loose.append(word)
-    free = [name for name in names if name not in given]
+    free = [name for name in names if name not in arguments]
     if len(loose) > len(free) and free:
         loose = [*loose[: len(free) - 1], " ".join(loose[len(free) - 1 :])]
-    given |= dict(zip(free, loose, strict=False))
-    missing = [argument.name for argument in prompt.arguments if argument.required and argument.name not in given]
-    if missing or (loose and not free):
+    arguments |= dict(zip(free, loose, strict=False))
+    missing_names = [
+        argument.name for argument in prompt.arguments if argument.required and argument.name not in arguments
+    ]
+    if missing_names or (loose and not free):
         usage = " ".join(argument.name if argument.required else f"[{argument.name}]" for argument in prompt.arguments)
-        why = f"needs {', '.join(missing)}" if missing else "takes no further arguments"
+        problem = f"needs {', '.join(missing_names)}" if missing_names else "takes no further arguments"
         raise OutriderError(
-            f"/{prompt.server}:{prompt.name} {why}; usage: /{prompt.server}:{prompt.name} {usage}".rstrip()
+            f"/{prompt.server}:{prompt.name} {problem}; usage: /{prompt.server}:{prompt.name} {usage}".rstrip()
         )
-    return given
+    return arguments
 
 
 def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) -> Iterator[TextPart | FilePart]:
-    """Yields what a server gives as parts of an input, marked with their origin."""
+    """Yields the messages of a server as parts of an input, marked with their origin."""
     origins = (make_origin("mcp", server),)
     several = len({message.role for message in messages}) > 1
     texts = [
@@ -220,8 +228,8 @@ def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) ->
 
 
 CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are still connecting
-UNATTENDED_WAIT_SECONDS = 30.0  # the same without a user: the first turn is often the only one
-WAIT_NOTICE_SECONDS = 2.0  # of a wait that are not reported
+UNATTENDED_WAIT_SECONDS = 30.0  # how long it waits without a user, because the first turn is often the only one
+WAIT_NOTICE_SECONDS = 2.0  # a shorter wait is not reported
 LISTING_WAIT_SECONDS = 2.0  # how long a turn waits for a list of tools that a server has changed
 
 
@@ -296,10 +304,10 @@ class McpServerManager:
         return catalog.update(self._list_tools(workspace), self._servers.resource_tools())
 
     async def _wait_for_first_turn(self, report_wait: Callable[[float], None] | None) -> None:
-        left = self._wait_seconds - WAIT_NOTICE_SECONDS
+        seconds_left = self._wait_seconds - WAIT_NOTICE_SECONDS
         reporter = None
-        if report_wait is not None and left > 0:
-            reporter = asyncio.get_running_loop().call_later(WAIT_NOTICE_SECONDS, report_wait, left)
+        if report_wait is not None and seconds_left > 0:
+            reporter = asyncio.get_running_loop().call_later(WAIT_NOTICE_SECONDS, report_wait, seconds_left)
         try:
             async with asyncio.timeout(self._wait_seconds):
                 await self.wait_until_settled()
@@ -320,7 +328,9 @@ class McpServerManager:
             return []
         status = self.connection_status()
         if workspace is not None:
-            status = {name: found for name, found in status.items() if self._serves_workspace(name, workspace)}
+            status = {
+                name: server_status for name, server_status in status.items() if self._serves_workspace(name, workspace)
+            }
         return summarize_servers(status, self._list_tools(workspace), self._first_tools)
 
     def _list_tools(self, workspace: Path | None) -> list[McpTool]:
@@ -350,8 +360,8 @@ class McpServerManager:
         self._servers.servers[server].reconnect()
 
     def switch_server(self, server: str, *, on: bool) -> None:
-        """Offer the tools, prompts and resources of a server from the next turn on, or no longer; it stays connected.
-        Raises OutriderError for an unknown server."""
+        """Switches a server on or off: its tools, prompts and resources are offered from the next turn on, or no
+        longer. It stays connected. Raises OutriderError for an unknown server."""
         if self._servers is None or server not in self._servers.servers:
             raise OutriderError(f"there is no MCP server {server!r}")
         if on:
@@ -386,43 +396,43 @@ class McpServerManager:
         servers = {server.name: server for server in self._offered_servers(workspace) if server.status.state == "ready"}
         with contextlib.suppress(OutriderError):
             if (word := RESOURCE_WORD.search(text)) and (server := servers.get(word["server"])):
-                templates = [one for one in await server.list_resources() if one.is_template]
+                templates = [resource for resource in await server.list_resources() if resource.is_template]
                 choices = await complete_resource(server.name, word["uri"], templates, server.complete_value)
                 return InputCompletion(word.start(), tuple(choices))
             if (command := PROMPT_ARGUMENTS.fullmatch(text)) and (server := servers.get(command["server"])):
-                prompt = next((one for one in await server.list_prompts() if one.name == command["name"]), None)
+                prompt = next((entry for entry in await server.list_prompts() if entry.name == command["name"]), None)
                 if prompt is not None:
-                    found = await complete_argument(prompt, command["rest"], server.complete_value)
-                    return InputCompletion(command.start("rest") + found.start, found.choices)
+                    completion = await complete_argument(prompt, command["rest"], server.complete_value)
+                    return InputCompletion(command.start("rest") + completion.start, completion.choices)
         return InputCompletion()
 
     async def expand_input(self, message: Message, workspace: Path) -> None:
-        """Adds to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
-        Raises OutriderError for one that its server does not give."""
+        """Adds the prompt of `/SERVER:PROMPT ARGUMENTS` and the resources of `@SERVER:URI` to an input that names them.
+        Raises OutriderError if a server does not return one of them."""
         text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
         if self._servers is None or not ("/" in text or "@" in text):
             return
         names = [server.name for server in self._offered_servers(workspace)]
         command = _PROMPT_COMMAND.match(text)
         if command is not None and command["server"] in names:
-            found = await self._get_prompt(command["server"], command["name"], command["rest"] or "")
-            for part in _result_parts(command["server"], found, "Prompt"):
+            messages = await self._get_prompt(command["server"], command["name"], command["rest"] or "")
+            for part in _result_parts(command["server"], messages, "Prompt"):
                 message.add_part(part)
-        mentions = dict.fromkeys((found["server"], found["uri"].rstrip(".,;!?")) for found in _MENTION.finditer(text))
+        mentions = dict.fromkeys((match["server"], match["uri"].rstrip(".,;!?")) for match in _MENTION.finditer(text))
         for server, uri in list(mentions)[:MAX_MENTIONS]:
             if server in names:
                 result = await self._servers.servers[server].read_resource(uri)
                 for part in _result_parts(server, [PromptMessage("user", result)], f"Resource {uri}"):
                     message.add_part(part)
 
-    async def _get_prompt(self, server: str, name: str, rest: str) -> Sequence[PromptMessage]:
+    async def _get_prompt(self, server: str, name: str, argument_text: str) -> Sequence[PromptMessage]:
         assert self._servers is not None
         connection = self._servers.servers[server]
         prompts = {prompt.name: prompt for prompt in await connection.list_prompts()}
         if name not in prompts:
-            known = ", ".join(f"/{server}:{one}" for one in sorted(prompts)) or "none"
-            raise OutriderError(f"the MCP server {server} has no prompt {name!r}; it has: {known}")
-        return await connection.get_prompt(name, parse_prompt_arguments(prompts[name], rest))
+            commands = ", ".join(f"/{server}:{prompt_name}" for prompt_name in sorted(prompts)) or "none"
+            raise OutriderError(f"the MCP server {server} has no prompt {name!r}; it has: {commands}")
+        return await connection.get_prompt(name, parse_prompt_arguments(prompts[name], argument_text))
 
     def _serves_workspace(self, server: str, workspace: Path) -> bool:
         origin = self._chosen.origins[server]

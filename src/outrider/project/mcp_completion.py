@@ -1,4 +1,4 @@
-"""Completes what a user types for MCP servers: arguments of prompts, and values in the addresses of resources."""
+"""Completes input for MCP servers: arguments of prompts, and values in the addresses of resources."""
 
 import re
 import shlex
@@ -19,7 +19,8 @@ _RESERVED = ":/?#[]@!$&'()*+,;="  # stay as they are in the value of `{+name}`
 
 
 class InputChoice(msgspec.Struct, frozen=True):
-    """A completion. `text` replaces the word, `note` describes it. After an open one, the word continues."""
+    """A completion. `text` replaces the word, `note` describes it. With `is_open`, the word continues after the
+    text."""
 
     text: str
     note: str = ""
@@ -36,12 +37,12 @@ class InputCompletion(msgspec.Struct, frozen=True):
 RequestValues = Callable[[ValueQuery], Awaitable[Sequence[str]]]
 
 
-async def complete_argument(prompt: McpPrompt, rest: str, request: RequestValues) -> InputCompletion:
-    """Complete the last word of the arguments of a prompt: its values, and the names of arguments as `NAME=`."""
-    words = list(_WORD.finditer(rest))
-    last = words.pop() if words and words[-1].end() == len(rest) else None
-    start, typed = (last.start(), last[0]) if last else (len(rest), "")
-    given, free = _read_arguments(prompt, [word[0] for word in words])
+async def complete_argument(prompt: McpPrompt, text: str, request: RequestValues) -> InputCompletion:
+    """Completes the last word of the arguments of a prompt: its values, and the names of arguments as `NAME=`."""
+    words = list(_WORD.finditer(text))
+    last_word = words.pop() if words and words[-1].end() == len(text) else None
+    start, typed = (last_word.start(), last_word[0]) if last_word else (len(text), "")
+    complete_arguments, free = _read_arguments(prompt, [word[0] for word in words])
     name, is_named, value = typed.partition("=")
     if is_named and name in free:
         free = [name]
@@ -50,12 +51,17 @@ async def complete_argument(prompt: McpPrompt, rest: str, request: RequestValues
         is_named = ""
     if not name:
         return InputCompletion()
-    found = await request(ValueQuery("prompt", prompt.name, name, value.strip("\"'"), given))
+    values = await request(ValueQuery("prompt", prompt.name, name, value.strip("\"'"), complete_arguments))
     lead = f"{name}=" if is_named else ""
-    choices = [InputChoice(f"{lead}{shlex.quote(one)}") for one in _clean_values(found)]
+    choices = [InputChoice(f"{lead}{shlex.quote(choice)}") for choice in _clean_values(values)]
     if not is_named:
-        about = {one.name: one.description or ("required" if one.required else "optional") for one in prompt.arguments}
-        choices += [InputChoice(f"{one}=", about[one], is_open=True) for one in free if one.startswith(typed)]
+        about = {
+            argument.name: argument.description or ("required" if argument.required else "optional")
+            for argument in prompt.arguments
+        }
+        choices += [
+            InputChoice(f"{option}=", about[option], is_open=True) for option in free if option.startswith(typed)
+        ]
     return InputCompletion(start, tuple(choices))
 
 
@@ -63,27 +69,29 @@ def _read_arguments(prompt: McpPrompt, words: Sequence[str]) -> tuple[dict[str, 
     """Returns the arguments that are complete, and the names of the others in their order."""
     names = [argument.name for argument in prompt.arguments]
     pairs = [word.partition("=") for word in words]
-    given = {name: value.strip("\"'") for name, found, value in pairs if found and name in names}
+    complete = {name: value.strip("\"'") for name, equals, value in pairs if equals and name in names}
     loose = [
-        word.strip("\"'") for word, (name, found, _) in zip(words, pairs, strict=True) if not (found and name in names)
+        word.strip("\"'")
+        for word, (name, equals, _) in zip(words, pairs, strict=True)
+        if not (equals and name in names)
     ]
-    free = [name for name in names if name not in given]
-    return given | dict(zip(free, loose, strict=False)), free[len(loose) :]
+    free = [name for name in names if name not in complete]
+    return complete | dict(zip(free, loose, strict=False)), free[len(loose) :]
 
 
 async def complete_resource(
     server: str, uri: str, templates: Iterable[McpResource], request: RequestValues
 ) -> list[InputChoice]:
-    """Complete the value at the end of an address that a template describes."""
+    """Completes the value at the end of an address that a template describes."""
     choices: list[InputChoice] = []
     for template in templates:
-        found = _find_variable(template.uri, uri)
-        if found is None:
+        reached = _find_variable(template.uri, uri)
+        if reached is None:
             continue
-        prefix, variable, value, following, given = found
-        values = await request(ValueQuery("resource", template.uri, variable.name, unquote(value), given))
-        for one in _clean_values(values):
-            text = f"@{server}:{prefix}{quote(one, safe=variable.safe)}{following}"
+        prefix, variable, value, following, earlier = reached
+        values = await request(ValueQuery("resource", template.uri, variable.name, unquote(value), earlier))
+        for choice in _clean_values(values):
+            text = f"@{server}:{prefix}{quote(choice, safe=variable.safe)}{following}"
             choices.append(InputChoice(text, template.name, is_open=bool(following)))
     return choices
 
@@ -94,11 +102,13 @@ class _TemplateVariable(msgspec.Struct, frozen=True):
 
 
 def _find_variable(template: str, uri: str) -> tuple[str, _TemplateVariable, str, str, dict[str, str]] | None:
-    """Returns what the typed address has before the last variable of a template that it reaches, the variable, its
-    value so far, the text that follows it, and the values of earlier variables. None if the address has another
-    form."""
+    """Finds the last variable of a template that a typed address reaches.
+
+    Returns the address before the variable, the variable, its value so far, the text that follows it in the template,
+    and the values of earlier variables; or None if the address does not have the form of the template.
+    """
     pieces = _VARIABLE.split(template)
-    position, given = 0, dict[str, str]()
+    position, earlier = 0, dict[str, str]()
     for index in range(0, len(pieces) - 1, 2):
         literal, following = pieces[index], pieces[index + 2]
         name = _NAME.fullmatch(pieces[index + 1][1:-1])
@@ -108,8 +118,8 @@ def _find_variable(template: str, uri: str) -> tuple[str, _TemplateVariable, str
         end = uri.find(following, position) if following else -1
         if end < 0:
             variable = _TemplateVariable(name["name"], _RESERVED if name[0].startswith(("+", "#")) else "")
-            return uri[:position], variable, uri[position:], following, given
-        given[name["name"]] = unquote(uri[position:end])
+            return uri[:position], variable, uri[position:], following, earlier
+        earlier[name["name"]] = unquote(uri[position:end])
         position = end
     return None
 

@@ -56,17 +56,26 @@ WORKTREES_FOLDER = "worktrees"
 
 
 class RunWorktree(msgspec.Struct, frozen=True, kw_only=True):
-    """A git worktree that belongs to one run. `workspace` is the folder of `repository` that the run was submitted for,
-    `base` the commit that it starts from. `uncommitted` is the number of uncommitted changes in the repository; the
-    worktree does not contain them."""
+    """A git worktree that belongs to one run.
+
+    - `path`: the folder of the worktree.
+    - `branch`: the branch of the run.
+    - `base`: the commit that the run starts from.
+    - `repository`: the repository.
+    - `workspace`: the folder of `repository` for which the run was submitted.
+    - `common`: the git directory that all worktrees of the repository share.
+    - `own`: the folder inside `common` that belongs to this worktree alone.
+    - `host`: the machine on which the worktree is.
+    - `uncommitted`: the number of uncommitted changes in the repository, which the worktree does not contain.
+    """
 
     path: str
     branch: str
     base: str
     repository: str
     workspace: str
-    common: str  # the git directory that all worktrees of the repository share
-    own: str  # the folder inside `common` that belongs to this worktree alone
+    common: str
+    own: str
     host: str = ""
     uncommitted: int = 0
 
@@ -94,15 +103,20 @@ def find_worktree(workspace: Path, data: Path) -> RunWorktree | None:
 
 
 def allow_git_writes(policy: SandboxPolicy, tree: RunWorktree | None) -> SandboxPolicy:
-    """Allow exactly the writes of a commit on the run's branch; other branches and the repository's settings stay
-    read-only."""
+    """Returns the policy that allows exactly the writes of a commit on the run's branch; other branches and the
+    settings of the repository stay read-only."""
     if tree is None or not policy.writable:
         return policy
-    common, own = Path(tree.common), Path(tree.own)
+    common, own_folder = Path(tree.common), Path(tree.own)
     branch = Path("refs", "heads", tree.branch).parent
-    writable = (own, common / "objects", common / branch, common / "logs" / branch)
+    writable = (own_folder, common / "objects", common / branch, common / "logs" / branch)
     # These files could point git to another repository or to a configuration that runs programs.
-    steering = (Path(tree.path) / ".git", own / "gitdir", own / "commondir", own / "config.worktree")
+    steering = (
+        Path(tree.path) / ".git",
+        own_folder / "gitdir",
+        own_folder / "commondir",
+        own_folder / "config.worktree",
+    )
     alternates = common / "objects" / "info" / "alternates"
     return msgspec.structs.replace(
         policy,

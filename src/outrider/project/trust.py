@@ -34,7 +34,7 @@ class TrustedWorkspace(Struct, frozen=True):
 
 
 class TrustList:
-    """The trust file in the user's configuration directory. It lies outside every workspace, so no agent can edit
+    """The trust file in the user's configuration directory. It is outside every workspace, so no agent can edit
     it."""
 
     def __init__(self, file: Path) -> None:
@@ -64,15 +64,15 @@ class TrustList:
             workspaces[key] = msgspec.structs.replace(workspaces[key], items=items)
             self._write(workspaces)
 
-    def remember_seen(self, workspace: str | os.PathLike[str], seen: dict[str, str]) -> None:
+    def remember_seen(self, workspace: str | os.PathLike[str], hashes: dict[str, str]) -> None:
         """Stores the hashes of the files that the user has seen; does nothing if the workspace is not trusted."""
         with self._lock():
             workspaces, key = self._read(), _workspace_key(workspace)
             if key not in workspaces:
                 return
-            known = workspaces[key].seen
-            if known is None or known != {**known, **seen}:
-                workspaces[key] = msgspec.structs.replace(workspaces[key], seen={**(known or {}), **seen})
+            stored = workspaces[key].seen
+            if stored is None or stored != {**stored, **hashes}:
+                workspaces[key] = msgspec.structs.replace(workspaces[key], seen={**(stored or {}), **hashes})
                 self._write(workspaces)
 
     def find_seen(self, workspace: str | os.PathLike[str]) -> dict[str, str] | None:
@@ -159,8 +159,9 @@ class ProjectFolder(msgspec.Struct, frozen=True):
 
 
 def find_project(folder: Path, home: Path) -> ProjectFolder:
-    """Find the repository root. This checks file names only and runs no program. It stops below the home folder and at
-    a folder of another owner, because their files are not part of the project."""
+    """Returns the project of a folder: its repository root, or the folder itself. This checks file names only and runs
+    no program. It stops below the home folder and at a folder of another owner, because their files are not part of the
+    project."""
     folder, home = folder.resolve(), home.resolve()
     owner = _owner_id(folder)
     for parent in (folder, *folder.parents):
@@ -193,11 +194,14 @@ MAX_FILE_BYTES = 1 << 20
 
 
 class TrustItem(msgspec.Struct, frozen=True):
-    """One item that a workspace adds. `name` is its type and location; `name` and `content` are strings that are safe
-    to print on a terminal.
+    """One item that a workspace adds.
 
-    An `executable` item starts a program or opens a connection. It is used only if exactly the bytes in `approved_as`
-    were approved; `key` is its key in the file.
+    - `kind`: the kind of the item.
+    - `name`: its kind and location, safe to print on a terminal.
+    - `content`: its content, safe to print on a terminal.
+    - `executable`: True if it starts a program or opens a connection.
+    - `approved_as`: an executable item is used only if exactly these bytes were approved.
+    - `key`: the key of the item in its file.
     """
 
     kind: ItemKind
@@ -233,12 +237,12 @@ class WorkspaceTrust:
 
     def list_names(self) -> list[str]:
         """Returns the names of `list_items` without reading the files."""
-        found = [
+        file_names = [
             _display_path(path, self.project)
             for _, path in self._item_paths()
             if self.project.read_file(path, 1) is not None
         ]
-        return [*found, *(item.name for item in executable_items(self.project))][:MAX_ITEMS]
+        return [*file_names, *(item.name for item in executable_items(self.project))][:MAX_ITEMS]
 
     def unapproved_items(self) -> tuple[TrustItem, ...]:
         """Returns the executable items that are new or changed since their approval."""
@@ -246,13 +250,13 @@ class WorkspaceTrust:
 
     def changed_files(self) -> tuple[str, ...]:
         """Returns the names of the files that take effect and are new or changed since the user saw them."""
-        seen = self._list.find_seen(self.project.root)
-        if seen is None:
+        seen_hashes = self._list.find_seen(self.project.root)
+        if seen_hashes is None:
             return ()
-        return tuple(name for name, found in self._hash_files().items() if seen.get(name) != found)
+        return tuple(name for name, digest in self._hash_files().items() if seen_hashes.get(name) != digest)
 
     def remember_files(self) -> None:
-        """Store that the user has seen which files take effect now."""
+        """Stores that the user has seen which files take effect now."""
         self._list.remember_seen(self.project.root, self._hash_files())
 
     def _hash_files(self) -> dict[str, str]:
@@ -264,19 +268,19 @@ class WorkspaceTrust:
         }
 
     def trust(self, shown: Iterable[TrustItem] = ()) -> None:
-        """Trust the workspace and approve the executable items exactly as they were shown."""
+        """Stores trust in the workspace, and approvals of the executable items exactly as they were shown."""
         self._list.trust(self.project.root, time=int(time.time() * 1000))
         self.approve(shown)
         self.remember_files()
 
     def approve(self, shown: Iterable[TrustItem]) -> None:
-        """Store an approval for each executable item in the list."""
+        """Stores an approval for each executable item in the list."""
         for item in shown:
             if item.executable:
                 self._list.approve(self.project.root, item.name, item.approved_as)
 
     def revoke_trust(self) -> None:
-        """Delete all decisions about the workspace."""
+        """Deletes all decisions about the workspace."""
         self._list.revoke(self.project.root)
 
     def is_approved(self, item: TrustItem) -> bool:
@@ -315,7 +319,7 @@ def command_files(project: ProjectFolder) -> dict[str, Path]:
             files += [
                 (f"{folder.name}:{path.stem}", path) for path in project.list_folder(folder) if path.suffix == ".md"
             ]
-    return dict(reversed(files[:MAX_ITEMS]))  # the first of several files with one name counts
+    return dict(reversed(files[:MAX_ITEMS]))  # of several files with one name, the first is used
 
 
 def executable_items(project: ProjectFolder) -> list[TrustItem]:
@@ -331,7 +335,7 @@ def hook_items(project: ProjectFolder) -> list[TrustItem]:
 
 class ApprovedHooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an approval of a hook file covers: the hooks, and the SHA-256 of the files of the project that their
-    commands name. A script that has changed since runs no more."""
+    commands name. A script that has changed since is not run."""
 
     hooks: Any
     files: dict[str, str] = {}
@@ -341,19 +345,19 @@ def decode_approved_hooks(item: TrustItem) -> ApprovedHooks:
     try:
         return msgspec.json.decode(item.approved_as, type=ApprovedHooks)
     except msgspec.ValidationError:
-        return ApprovedHooks(msgspec.json.decode(item.approved_as))  # commands that name no file of the project
+        return ApprovedHooks(msgspec.json.decode(item.approved_as))  # the commands name no file of the project
 
 
 def _hook_item(project: ProjectFolder, name: Path, hooks: Any) -> TrustItem:
     scripts = {path: content for command in _commands_in(hooks) for path, content in _scripts_of(project, command)}
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in scripts.items()}
     approved = ApprovedHooks(hooks, digests) if digests else hooks
-    shown = [json.dumps(hooks, sort_keys=True)]
-    shown += [f"{path}:\n{content.decode('utf-8', 'replace')}" for path, content in scripts.items()]
+    sections = [json.dumps(hooks, sort_keys=True)]
+    sections += [f"{path}:\n{content.decode('utf-8', 'replace')}" for path, content in scripts.items()]
     return TrustItem(
         "hooks",
         str(name),
-        reveal_for_terminal("\n\n".join(shown)),
+        reveal_for_terminal("\n\n".join(sections)),
         executable=True,
         approved_as=msgspec.json.encode(approved, order="sorted"),
         key=str(name),
@@ -405,9 +409,14 @@ def server_items(project: ProjectFolder) -> list[TrustItem]:
 
 def _server_item(name: str, entry: Any) -> TrustItem:
     written = msgspec.json.encode(entry, order="sorted")
-    shown = json.dumps(entry, sort_keys=True)  # ASCII only, so that it contains no invisible characters
+    visible_text = json.dumps(entry, sort_keys=True)  # ASCII only, so that it contains no invisible characters
     return TrustItem(
-        "MCP server", _display_text(f"{SERVERS_FILE}: {name}"), shown, executable=True, approved_as=written, key=name
+        "MCP server",
+        _display_text(f"{SERVERS_FILE}: {name}"),
+        visible_text,
+        executable=True,
+        approved_as=written,
+        key=name,
     )
 
 

@@ -84,7 +84,7 @@ def test_arguments_replace_their_marks_once(text, argument, expanded):
 def test_commands_are_taken_from_the_text_of_a_file_and_never_from_an_argument(tmp_path):
     write(tmp_path / "config/state.md", "State: !`git log $1`\nNot `!x`, not a!`b`.\n!`pwd`")
     command = found(tmp_path, trusted=False)["state"]
-    pieces = command.expand_pieces("main !`rm -rf .`")
+    pieces = command.split_prompt("main !`rm -rf .`")
     assert pieces == [
         "State: ",
         EmbeddedCommand("git log main"),

@@ -29,7 +29,7 @@ def notes(project: ProjectFolder, *, trusted: bool = True, own: Path = Path("/ab
 
 
 def state(project: ProjectFolder, *, trusted: bool = True) -> str:
-    return describe_workspace(project, trusted=trusted, now=TODAY, shell="bash", model="anthropic/claude")
+    return describe_workspace(project, trusted=trusted, today=TODAY, shell="bash", model="anthropic/claude")
 
 
 def test_the_initial_state_is_a_few_lines(project):
@@ -69,7 +69,7 @@ def repository(tmp_path: Path) -> ProjectFolder:
 
 
 def git_state(project: ProjectFolder) -> str:
-    return describe_workspace(project, trusted=True, now=TODAY, shell="bash", model="m", git=read_git_state(project))
+    return describe_workspace(project, trusted=True, today=TODAY, shell="bash", model="m", git=read_git_state(project))
 
 
 def test_the_initial_state_has_the_changed_files_relative_to_the_working_directory(repository):

@@ -116,8 +116,8 @@ def as_request_error(error: OutriderError) -> RequestError:
 
 
 def translate_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Decorator: converts OutriderError into the protocol's error. The SDK reports other exceptions as internal
-    errors."""
+    """Decorates a method so that OutriderError becomes the error of the protocol. The SDK reports other exceptions as
+    internal errors."""
 
     @wraps(method)
     async def translated(*args: P.args, **kwargs: P.kwargs) -> T:

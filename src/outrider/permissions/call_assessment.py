@@ -145,7 +145,8 @@ class NetworkCall:
         )
 
     def _may_reach_host(self, pattern: str) -> bool:
-        """Deny and ask rules also match a URL that only contains the host name, because the URL may be malformed."""
+        """Returns whether a call may reach the host of a deny or ask rule. A URL that only contains the host name
+        matches too, because the URL may be malformed."""
         host = pattern.removeprefix("domain:").strip().lower().removeprefix("*.")
         return any(match_host(pattern, url) or host in url.lower() for url in self.urls)
 
@@ -206,8 +207,8 @@ class FileCall:
         return ("write" if self.changes else "read"), ""
 
     def restricted_by(self, rule: PermissionRule) -> bool:
-        """A rule with a pattern for `read` applies to every tool that opens files, one for `edit` or `write` to every
-        tool that changes them."""
+        """Returns whether a deny or ask rule applies. A rule with a pattern for `read` applies to every tool that opens
+        files, a rule for `edit` or `write` to every tool that changes them."""
         pattern = rule.pattern
         family = declaration_of(rule.tool).kind if pattern is not None else "unknown"
         in_family = family == "read" or (family == "write" and self.changes)
@@ -325,14 +326,15 @@ class ShellCall:
         )
 
     def _may_hide_program(self, rule: PermissionRule) -> bool:
-        """If the analysis is incomplete, the rule's program name anywhere in the command text is a match."""
+        """Returns whether the analysis is incomplete and the program name of the rule is anywhere in the command
+        text."""
         unclear = bool(self.script.problems) or any(
             certain_words(command) is None or may_read_commands_from_stdin(command) for command in self.script.commands
         )
         return unclear and re.search(rf"(?<![\w-]){re.escape(rule.words[0])}(?![\w-])", self.command) is not None
 
     def _reads_denied_file(self, rule: PermissionRule) -> bool:
-        """A rule for a read tool also applies to a shell command that names the file as an argument."""
+        """Returns whether a rule for a read tool applies to a file that the shell command names as an argument."""
         pattern = rule.pattern
         if pattern is None or declaration_of(rule.tool).kind != "read":
             return False

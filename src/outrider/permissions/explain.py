@@ -157,8 +157,8 @@ def backtest_rules(
     sandbox: bool = True,
     tools: Mapping[str, DeclaredTool] | None = None,
 ) -> list[BacktestResult]:
-    """Decides every call again under both rule sets. Runs nothing. `tools` has the declarations of
-    tools that are not built in, by name."""
+    """Decides every call again under both rule sets. Runs nothing. `tools` has, by name, the tools whose
+    declaration applies instead of that of a built-in tool."""
 
     def decide_call(rules: PermissionRules, call: PastCall) -> Decision:
         tool = (tools or {}).get(call.tool, call.tool)

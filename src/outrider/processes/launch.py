@@ -44,7 +44,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def no_cleanup() -> str:
-    """The default cleanup: does nothing and returns no note."""
+    """Does nothing and returns no note: the default cleanup."""
     return ""
 
 
@@ -115,7 +115,7 @@ LaunchWrapper = Callable[[LaunchRequest], LaunchRequest]
 
 
 def keep_launch_unchanged(launch: LaunchRequest) -> LaunchRequest:
-    """The default launch wrapper: returns the request unchanged."""
+    """Returns the request unchanged: the default launch wrapper."""
     return launch
 
 

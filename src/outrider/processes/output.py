@@ -27,7 +27,7 @@ FindSecrets = Callable[[bytes], Iterable[tuple[int, int]]]
 
 
 def find_no_secrets(_: bytes) -> Iterable[tuple[int, int]]:
-    """The default secret search: returns no matches."""
+    """Returns no matches: the default secret search."""
     return ()
 
 

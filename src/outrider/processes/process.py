@@ -213,6 +213,7 @@ class InputPipe:
         """Writes all of the text; waits while the pipe is full."""
         if self._write_end is None:
             raise ProcessError("the process takes no input: only processes started in the background do")
+        # Held until all of the text is written: texts of two callers must not mix while the pipe is full.
         async with self._write_lock:
             remaining = memoryview(text.encode("utf-8", "surrogateescape"))
             while remaining:

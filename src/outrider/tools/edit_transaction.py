@@ -64,9 +64,10 @@ class WorkspaceLock:
         notify = _once(on_wait)
         if self._tasks.locked():
             notify()
-        async with self._tasks:
+        async with self._tasks:  # within this process; the file lock is for other processes
             descriptor = self._open()
             try:
+                # Polls, because a blocking flock would need a thread that cannot be cancelled.
                 while descriptor is not None and not _try_lock(descriptor):
                     notify()
                     await asyncio.sleep(POLL_SECONDS)
@@ -106,9 +107,13 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 
 
 class PlannedChange(msgspec.Struct, frozen=True):
-    """A change of one file. `before` is the expected content (None: no file), `after` the new content (None: delete).
+    """A change of one file.
 
-    `mode` sets the permissions of a new file that replaces a moved one. With `in_editor` the user's editor writes it.
+    - `location`: the file.
+    - `before`: the expected content; None if there is no file.
+    - `after`: the new content; None to delete the file.
+    - `mode`: the permissions of a new file that replaces a moved one.
+    - `in_editor`: True if the user's editor writes the file.
     """
 
     location: FileLocation
@@ -303,7 +308,7 @@ class _StagedChange:
             if self.change.mode is not None:
                 os.fchmod(descriptor, self.change.mode)
             return
-        with suppress(PermissionError):
+        with suppress(PermissionError):  # only root may give a file to another owner
             os.fchown(descriptor, self._original_stat.st_uid, self._original_stat.st_gid)
         _copy_xattrs(self.folder, self.name, descriptor)
         os.fchmod(descriptor, stat.S_IMODE(self._original_stat.st_mode))

@@ -1,4 +1,4 @@
-"""Converts HTML pages to Markdown or plain text in bounded time, also if the HTML is malformed or hostile.
+"""Converts HTML pages to Markdown or plain text in bounded time, even if the HTML is malformed or hostile.
 
 Our tokenizer is linear in the page length, whereas `html.parser` is quadratic on some malformed input. Its tokens are
 rewritten to a small, well-formed subset of HTML with bounded depth, which markdownify then converts. Import this module

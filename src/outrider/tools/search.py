@@ -156,10 +156,11 @@ def _matches_in_text(query: SearchRequest, regex: "re.Pattern[str]", path: str, 
         yield FileMatch(path, 0, str(len(matching)) if query.mode == "count" else "", matches=True)
         return
     around = range(-query.context, query.context + 1)
-    visible = {n + by for n in matching for by in around if 0 <= n + by < len(lines)}
+    visible = {index + offset for index in matching for offset in around if 0 <= index + offset < len(lines)}
     matching_lines = set(matching)
-    for n in sorted(visible):
-        yield FileMatch(path, n + 1, lines[n].rstrip("\r")[:MAX_LINE_LENGTH], matches=n in matching_lines)
+    for index in sorted(visible):
+        text_of_line = lines[index].rstrip("\r")[:MAX_LINE_LENGTH]
+        yield FileMatch(path, index + 1, text_of_line, matches=index in matching_lines)
 
 
 def _multiline_matches(regex: "re.Pattern[str]", text: str) -> list[int]:

@@ -34,7 +34,7 @@ class ValueConstraints(msgspec.Struct, frozen=True):
     keywords: Mapping[str, Any] = {}  # further keywords of the schema
 
     def merge(self, newer: "ValueConstraints") -> "ValueConstraints":
-        """Returns these constraints, replaced by the newer ones where both are set."""
+        """Returns these constraints, with the values of the newer ones where they are set."""
         changes = {
             name: value
             for name in self.__struct_fields__

@@ -252,7 +252,7 @@ class WorkspaceFiles:
         if containment.real_path is None:
             raise ToolFailure(f"{name}: {containment.reason}{_list_hint(containment.reason, op)}")
         if self.is_denied(containment.real_path):
-            raise ToolFailure(f"{name}: a rule forbids to read it")
+            raise ToolFailure(f"{name}: a rule forbids reading it")
         if not containment.ok and not self._granted(containment, op):
             raise ToolFailure(f"{name}: {containment.reason}, and may not be used without approval")
         if self._is_private(containment.real_path, extra):

@@ -504,7 +504,7 @@ class RootSpans:
 
 
 def _root_key(event: AgentEvent) -> str:
-    """The key of a root span: its session, or its agent if no session is known."""
+    """Returns the key of a root span: its session, or its agent if no session is known."""
     return event.session_id or event.agent_name
 
 

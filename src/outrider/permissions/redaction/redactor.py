@@ -75,7 +75,8 @@ class CleanTextCache:
         self._clean: set[object] = set(_ALWAYS_CLEAN)
         self._recent: dict[int, str] = {}  # long clean texts by identity: a result is searched before it is stored
         self.are_clean = self._clean.issuperset
-        """Returns whether all given texts are cached as clean; raises TypeError if one is unhashable, so not a text."""
+        """Returns whether all texts are cached as clean. Raises TypeError for an unhashable value, which is not a
+        text."""
 
     def redact(self, text: str) -> str:
         """Returns the redacted text; the same object if it contains no secret."""

@@ -329,7 +329,8 @@ _RARE_SIGNS = "@|%~$<"
 
 
 def _reduce_char(char: str) -> str:
-    """Lowercase; `0` is any digit, `_` any separator, `@` any sign that few texts contain, a space anything else."""
+    """Returns a letter in lowercase, `0` for any digit, `_` for a separator, `@` for a rare sign, and a space
+    otherwise."""
     if char.isascii() and char.isalpha():
         return char.lower()
     return "0" if char in "0123456789" else "_" if char in "_.-=" else "@" if char in _RARE_SIGNS else " "

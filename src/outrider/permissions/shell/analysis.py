@@ -179,8 +179,7 @@ class ScriptAnalyzer:
         ]
 
     def _analyse_redirected(self, node: "Node", state: ShellState) -> PrintedNames:
-        """Analyses a command with its redirects. If they follow a compound command, the
-        compound command is analysed first."""
+        """Analyses a command with its redirects. A compound command is analysed before the redirects that follow it."""
         if node.type == "test_command" and self.source.text.startswith("[[", node.start_byte):
             return self._analyse_double_bracket(node, state)
         if node.type != "redirected_statement":

@@ -263,7 +263,7 @@ def find_sandbox_cached(scratch: Path, search_path: str = "") -> Sandbox:
     sandbox = find_sandbox(scratch, search_path)
     if isinstance(sandbox, BubblewrapSandbox):
         content = msgspec.json.encode(_CachedTrial(_machine_state(sandbox.program), sandbox))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # without the record, the next process repeats the trial
             scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
             staged = record.with_name(f"{record.name}.{os.getpid()}")
             staged.write_bytes(content)

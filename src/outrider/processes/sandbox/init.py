@@ -240,7 +240,8 @@ class CommandMonitor:
         return list_descendants()
 
     def on_ended(self) -> None:
-        """Called when the command has ended, before its children are killed."""
+        """Does nothing; subclasses override it. It is called when the command has ended, before its children are
+        killed."""
 
     def reap_children(self) -> int | None:
         """Reaps ended children; returns the exit code of the command if it ended (128 + n for a signal)."""

@@ -58,7 +58,7 @@ class FileStamp(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of_path(cls, path: str | Path) -> "FileStamp | None":
-        """Returns the stamp of a path, None if there is no file. Links are not followed."""
+        """Returns the stamp of a path, or None if there is no file. Links are not followed."""
         status = lstat_or_none(path)
         return None if status is None else cls.of_status(status)
 
@@ -70,7 +70,7 @@ class FileStamp(msgspec.Struct, frozen=True, array_like=True):
 class OverlayChange(msgspec.Struct, frozen=True):
     """One path that differs between the workspace and the view of the command.
 
-    `base` is the version in the workspace that the change replaces, None if there was none. For a folder only its
+    `base` is the version in the workspace that the change replaces, or None if there was none. For a folder, only its
     creation, its removal or a new mode is a change; the files in it are separate changes.
     """
 
@@ -220,7 +220,7 @@ def is_whiteout(status: os.stat_result) -> bool:
 
 
 def lstat_or_none(path: str | Path) -> os.stat_result | None:
-    """Returns the status of a path without following links, None if there is no such path."""
+    """Returns the status of a path without following links, or None if there is no such path."""
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

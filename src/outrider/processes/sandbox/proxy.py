@@ -170,6 +170,7 @@ async def _copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 async def _close_writer(writer: asyncio.StreamWriter) -> None:
     writer.close()
+    # Called from `finally` when a connection ends: an exception in flight, such as a cancellation, continues after it.
     with contextlib.suppress(OSError, asyncio.CancelledError):
         await writer.wait_closed()
 

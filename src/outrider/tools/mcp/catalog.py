@@ -167,11 +167,11 @@ class McpToolCatalog:
         if not announced:
             return "" if tools else f"- {name}: ready, without tools"
         prefix, listed, length = f"mcp__{server.name}__", list[str](), 0
-        for name_of_tool in announced:
-            length += len(name_of_tool) + 2
+        for tool_name in announced:
+            length += len(tool_name) + 2
             if length > room - len(name) - 60:
                 break
-            listed.append(name_of_tool)
+            listed.append(tool_name)
         hidden = len(announced) - len(listed)
         names = ", ".join(listed) + (f", and {hidden} more named {prefix}…" if hidden else "")
         return f"- {name}: {len(tools)} tools: {names}"
@@ -256,7 +256,7 @@ def _index_tool(tool: McpTool) -> dict[str, float]:
 
 
 def _words(text: str) -> list[str]:
-    """Returns the lower-case words of a text; a name such as `listOpenIssues` has three. A final s is cut off."""
+    """Returns the words of a text in lowercase, without a final s; a name such as `listOpenIssues` has three words."""
     words = (word.lower() for word in _WORD.findall(text))
     return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words]
 

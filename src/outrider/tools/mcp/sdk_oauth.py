@@ -309,7 +309,7 @@ class LoginRedirect:
             writer.write(f"{head}Referrer-Policy: no-referrer\r\nConnection: close\r\n\r\n".encode() + body)
             await writer.drain()
         except (OSError, TimeoutError, ValueError):
-            pass
+            pass  # this connection was not the redirect of the login, which continues to wait
         finally:
             writer.close()
 

@@ -445,7 +445,7 @@ class McpServer:
     async def _reload_tools(self) -> None:
         await asyncio.sleep(RELIST_DELAY)
         self._is_stale = False
-        with contextlib.suppress(ServerFault):
+        with contextlib.suppress(ServerFault):  # the former tools stay until the server reports another change
             self._update_tools(await self._request(lambda link: link.list_tools(), self._limits.listing))
 
     def _update_tools(self, definitions: list[ToolDefinition]) -> None:

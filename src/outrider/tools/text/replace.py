@@ -226,23 +226,25 @@ def _find_reindent(patch_lines: list[str], file_lines: list[str]) -> Reindent | 
         if patch_line != file_line:
             rule = _reindent_rule(_leading_whitespace(patch_line), _leading_whitespace(file_line))
             fits = rule is not None and all(
-                rule(w) == h for w, h in zip(patch_lines, file_lines, strict=True) if w.strip()
+                rule(old_line) == new_line
+                for old_line, new_line in zip(patch_lines, file_lines, strict=True)
+                if old_line.strip()
             )
             return rule if fits else None
     return _keep_line
 
 
-def _reindent_rule(want: str, have: str) -> Reindent | None:
-    if have.endswith(want):
-        added = have[: len(have) - len(want)]
+def _reindent_rule(patch_indent: str, file_indent: str) -> Reindent | None:
+    if file_indent.endswith(patch_indent):
+        added = file_indent[: len(file_indent) - len(patch_indent)]
         return lambda line: added + line if line.strip() else line
-    if want.endswith(have):
-        removed = want[: len(want) - len(have)]
+    if patch_indent.endswith(file_indent):
+        removed = patch_indent[: len(patch_indent) - len(file_indent)]
         return lambda line: line.removeprefix(removed) if line.startswith(removed) else (None if line.strip() else line)
-    if not want.strip(" ") and not have.strip("\t") and len(want) % len(have) == 0:
-        return _spaces_to_tabs(len(want) // len(have))
-    if not want.strip("\t") and not have.strip(" ") and len(have) % len(want) == 0:
-        spaces = " " * (len(have) // len(want))
+    if not patch_indent.strip(" ") and not file_indent.strip("\t") and len(patch_indent) % len(file_indent) == 0:
+        return _spaces_to_tabs(len(patch_indent) // len(file_indent))
+    if not patch_indent.strip("\t") and not file_indent.strip(" ") and len(file_indent) % len(patch_indent) == 0:
+        spaces = " " * (len(file_indent) // len(patch_indent))
         return lambda line: _leading_whitespace(line).replace("\t", spaces) + line[len(_leading_whitespace(line)) :]
     return None
 

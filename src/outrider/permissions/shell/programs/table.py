@@ -79,14 +79,14 @@ class PathChecker:
         if path in {"-", ""} or _HARMLESS_DEVICES.match(path):
             return
         for cwd in self.cwds:
-            # The word expansion has already handled `~`; one that is left is part of a file name.
+            # The word expansion has already replaced a leading `~`; any remaining one is part of a file name.
             containment = self.contain(path if not path.startswith("~") else f"./{path}", cwd)
             if containment.kind != "inside" and (opens or containment.kind != "protected"):
                 raise NotProvenSafe(f"{path}: {containment.reason}")
 
 
 def is_number(text: str) -> bool:
-    """Returns whether a text consists of ASCII digits only; `str.isdigit` also accepts digits of other scripts."""
+    """Returns whether a string consists of ASCII digits only; `str.isdigit` also accepts digits of other scripts."""
     return text.isascii() and text.isdigit()
 
 

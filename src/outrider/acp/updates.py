@@ -138,9 +138,8 @@ class UpdateBuilder:
         output of its call."""
         match item:
             case ToolCallItem() if self._transcript.find_call(item.part.call_id) is item:
-                yield from self._view_updates(
-                    item
-                )  # the call that started the child, which shows the activity of the child
+                # The call that started the child, which shows the activity of the child.
+                yield from self._view_updates(item)
             case ToolCallItem():
                 if item.part.tool != FINISH_TOOL:
                     yield from self._view_updates(item, session_id)

@@ -309,8 +309,7 @@ DIFF_SECONDS = 10.0
 
 def read_git_diff(project: ProjectFolder) -> str | None:
     """Returns the uncommitted changes of a repository: the diff to the last commit, and the names of untracked files.
-    None if the
-    folder is not a repository. It blocks."""
+    Returns None if the folder is not a repository. It blocks."""
     if not os.path.lexists(project.root / ".git"):
         return None
     from outrider.processes.git import GitRunner

@@ -236,9 +236,8 @@ async def what_if(
     steps = assistant_steps(original.messages)
     number = _count_retained_steps(steps, at_step, change.results)
     replaced = steps[number] if number < len(steps) else None
-    agent = _select_agent(
-        engine, original, replaced, change
-    )  # before the fork is created, so that a mistake does not leave one
+    # Before the fork is created, so that a mistake does not leave one.
+    agent = _select_agent(engine, original, replaced, change)
     fork = await _create_fork(engine, original, _retained_messages(original, replaced), change.results)
     agents = [agent, *(entry for entry in engine.runtime.spec.agents.values() if entry.name != agent.name)]
     rules = {} if change.rules is None else {"rules": change.rules}

@@ -98,8 +98,7 @@ _CHARSET = lazy_pattern(r";\s*charset\s*=\s*[\"']?([^\s;,\"']+)", re.IGNORECASE)
 
 
 def _parse_content_type(header: str) -> tuple[str, str | None]:
-    """Returns the media type and the charset. A missing or malformed type becomes that of unknown
-    bytes."""
+    """Returns the media type and the charset. A missing or malformed type becomes that of unknown bytes."""
     kind = re.split("[;,]", header, maxsplit=1)[0].strip().lower()
     charset = _CHARSET.search(header)
     return kind if "/" in kind else "application/octet-stream", charset[1] if charset else None

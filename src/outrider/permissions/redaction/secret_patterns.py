@@ -132,7 +132,8 @@ def _context_formats(marks: str | Iterable[str], pattern: str, sign: str = "") -
 
 
 def _named_value_formats() -> Iterator[SecretFormat]:
-    """Values after the name of a secret: random-looking values, quoted ones, and any value of a shell variable."""
+    """Yields formats of values after the name of a secret: random-looking values, quoted ones, and any value of a shell
+    variable."""
     variable = r"(?-i:[A-Z0-9_]{0,64})=(?P<secret>(?![$({<])[^\s\"'`;&|()<>\\]{8,}+)"
     for mark, name in _NAME_PATTERNS.items():
         yield from _context_formats(mark, rf"{name}{_ASSIGNMENT}[\"']?(?P<secret>{_RANDOM})")
@@ -147,7 +148,7 @@ _ARGUMENT = rf"[\"']?(?P<secret>(?!-|(?-i:[A-Z_]+\b)){_WORD}{{4,200}}+)"
 
 
 def _password_formats() -> Iterator[SecretFormat]:
-    """Passwords that are words or letters, in places where nothing else is expected."""
+    """Yields formats of passwords that are words or letters, in places where nothing else is expected."""
     yield from _context_formats(
         "passw", rf"passw(?:or)?d{_ASSIGNMENT}(?P<quote>\\?[\"']){_NO_PASSWORD}(?P<secret>[a-z]{{8,64}})(?P=quote)"
     )
@@ -193,7 +194,8 @@ _GAP = r"[\\\"'`|,;:\s]{1,8}"
 
 
 def _bare_key_formats() -> Iterator[SecretFormat]:
-    """Keys without a prefix after the name of a secret, or after the identifier that belongs to them."""
+    """Yields formats of keys without a prefix after the name of a secret, or after the identifier that belongs to
+    them."""
     labels = rf"(?:{_GAP}[A-Za-z_]{{2,12}}){{0,4}}"
     for mark in _AWS_MARKS[:2]:
         yield SecretFormat(mark, rf"{_BEGIN}{mark}[A-Z0-9]{{12,}}{labels}{_GAP}{_BARE_KEY}", kind="context")
@@ -207,7 +209,7 @@ _MOST_USED_MARKS = ("sk-ant-", "sk-proj-", "ghp_", "github_pat_", "glpat-", "xox
 
 
 def _reversed_formats() -> Iterator[SecretFormat]:
-    """Keys that are written backwards, a simple way to get them past a filter."""
+    """Yields formats of keys that are written backwards, a simple way to get them past a filter."""
     for mark in _MOST_USED_MARKS:
         backwards = re.escape(mark[::-1])
         yield SecretFormat(
@@ -216,7 +218,7 @@ def _reversed_formats() -> Iterator[SecretFormat]:
 
 
 def _encoded_formats() -> Iterator[SecretFormat]:
-    """Keys and PEM blocks in base64, as Kubernetes and cloud metadata contain them."""
+    """Yields formats of keys and PEM blocks in base64, as Kubernetes and cloud metadata contain them."""
     for prefix in (*_MOST_USED_MARKS, "-----BEGIN"):
         raw = prefix.encode()
         mark = b2a_base64(raw, newline=False)[: len(raw) * 8 // 6].decode()

@@ -187,8 +187,8 @@ def _is_inside(folder: str, root: str) -> bool:
 
 
 def certain_words(command: AnalysedCommand) -> tuple[str, ...] | None:
-    """Returns the argument values of a command, or None if one is uncertain. A glob that
-    cannot be an option is certain."""
+    """Returns the argument values of a command, or None if one is uncertain. A glob that cannot be an option is
+    certain."""
     words: list[str] = []
     for arg in command.argv:
         word = _certain_word(arg)

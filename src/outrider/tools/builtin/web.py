@@ -59,8 +59,8 @@ def web_fetch_tool(
 
 
 def names_this_machine(url: str) -> bool:
-    """Returns whether the host of a URL is `localhost`, ::1 or in 127.0.0.0/8; a name that only
-    resolves to one of them does not count."""
+    """Returns whether the host of a URL is `localhost`, ::1 or in 127.0.0.0/8; a name that only resolves to one of them
+    does not count."""
     try:
         return is_loopback(urlsplit(url).hostname or "")
     except ValueError:

@@ -91,7 +91,7 @@ class ServerApp:
 
 
 def _without_prefix(scope: "Scope") -> MutableMapping[str, Any]:
-    """Returns the scope with the path below the place where the application is mounted."""
+    """Returns the scope with the path relative to the prefix under which the application is mounted."""
     prefix = scope.get("root_path", "")
     if not prefix or not scope["path"].startswith(prefix):
         return scope
@@ -106,7 +106,7 @@ def server_app(
 
     `url` is the address under which clients reach it, with the prefix if it is mounted under one: requests for other
     host names and of other origins are rejected. `token` is the secret that clients send as a bearer token; without it
-    a token is created, and stored in `folder` if there is one, together with the logins of browsers and the audit log.
+    a token is created, and stored in `folder` if it is given, together with the logins of browsers and the audit log.
     Raises ConfigurationError for a short token, and if the extra `server` is not installed."""
     _check_engine("server_app()", engine)
     _require_extra()
@@ -131,7 +131,7 @@ class ServeKeywords(TypedDict, total=False):
 
 
 def serve(engine: "Engine", **options: Unpack[ServeKeywords]) -> None:
-    """Put the engine's agents behind the API and the page until SIGINT or SIGTERM. See `async_serve`."""
+    """Serves the engine's agents through the API and the page until SIGINT or SIGTERM. See `async_serve`."""
     run_sync(lambda: async_serve(engine, **options))
 
 
@@ -148,12 +148,19 @@ async def async_serve(
     key: Path | str | None = None,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Put the engine's agents behind the API and the page. Opens the engine unless it is open. Ends with SIGINT,
-    SIGTERM or when the task is cancelled.
+    """Serves the engine's agents through the API and the page until SIGINT, SIGTERM or the cancellation of the task.
+    Opens the engine unless it is open.
 
-    Port 0 selects a free port; without a port it is 8765, or a free one if that is in use. `announce` gets the address
-    and a link that signs one browser in. `token` and `folder` are those of `server_app`. `expose` allows other machines
-    to connect, which requires `certificate` and `key` for TLS, and `names`, the host names that clients use."""
+    - `host`: the address to listen on.
+    - `port`: 0 selects a free port; without a port it is 8765, or a free one if that is in use.
+    - `token`: the secret that clients send, as in `server_app`.
+    - `folder`: where the token, the logins of browsers and the audit log are stored, as in `server_app`.
+    - `names`: the host names that clients use; required with `expose` if the server listens on all addresses.
+    - `expose`: allows other machines to connect, which requires `certificate` and `key`.
+    - `certificate`: the file with the TLS certificate.
+    - `key`: the file with the key of the certificate.
+    - `announce`: called with a line that has the address and a link that signs one browser in.
+    """
     _check_engine("serve()", engine)
     _require_extra()
     from outrider.server.auth import ListenAddress

@@ -136,9 +136,9 @@ def all_routes(version: str, url: str = "..") -> list[Route]:
 async def _method_not_allowed(request: Request, _: Exception) -> Response:
     """Answers 405 with the allowed methods of all routes that share the path."""
     matches = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    allowed = sorted({method for route in matches for method in route.methods or ()})
-    response = error_response(405, "no_such_method", f"allowed methods: {', '.join(allowed)}")
-    response.headers["allow"] = ", ".join(allowed)
+    methods = sorted({method for route in matches for method in route.methods or ()})
+    response = error_response(405, "no_such_method", f"allowed methods: {', '.join(methods)}")
+    response.headers["allow"] = ", ".join(methods)
     return response
 
 

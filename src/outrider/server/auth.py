@@ -96,21 +96,20 @@ class BrowserLogins:
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time) -> None:
         self._path = path
         self._clock = clock
-        self._codes: dict[
-            str, tuple[float, str, str]
-        ] = {}  # when it expires, its user and token, by the hash of a code
+        # Expiry, user and token id, by the hash of a code.
+        self._codes: dict[str, tuple[float, str, str]] = {}
         self._logins: dict[str, BrowserLogin] = {login.id: login for login in self._load()}
 
     def create_code(self, user: str = SERVER_USER, token: str = "") -> str:
         """Returns the code of a link that signs one browser in, once. The login ends with the token of the user that
         has this id."""
         code, now = secrets.token_urlsafe(TOKEN_BYTES), self._clock()
-        self._codes = {key: known for key, known in self._codes.items() if known[0] > now}
+        self._codes = {key: entry for key, entry in self._codes.items() if entry[0] > now}
         self._codes[hash_secret(code)] = now + LINK_SECONDS, user, token
         return code
 
     def redeem_code(self, code: str) -> tuple[str, str, float] | None:
-        """Returns the user, the token and the time of a link; None if it is not valid, or not any more."""
+        """Returns the user, the token id and the creation time of a link; None if it is invalid or has expired."""
         expires, user, token = self._codes.pop(hash_secret(code), (0.0, "", ""))
         return (user, token, expires - LINK_SECONDS) if expires > self._clock() else None
 
@@ -140,19 +139,21 @@ class BrowserLogins:
         if not value:
             return None
         hashed, now = hash_secret(value), self._clock()
-        return next((one for one in self._logins.values() if getattr(one, field) == hashed and one.expires > now), None)
+        return next(
+            (login for login in self._logins.values() if getattr(login, field) == hashed and login.expires > now), None
+        )
 
     def _load(self) -> list[BrowserLogin]:
         if self._path is None:
             return []
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=list[BrowserLogin])
+            logins = msgspec.json.decode(self._path.read_bytes(), type=list[BrowserLogin])
         except (OSError, msgspec.DecodeError):
             return []  # browsers sign in again
-        return [login for login in found if login.expires > self._clock()]
+        return [login for login in logins if login.expires > self._clock()]
 
     def _save(self) -> None:
-        """Stores the logins. It forgets those that have expired."""
+        """Stores the logins, without those that have expired."""
         now = self._clock()
         self._logins = {login.id: login for login in self._logins.values() if login.expires > now}
         if self._path is not None:
@@ -175,7 +176,7 @@ class PublicUrl(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "PublicUrl":
-        """Raises ConfigurationError if the text is not an address of http or https with a host and, possibly, a
+        """Parses a URL. Raises ConfigurationError if it is not an http or https address with a host and an optional
         path."""
         try:
             parts = urlsplit(text)
@@ -207,8 +208,8 @@ class PublicUrl(msgspec.Struct, frozen=True):
 
 
 class TrustedProxies:
-    """The addresses of reverse proxies whose X-Forwarded headers are believed; a connection over a Unix socket has no
-    address and is trusted."""
+    """The addresses of reverse proxies whose X-Forwarded headers are trusted. A connection over a Unix socket has no
+    address and is trusted as well."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         try:
@@ -228,8 +229,8 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
     def find_client(self, peer: str, forwarded_for: str) -> str:
-        """Returns the address of the client: the last one that no trusted proxy has. Clients can write the ones before
-        it themselves."""
+        """Returns the address of the client: the last one that does not belong to a trusted proxy. Clients can forge
+        the addresses before it."""
         hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
         while hops and self.contains(peer):
             peer = hops.pop()
@@ -237,8 +238,18 @@ class TrustedProxies:
 
 
 class ListenAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server listens: a TCP port or a Unix socket. The default is loopback; any other host needs --expose and
-    TLS, or a reverse proxy: then `public` is its address and `proxies` has the networks of the proxies."""
+    """Where the server listens: a TCP port or a Unix socket. The default is loopback; any other host requires --expose
+    and TLS, or a reverse proxy.
+
+    - `host`: the address to listen on.
+    - `port`: the TCP port; 0 selects a free one.
+    - `socket`: the path of a Unix socket, instead of a port.
+    - `names`: the host names that clients use.
+    - `certificate`: the file with the TLS certificate.
+    - `key`: the file with the key of the certificate.
+    - `public`: the address of a reverse proxy.
+    - `proxies`: the networks of the reverse proxies.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -296,13 +307,13 @@ class ListenAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_behind_proxy(self) -> bool:
-        """Whether only the proxy may connect: it listens for other machines without TLS."""
+        """Whether only the proxy may connect: the server listens for other machines without TLS."""
         return self.public is not None and self.socket is None and not self.uses_tls and not is_loopback(self.host)
 
 
 def check_exposure(address: ListenAddress, *, exposed: bool) -> None:
-    """Raises ConfigurationError for an address that other machines reach without consent, TLS or a host name, and if
-    a file for TLS is missing."""
+    """Raises ConfigurationError for an address that other machines can reach without --expose, TLS or a host name, and
+    if a file for TLS is missing."""
     for file in (address.certificate, address.key):
         if file is not None and not file.is_file():
             raise ConfigurationError(f"the certificate and its key cannot be read: there is no file {file}")
@@ -456,8 +467,7 @@ class RequestGuard:
                 await stream(limited, answer)
 
     def _end_with_access(self, scope: Scope, headers: dict[str, str], send: Send) -> Send:
-        """End a stream of /mcp instead of sending more after its client has lost the access; other routes check this
-        themselves."""
+        """Ends a stream of /mcp once its client has lost access; other routes check this themselves."""
         requester, has_ended = scope[REQUESTER], False
 
         async def send_checked(message: Message) -> None:
@@ -491,7 +501,7 @@ class RequestGuard:
         return bool(self._address.prefix) and scope["path"] == self._address.prefix and not scope["query_string"]
 
     def _apply_proxy(self, scope: Scope, headers: dict[str, str]) -> RejectedRequest | None:
-        """Removes the prefix of the public URL, if the proxy has not done it, and reads what the proxy says about the
+        """Removes the prefix of the public URL, if the proxy has not done it, and applies the proxy's headers about the
         client."""
         public = self._address.public
         if public is None:
@@ -525,7 +535,9 @@ class RequestGuard:
             return RejectedRequest(401, "no_token", "send the server's token: Authorization: Bearer …")
         scope[REQUESTER], scope[USER_NAME] = requester, requester.name
         is_allowed = self._limits is None or self._limits.allow_request(requester)
-        if not is_allowed or not self._rate.allow_request():  # after the token: others cannot use up these requests
+        if (
+            not is_allowed or not self._rate.allow_request()
+        ):  # after the token: clients without one cannot use up the limit
             return RejectedRequest(429, "too_many_requests", "too many requests; try again in a moment")
         return _check_role(requester, scope) or self._check_body(scope["method"], headers)
 
@@ -534,17 +546,19 @@ class RequestGuard:
         return site in SAFE_SITES and (origin is None or origin.lower() in self._address.allowed_origins)
 
     def _authenticate(self, scope: Scope, headers: dict[str, str]) -> Requester | None:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            login = self._logins.find_by_secret(given.strip())
+            login = self._logins.find_by_secret(credentials.strip())
             scope[LOGIN_ID] = login.id if login else ""
-            return self._find_login(scope, login) if login is not None else self._check_token(scope, given.strip())
+            return (
+                self._find_login(scope, login) if login is not None else self._check_token(scope, credentials.strip())
+            )
         if self._is_sign_in(scope):
             query = parse_qs(scope["query_string"].decode("latin-1"))
             if TOKEN_PARAMETER in query:
                 return self._check_token(scope, query[TOKEN_PARAMETER][0])
-            found = self._logins.redeem_code(query[CODE_PARAMETER][0])
-            return self._find_signed_in(scope, *found) if found is not None else None
+            link = self._logins.redeem_code(query[CODE_PARAMETER][0])
+            return self._find_signed_in(scope, *link) if link is not None else None
         if scope["method"] != "GET" or not (scope["path"] == "/" or scope["path"].startswith("/page/")):
             return None
         login = self._logins.find_by_cookie(_read_cookie(headers.get("cookie", ""), self.cookie_name))
@@ -553,8 +567,8 @@ class RequestGuard:
     def _check_token(self, scope: Scope, token: str) -> Requester | None:
         if secrets_equal(token, self._token):
             return SERVER_REQUESTER
-        found = self._users.find_by_token(token)
-        return self._find_requester(scope, found[0].name, found[1]) if found is not None else None
+        user_token = self._users.find_by_token(token)
+        return self._find_requester(scope, user_token[0].name, user_token[1]) if user_token is not None else None
 
     def _find_login(self, scope: Scope, login: BrowserLogin) -> Requester | None:
         return self._find_signed_in(scope, login.user, login.token, login.expires - LOGIN_SECONDS)
@@ -593,8 +607,8 @@ class RequestGuard:
         return scope["method"] == "GET" and scope["path"] == "/" and not query.keys().isdisjoint(SIGN_IN_PARAMETERS)
 
     async def _answer_login(self, oidc: OidcLogins, scope: Scope, headers: dict[str, str], send: Send) -> None:
-        """Answers the two routes of a login, to which the provider's page leads browsers: so they are open to other
-        sites, and the cookie binds the answer to the browser that began."""
+        """Answers the two routes of a login. The provider's page redirects browsers to them, so they accept requests
+        from other sites; a cookie binds the answer to the browser that started the login."""
         host = headers.get("host", "").lower()
         rejected: RejectedRequest | None = None
         if scope["method"] != "GET" or host not in self._address.allowed_hosts:
@@ -629,9 +643,9 @@ class RequestGuard:
         return text.encode()
 
     async def _sign_browser_in(self, scope: Scope, send: Send, *, redirects: bool = True) -> None:
-        """Sends the cookie, and the secret in the fragment of the address, which no server and no log sees. After a
-        login at a provider the page is opened by a page of this server: the cookie is not sent with a redirect that
-        began at another site."""
+        """Sends the cookie, and the secret in the fragment of the address, which browsers do not send to a server.
+        After a login at a provider, a page of this server opens the target: browsers do not send the cookie with a
+        redirect that another site started."""
         cookie, secret = self._logins.sign_in(scope[USER_NAME], scope.get(TOKEN_ID, ""))
         if self._audit is not None:
             self._audit.write("sign-in", user=scope[USER_NAME], client=(scope.get("client") or ("",))[0])
@@ -697,7 +711,8 @@ async def _send_response(send: Send, status: int, headers: list[tuple[bytes, byt
 
 
 def _check_role(requester: Requester, scope: Scope) -> RejectedRequest | None:
-    """Viewers change nothing, whatever the route; the tools of /mcp read sessions of all users."""
+    """Rejects changes by viewers on every route. Rejects /mcp for all but administrators, because its tools read the
+    sessions of all users."""
     if requester.role == "viewer" and scope["method"] not in READ_METHODS and scope["path"] != SIGN_OUT_PATH:
         return RejectedRequest(403, "forbidden", f"{requester.name} is a viewer and may not change anything")
     if scope["path"].startswith(MCP_PATH) and not requester.is_admin:
@@ -707,7 +722,7 @@ def _check_role(requester: Requester, scope: Scope) -> RejectedRequest | None:
 
 def _read_cookie(header: str, name: str) -> str:
     try:
-        found = SimpleCookie(header).get(name)
+        cookie = SimpleCookie(header).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""

@@ -100,7 +100,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
     webhooks: TurnWebhooks | None = None
 
     async def access_to(self, session_id: str) -> ShareLevel | None:
-        """Returns what the requester may do with a session; one that an agent was called in is as its caller's."""
+        """Returns the requester's access to a session; the session of a called agent has that of its caller."""
         if self.requester.is_admin:
             return "write"
         try:
@@ -156,7 +156,7 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
             user = self.users.get(self.requester.name)
             if user is None or Requester.from_user(user) != self.requester:
                 return False
-        return not any([await self._is_hidden(one) for one in session_ids])
+        return not any([await self._is_hidden(session_id) for session_id in session_ids])
 
     async def _is_hidden(self, session_id: str) -> bool:
         if await self.access_to(session_id) is None:
@@ -166,8 +166,8 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
         return False
 
     async def require_limited_run(self, session_id: str) -> None:
-        """Raises AccessDeniedError for a background run of a limited owner that was submitted without these limits, by
-        an administrator who is none any more: its worker would not apply them."""
+        """Raises AccessDeniedError for a background run without limits whose owner has limits now, because an
+        administrator submitted it who has lost that role: its worker would not apply the limits."""
         if self.requester.is_admin or self.background is None:
             return
         root = await self.engine.store.get(await find_root_session(self.engine, session_id))
@@ -224,8 +224,9 @@ async def stream_while_allowed(request: RouteRequest[Any, Any], response: SseRes
 
 
 class EventStreamResponse(StreamingResponse):
-    """Leaves its stream to the request guard, which runs it after the routes have returned. The frames of the routing
-    layers would be a hundred objects of each follower, and a full garbage collection visits all of them."""
+    """Leaves its stream to the request guard, which runs it after the routes have returned. Otherwise each follower
+    would keep the call frames of the routing layers alive: a hundred objects that each full garbage collection
+    visits."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         scope[EVENT_STREAM] = self.stream_until_disconnect
@@ -248,10 +249,20 @@ async def _raise_on_disconnect(receive: Receive) -> None:
 
 
 class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint. `response_type` is a type, or a media type for a response that is not JSON. `event_type` is the
-    type of the events of a response that is, or on request can be, a stream of server-sent events. `starts_work` marks
-    endpoints that are rejected while the server is being stopped. `access` is what it needs: "read" for GET and "write"
-    for other methods, unless it is given; "admin" is for administrators."""
+    """One endpoint of the API.
+
+    - `method`, `path`: the HTTP method and the path with its parameters in braces.
+    - `name`: the operation id in the OpenAPI document.
+    - `summary`: one line for the OpenAPI document.
+    - `handler`: called with the parsed request.
+    - `query`, `body`: the types of the query parameters and of the JSON body.
+    - `response_type`: a type, or a media type for a response that is not JSON.
+    - `event_type`: the type of the events, if the response is a stream of server-sent events, or can be on request.
+    - `status`: the status of a successful response.
+    - `starts_work`: whether requests are rejected while the server is being stopped.
+    - `access`: what the requester needs; without it, "read" for GET and "write" for other methods. "admin" is for
+      administrators.
+    """
 
     method: str
     path: str
@@ -271,6 +282,7 @@ class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.access or ("read" if self.method in READ_METHODS else "write")
 
 
+# The first matching class applies, so a subclass must be listed before its base class.
 ERROR_STATUS: dict[type[Exception], int] = {
     SessionNotFoundError: 404,
     SessionInUseError: 409,
@@ -301,8 +313,8 @@ MAX_REPEAT_BYTES = 64 * 1024 * 1024  # of all stored responses; the oldest are f
 
 
 class RepeatedRequests:
-    """The responses of requests with an Idempotency-Key header, of this process: a repeated request gets the first
-    response again. Only successful responses are stored, and no event streams."""
+    """The responses of this process to requests with an Idempotency-Key header: a repeated request gets the first
+    response again. Only successful responses that are not event streams are stored."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -311,17 +323,17 @@ class RepeatedRequests:
 
     async def answer_once(self, request: Request, key: str, handle: Callable[[], Awaitable[Response]]) -> Response:
         requester: Requester = request.scope.get(REQUESTER, SERVER_REQUESTER)
-        place = (requester.name, f"{request.url.path}?{request.url.query}", key)
+        cache_key = (requester.name, f"{request.url.path}?{request.url.query}", key)
         body = hashlib.sha256(await request.body()).digest()
         self._forget_old()
-        known = self._answers.get(place)
-        if known is None:
-            known = self._answers[place] = (self._clock(), body, asyncio.create_task(_await(handle)))
-        elif known[1] != body:
+        entry = self._answers.get(cache_key)
+        if entry is None:
+            entry = self._answers[cache_key] = (self._clock(), body, asyncio.create_task(_await(handle)))
+        elif entry[1] != body:
             return error_response(409, "key_reused", "this Idempotency-Key was sent with another body")
-        response = await asyncio.shield(known[2])
+        response = await asyncio.shield(entry[2])
         if isinstance(response, StreamingResponse) or response.status_code >= 300:
-            self._answers.pop(place, None)
+            self._answers.pop(cache_key, None)
         return response
 
     def _forget_old(self) -> None:
@@ -357,7 +369,7 @@ def make_handler(endpoint: ApiEndpoint) -> Callable[[Request], Awaitable[Respons
         if endpoint.starts_work and request.app.state.monitor is not None and request.app.state.monitor.is_draining:
             return error_response(503, ServerAwayError.__name__, "the server is being stopped; try again in a moment")
         try:
-            given = await _call_endpoint(endpoint, request)
+            result = await _call_endpoint(endpoint, request)
         except AccessDeniedError as error:
             return error_response(403, "forbidden", str(error))
         except BodyTooLargeError:
@@ -369,10 +381,10 @@ def make_handler(endpoint: ApiEndpoint) -> Callable[[Request], Awaitable[Respons
             return error_response(
                 503, ServerAwayError.__name__, "the server is shutting down; stored input is not lost"
             )
-        except Exception:  # noqa: BLE001  a defect of ours must not show a client its traceback
+        except Exception:  # noqa: BLE001  the traceback of a defect is not for clients
             _log.exception("%s %s failed", endpoint.method, endpoint.path)
             return error_response(500, "internal", "internal server error; see the server's log")
-        return _build_response(endpoint, given)
+        return _build_response(endpoint, result)
 
     return handle_request
 
@@ -380,8 +392,8 @@ def make_handler(endpoint: ApiEndpoint) -> Callable[[Request], Awaitable[Respons
 async def _call_endpoint(endpoint: ApiEndpoint, request: Request) -> Any:
     parsed = await _parse_request(endpoint, request)
     await _check_access(endpoint, parsed)
-    given = await endpoint.handler(parsed)
-    return SseResponse(stream_while_allowed(parsed, given)) if isinstance(given, SseResponse) else given
+    result = await endpoint.handler(parsed)
+    return SseResponse(stream_while_allowed(parsed, result)) if isinstance(result, SseResponse) else result
 
 
 def error_response(status: int, kind: str, message: str, **details: Any) -> Response:
@@ -444,11 +456,11 @@ async def _find_session(request: RouteRequest[Any, Any]) -> str | None:
     if (session_id := path.get("session_id") or path.get("run_id")) is not None:
         return session_id
     if (approval_id := path.get("approval_id")) is not None:
-        asked = [*await request.engine.approvals(), *await request.engine.store.approvals()]
-        return next((one.session_id for one in asked if one.id == approval_id), "")
+        approvals = [*await request.engine.approvals(), *await request.engine.store.approvals()]
+        return next((approval.session_id for approval in approvals if approval.id == approval_id), "")
     if (question_id := path.get("question_id")) is not None:
         questions = request.questions.open_questions() if request.questions else []
-        return next((one.session_id for one in questions if one.id == question_id), "")
+        return next((question.session_id for question in questions if question.id == question_id), "")
     return None
 
 

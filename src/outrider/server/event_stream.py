@@ -1,4 +1,4 @@
-"""Server-sent events: the changes of each session are read once and sent to all its listeners, and one stream has the
+"""Server-sent events. The changes of each session are read once and sent to all its listeners; another stream has the
 states of all sessions and the changes of those that a client follows."""
 
 import asyncio
@@ -59,9 +59,9 @@ class FollowedSessions:
         self._handlers[session_id] = (*self._handlers.get(session_id, ()), handler)
 
         def unsubscribe() -> None:
-            left = tuple(one for one in self._handlers.get(session_id, ()) if one is not handler)
-            if left:
-                self._handlers[session_id] = left
+            remaining = tuple(other for other in self._handlers.get(session_id, ()) if other is not handler)
+            if remaining:
+                self._handlers[session_id] = remaining
             else:
                 self._handlers.pop(session_id, None)
 
@@ -94,7 +94,7 @@ class FollowedSessions:
 
 
 def is_question_event(event: Event) -> bool:
-    """Returns whether the event asks a user, or settles what was asked."""
+    """Returns whether the event asks a user a question, or settles one."""
     match event:
         case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
             return True
@@ -160,14 +160,17 @@ def merge_deltas(events: Iterable[Event]) -> list[Event]:
     """Merges adjacent deltas of the same part or call: a client does not draw faster than one frame."""
     result: list[Event] = []
     for event in events:
-        last = result[-1] if result else None
-        match last, event:
+        previous = result[-1] if result else None
+        match previous, event:
             case (PartDeltaEvent(), PartDeltaEvent()) | (ToolInputDeltaEvent(), ToolInputDeltaEvent()) if (
-                last.part_id == event.part_id
+                previous.part_id == event.part_id
             ):
-                result[-1] = msgspec.structs.replace(last, delta=last.delta + event.delta)
-            case (ToolOutputEvent(), ToolOutputEvent()) if (last.call_id, last.stream) == (event.call_id, event.stream):
-                result[-1] = msgspec.structs.replace(last, output=last.output + event.output)
+                result[-1] = msgspec.structs.replace(previous, delta=previous.delta + event.delta)
+            case (ToolOutputEvent(), ToolOutputEvent()) if (previous.call_id, previous.stream) == (
+                event.call_id,
+                event.stream,
+            ):
+                result[-1] = msgspec.structs.replace(previous, output=previous.output + event.output)
             case _:
                 result.append(event)
     return result
@@ -191,7 +194,7 @@ class FrameBatch(msgspec.Struct, frozen=True):
         return next((frame.seq for frame in reversed(self.frames) if frame.seq is not None), None)
 
     def newer_than(self, seq: int) -> "FrameBatch":
-        """Returns the batch without changes up to `seq`. Usually that is the same batch, without a copy."""
+        """Returns the batch without changes up to `seq`. It is usually the same batch, without a copy."""
         if self.first_seq is None or self.first_seq > seq:
             return self
         return FrameBatch.from_frames([frame for frame in self.frames if frame.seq is None or frame.seq > seq])
@@ -221,7 +224,9 @@ class FeedListener:
         if len(self._batches) >= self._limit:
             if batch.first_seq is None:
                 return
-            self._batches = deque(waiting.stored_only() for waiting in self._batches if waiting.first_seq is not None)
+            self._batches = deque(
+                buffered.stored_only() for buffered in self._batches if buffered.first_seq is not None
+            )
             self.closed = len(self._batches) >= self._limit
         self._batches.append(batch)
         self._arrived.set()
@@ -245,7 +250,8 @@ KEEPALIVE_SECONDS = 15.0  # seconds of silence before a keepalive comment is sen
 
 
 class SessionEventFeed:
-    """Reads the changes and events of one session while it has listeners. With `views` they come with what to show."""
+    """Reads the changes and events of one session while it has listeners. With `views`, they have
+    the views of messages and parts."""
 
     def __init__(
         self, session_id: str, engine: Engine, followed_sessions: FollowedSessions, *, views: bool = False
@@ -304,10 +310,10 @@ class SessionEventFeed:
                 await self._stop_reader()
 
     async def _stop_reader(self) -> None:
-        pump, self._reader = self._reader, None
-        if pump is not None:
-            pump.cancel()
-            await asyncio.wait([pump])
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait([reader])
 
     async def _read_changes(self, seq: int) -> None:
         """Reads changes until the store fails or the feed stops, and then closes all listeners; clients reconnect."""
@@ -399,7 +405,7 @@ class SessionEventFeed:
 
 
 LISTED_SESSIONS = 100
-REFRESH_SECONDS = 2.0  # how often sessions that other processes change are looked at
+REFRESH_SECONDS = 2.0  # interval of the poll for sessions that other processes change
 EVENT_DELAY = 0.15  # seconds after an event of this process
 
 SessionState = Literal["idle", "working", "waiting", "failed", "interrupted"]
@@ -407,7 +413,7 @@ SessionState = Literal["idle", "working", "waiting", "failed", "interrupted"]
 
 class SessionSummary(msgspec.Struct, frozen=True):
     """A session in a list. `state` follows from what is stored and from the turns of this process; `updated` is Unix
-    milliseconds. `plan` is the id of the plan for whose answer the session waits."""
+    milliseconds. `plan` is the id of the plan that waits for an answer."""
 
     id: str
     title: str = ""
@@ -443,8 +449,8 @@ class SessionStateFeed:
         self._listeners.add(queue)
         try:
             yield list(self._known.values())
-            while (changed := await queue.get()) is not None:
-                yield changed
+            while (summaries := await queue.get()) is not None:
+                yield summaries
         finally:
             self._listeners.discard(queue)
             if not self._listeners:
@@ -486,15 +492,15 @@ class SessionStateFeed:
 
     async def _refresh(self) -> None:
         page = await archive_of(self._engine).list_page(LISTED_SESSIONS)
-        waiting = await self._waiting_sessions()
-        known = {session.id: await self._summarize(session, waiting) for session in page.sessions}
-        changed = [summary for summary in known.values() if self._known.get(summary.id) != summary]
-        gone = self._known.keys() - known.keys()
+        waiting_sessions = await self._waiting_sessions()
+        summaries = {session.id: await self._summarize(session, waiting_sessions) for session in page.sessions}
+        changed = [summary for summary in summaries.values() if self._known.get(summary.id) != summary]
+        missing_ids = self._known.keys() - summaries.keys()
         changed += [
-            SessionSummary(session_id, deleted=True) for session_id in gone if await self._is_deleted(session_id)
+            SessionSummary(session_id, deleted=True) for session_id in missing_ids if await self._is_deleted(session_id)
         ]
-        self._known = known
-        self._endings = {session_id: ending for session_id, ending in self._endings.items() if session_id in known}
+        self._known = summaries
+        self._endings = {session_id: ending for session_id, ending in self._endings.items() if session_id in summaries}
         if changed:
             for queue in self._listeners:
                 queue.put_nowait(changed)
@@ -509,15 +515,15 @@ class SessionStateFeed:
     async def _waiting_sessions(self) -> set[str]:
         asking = [approval.session_id for approval in await self._engine.approvals()]
         asking += [question.session_id for question in self._questions.open_questions()] if self._questions else []
-        waiting: set[str] = set()
+        session_ids: set[str] = set()
         for session_id in dict.fromkeys(asking):
             with suppress(SessionNotFoundError):
-                waiting.add(await find_root_session(self._engine, session_id))
-        return waiting
+                session_ids.add(await find_root_session(self._engine, session_id))
+        return session_ids
 
-    async def _summarize(self, session: StoredSession, waiting: set[str]) -> SessionSummary:
+    async def _summarize(self, session: StoredSession, waiting_sessions: set[str]) -> SessionSummary:
         live, plan = self._engine.live.get(session.id), ""
-        if session.id in waiting:
+        if session.id in waiting_sessions:
             state: SessionState = "waiting"
         elif live is not None and live.in_turn:
             state = "working"
@@ -635,8 +641,8 @@ class SessionFeedRegistry:
 
     async def _copy_states(self, outbox: "_Outbox", is_visible: Callable[[SessionSummary], bool] | None) -> None:
         async with aclosing(self._session_states.stream_changes()) as changes:
-            async for found in changes:
-                summaries = found if is_visible is None else [one for one in found if is_visible(one)]
+            async for changed in changes:
+                summaries = changed if is_visible is None else [summary for summary in changed if is_visible(summary)]
                 await outbox.put(b"event: sessions\ndata: %b\n\n" % _encode(summaries))
 
     async def close(self) -> None:
@@ -650,8 +656,8 @@ class SessionFeedRegistry:
 
 def _name_session(session_id: str, frame: SseFrame) -> bytes:
     """Returns the frame for a stream of several sessions: its data names the session."""
-    head, found, data = frame.body.partition(b"data: ")
-    if not found:
+    head, separator, data = frame.body.partition(b"data: ")
+    if not separator:
         return frame.body
     name, data = _encode(session_id), data.removesuffix(b"\n\n")
     if frame.seq is None:
@@ -660,7 +666,7 @@ def _name_session(session_id: str, frame: SseFrame) -> bytes:
 
 
 class _Outbox:
-    """What waits to be sent to one client. A producer waits while the client is slow; its own buffer is bounded."""
+    """The queue of frames for one client. A producer waits while the client is slow; its own buffer is bounded."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(64)
@@ -670,14 +676,14 @@ class _Outbox:
         await self._queue.put(body)
 
     async def take(self) -> bytes | None:
-        """Returns what waits; None after the outbox was closed and is empty."""
+        """Returns the next frame; None once the outbox is closed and empty."""
         if self._is_closed and self._queue.empty():
             return None
         return await self._queue.get()
 
     def close(self) -> None:
         self._is_closed = True
-        with suppress(asyncio.QueueFull):  # then the client is not waiting
+        with suppress(asyncio.QueueFull):  # the client does not wait, and takes the rest before it sees the end
             self._queue.put_nowait(None)
 
 

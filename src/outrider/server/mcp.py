@@ -97,8 +97,8 @@ def render_transcript(transcript: SessionTranscript) -> str:
 def _render_message(message: Message) -> str:
     author = "user" if message.role == "user" else message.agent or "assistant"
     items = cast("Iterable[TranscriptItem]", message_items(message))
-    shown = (item for item in items if not item.withdrawn)  # a model would read what was withdrawn as an answer
-    return "\n".join([f"## {author}", *(text for item in shown for text in _render_item(item))])
+    visible_items = (item for item in items if not item.withdrawn)  # a model would read what was withdrawn as an answer
+    return "\n".join([f"## {author}", *(text for item in visible_items for text in _render_item(item))])
 
 
 def _render_item(item: TranscriptItem) -> Iterator[str]:
@@ -155,8 +155,8 @@ class RunReport:
 
 
 class ApprovalForm(BaseModel):
-    """What the user of the calling agent answers to an approval; the titles are shown. `create_approval_form` adds the
-    choices."""
+    """The answer of the calling agent's user to an approval. `create_approval_form` adds the choices, whose labels the
+    user sees."""
 
     answer: str
     reason: str = Field(default="", description="why not, for the agent", max_length=2_000)
@@ -177,12 +177,12 @@ def form_text(view: ApprovalView) -> str:
 
 
 def _too_long_text(view: ApprovalView, text: str) -> str:
-    """Returns the text of a form that can only deny: its user would approve what the form does not show."""
-    shown = text[:MAX_SHORTENED_CHARS]
+    """Returns the text of a form that can only deny, because the form cannot show all that a yes would approve."""
+    excerpt = text[:MAX_SHORTENED_CHARS]
     return (
         f"This question has {len(text):,} characters, too many for this form, which therefore offers no yes. To read "
         f"and answer all of it, open session {view.session_id} on the web page of the server; `outrider serve` on this "
-        f"machine starts one. This form then closes. It begins:\n\n{shown}\n\n… {len(text) - len(shown):,} more "
+        f"machine starts one. This form then closes. It begins:\n\n{excerpt}\n\n… {len(text) - len(excerpt):,} more "
         "characters are not shown here."
     )
 
@@ -220,7 +220,7 @@ def _form_choices(view: ApprovalView, *, allows: bool = True) -> dict[str, Appro
 
 
 def _form_widths(view: ApprovalView) -> dict[str, WidthView]:
-    """Labels are not cut: those of long paths would become the same."""
+    """Returns the widths by label. Labels are not shortened, because those of long paths could become equal."""
     return {escape_control_characters(width.label): width for width in view.widths}
 
 
@@ -253,8 +253,8 @@ class McpRunner:
             approvals = _ApprovalForms(engine, session_id, ask, tasks) if ask else None
             unsubscribes = [engine.bus.subscribe_all(progress.handle_event)]
             if approvals is not None:
-                asked = (AgentCalledEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent)
-                unsubscribes.append(engine.bus.subscribe(asked, approvals.handle_event))
+                event_types = (AgentCalledEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent)
+                unsubscribes.append(engine.bus.subscribe(event_types, approvals.handle_event))
             try:
                 end = await self._run_turn(engine, session_id, prompt)
                 await engine.bus.settled()
@@ -293,8 +293,8 @@ class McpRunner:
 
 
 class _ApprovalForms:
-    """Asks the user of the calling agent for each approval of a run, called agents included. An approval that another
-    front end answers first needs no answer here."""
+    """Asks the user of the calling agent for each approval of a run and of the agents that it calls. The form is
+    cancelled if another front end answers first."""
 
     def __init__(self, engine: Engine, session_id: str, ask: AskClient, tasks: asyncio.TaskGroup) -> None:
         self._engine = engine
@@ -312,8 +312,8 @@ class _ApprovalForms:
                 if event.session_id in self._sessions:
                     self._open[event.approval_id] = self._group.create_task(self._answer(event))
             case ToolApprovalResultEvent():
-                if (asked := self._open.pop(event.approval_id, None)) is not None:
-                    asked.cancel()
+                if (task := self._open.pop(event.approval_id, None)) is not None:
+                    task.cancel()
             case _:
                 assert_never(event)
 
@@ -357,13 +357,13 @@ class _RunProgress:
         notice = event_notice(event)
         if notice is None or notice.level == "detail":
             return
-        match shown := other_display(event):
+        match display := other_display(event):
             case "activity" | "message" | "call" | None:
                 await self._report_step(notice.text)
             case "approval":
                 pass  # the form asks
             case _:
-                assert_never(shown)
+                assert_never(display)
 
     async def _report_step(self, activity: str) -> None:
         self._steps += 1
@@ -422,8 +422,8 @@ class PausedRun:
         self.report = report
         try:
             while self._end is None:
-                if waiting := self._unanswered():
-                    return InputRequiredResult(input_requests=waiting, request_state=self.id)
+                if requests := self._unanswered():
+                    return InputRequiredResult(input_requests=requests, request_state=self.id)
                 self._changed.clear()
                 await self._changed.wait()
         except asyncio.CancelledError:
@@ -457,7 +457,7 @@ class PausedRun:
 
 
 async def _report_nothing(step: float, doing: str) -> None:
-    """The client waits for no result at the moment."""
+    """Reports nothing, because the client waits for no result at the moment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -584,13 +584,13 @@ class McpTools:
         """Find earlier sessions. In a snippet, « and » stand around the words."""
         try:
             hits = await self._archive.search(words, limit=limit if self._folder is None else MAX_SEARCHED)
-            known = {id: await self._is_readable(id) for id in dict.fromkeys(hit.session_id for hit in hits)}
+            readable = {id: await self._is_readable(id) for id in dict.fromkeys(hit.session_id for hit in hits)}
         except OutriderError as error:
             raise McpToolError(str(error)) from error
-        found = [hit for hit in hits if known[hit.session_id]][:limit]
+        matches = [hit for hit in hits if readable[hit.session_id]][:limit]
         return [
             SessionMatch(session_id=hit.session_id, title=hit.title, kind=hit.kind, snippet=hit.snippet)
-            for hit in found
+            for hit in matches
         ]
 
     async def _is_readable(self, session_id: str) -> bool:
@@ -605,8 +605,8 @@ class McpTools:
     ) -> str:
         """Read a session as text: its messages, and the results of its tool calls."""
         try:
-            found = await self._find_session(session_id)
-            return render_transcript(await self._archive.load(found.id, last=last))
+            session = await self._find_session(session_id)
+            return render_transcript(await self._archive.load(session.id, last=last))
         except OutriderError as error:
             raise McpToolError(str(error)) from error
 
@@ -615,22 +615,18 @@ class McpTools:
         if session_id == LAST_SESSION and self._folder is not None:
             listed = await self._archive.list_sessions(1, workspace=Path(self._folder))
             session_id = listed[0].id if listed else session_id
-        found = await self._archive.find_session(session_id)
-        if self._folder is not None and found.workspace_directory != self._folder:
+        session = await self._archive.find_session(session_id)
+        if self._folder is not None and session.workspace_directory != self._folder:
             raise OutriderError(
-                f"session {found.id} belongs to another folder; `mcp_all_sessions = true` in the settings allows it"
+                f"session {session.id} belongs to another folder; `mcp_all_sessions = true` in the settings allows it"
             )
-        return found
+        return session
 
     async def list_sessions(self) -> str:
         """The latest sessions of the folder: id, title and time of the last change, one per line."""
         folder = Path(self._folder) if self._folder is not None else None
         sessions = await self._archive.list_sessions(MAX_LISTED, workspace=folder)
-        lines = [
-            f"{one.id}  {format_iso_time(one.time.updated if one.time else 0, 'minutes')}  {one.title or 'untitled'}"
-            for one in sessions
-        ]
-        return replace_surrogates("\n".join(lines)) or "There are no sessions."
+        return replace_surrogates("\n".join(map(_session_line, sessions))) or "There are no sessions."
 
     async def get_transcript(self, session_id: str) -> str:
         """The end of a session as text: its messages, and the results of its tool calls."""
@@ -659,6 +655,11 @@ class McpTools:
             f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nContinue it: call `run_agent` "
             f"with its session id and this task: {following}"
         )
+
+
+def _session_line(session: StoredSession) -> str:
+    updated = format_iso_time(session.time.updated if session.time else 0, "minutes")
+    return f"{session.id}  {updated}  {session.title or 'untitled'}"
 
 
 def _find_owner(ctx: "Context[Any, Any]") -> str:

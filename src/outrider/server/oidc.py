@@ -29,8 +29,17 @@ CLOCK_LEEWAY = 60.0  # seconds
 
 
 class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The provider, the client that is registered there, and how claims become users. `roles` maps values of
-    `role_claim` (a text or a list) to roles; users without one get `default_role`, and without that no access."""
+    """The provider, the client that is registered there, and how claims become users.
+
+    - `issuer`: the address of the provider.
+    - `client_id`: the id of the client that is registered at the provider.
+    - `client_secret`: the secret of the client; empty for a public client.
+    - `roles`: maps values of `role_claim` to roles.
+    - `default_role`: for users whose claim has none of these values; without it they have no access.
+    - `role_claim`: the claim with the roles, a string or a list.
+    - `name_claim`: the claim that becomes the name of a new user.
+    - `scopes`: the scopes to request, separated by spaces.
+    """
 
     issuer: str
     client_id: str
@@ -98,11 +107,11 @@ class OidcLogins:
         self._metadata = (float("inf"), metadata) if metadata is not None else None
 
     async def start(self) -> LoginStart:
-        """Raises ConfigurationError if the provider cannot be reached."""
+        """Starts a login. Raises ConfigurationError if the provider cannot be reached."""
         metadata = await self._load_metadata()
         state, nonce, verifier, browser = (secrets.token_urlsafe(32) for _ in range(4))
         now = self._clock()
-        self._open = {key: one for key, one in self._open.items() if one.expires > now}
+        self._open = {key: login for key, login in self._open.items() if login.expires > now}
         while len(self._open) >= MAX_OPEN_LOGINS:
             self._open.pop(next(iter(self._open)))
         self._open[state] = _OpenLogin(now + LOGIN_SECONDS, browser, nonce, verifier)
@@ -142,13 +151,13 @@ class OidcLogins:
         answer = await _fetch_json(metadata.token_endpoint, headers, urlencode(form).encode())
         claims = _decode_claims(answer.get("id_token"))
         self.check_claims(claims, metadata, login.nonce)
-        wanted = (self._settings.role_claim, self._settings.name_claim)
-        if metadata.userinfo_endpoint and any(name not in claims for name in wanted):
+        claim_names = (self._settings.role_claim, self._settings.name_claim)
+        if metadata.userinfo_endpoint and any(name not in claims for name in claim_names):
             bearer = {"Authorization": f"Bearer {answer.get('access_token', '')}"}
-            more = await _fetch_json(metadata.userinfo_endpoint, bearer)
-            if more.get("sub") != claims["sub"]:
+            user_info = await _fetch_json(metadata.userinfo_endpoint, bearer)
+            if user_info.get("sub") != claims["sub"]:
                 raise AccessDeniedError("the provider returned the data of another user")
-            claims = {**more, **claims}
+            claims = {**user_info, **claims}
         return claims
 
     def check_claims(self, claims: dict[str, Any], metadata: ProviderMetadata, nonce: str) -> None:
@@ -169,8 +178,8 @@ class OidcLogins:
             raise AccessDeniedError("the ID token of the provider is not valid for this login")
 
     def store_user(self, claims: dict[str, Any]) -> ServerUser:
-        """Creates the user with the first login and updates the role with every login. A removed user comes back with
-        the same limits; the name, which owns their sessions, goes to no other account."""
+        """Creates the user with the first login and updates the role with every login. A removed user who logs
+        in again has the same limits; no other account can get the name, because it owns their sessions."""
         subject = f"{claims['iss']} {claims['sub']}"
         role = self._find_role(claims)
         user_before = self._users.find_by_subject(subject)
@@ -180,8 +189,8 @@ class OidcLogins:
             raise AccessDeniedError("this account has no role on this server; ask its administrator")
         user_before = user_before or self._users.find_former(subject=subject)
         if user_before is None:
-            given = str(claims.get(self._settings.name_claim) or claims["sub"])
-            name = re.sub(r"[^\w.@+-]", "-", given, flags=re.ASCII)
+            raw_name = str(claims.get(self._settings.name_claim) or claims["sub"])
+            name = re.sub(r"[^\w.@+-]", "-", raw_name, flags=re.ASCII)
             if self._users.get(name) is not None or self._users.find_former(name=name) is not None:
                 raise AccessDeniedError(f"there is, or was, another user {name} on this server; ask its administrator")
             user_before = ServerUser(name=name, subject=subject)
@@ -240,19 +249,19 @@ def _decode_claims(token: object) -> dict[str, Any]:
 
 
 async def _fetch_json(url: str, headers: Mapping[str, str] | None = None, form: bytes = b"") -> dict[str, Any]:
-    """Raises ConfigurationError without the answer's text, which may contain secrets. Redirects are not followed: they
-    could send the client's secret to another server."""
-    place = url.partition("?")[0]
-    sent = {"Accept": "application/json", **(headers or {})}
+    """Fetches a JSON object. The errors do not quote the answer, which may contain secrets. Redirects are not followed,
+    because they could send the client's secret to another server."""
+    endpoint = url.partition("?")[0]
+    all_headers = {"Accept": "application/json", **(headers or {})}
     if form:
-        sent["Content-Type"] = "application/x-www-form-urlencoded"
+        all_headers["Content-Type"] = "application/x-www-form-urlencoded"
     try:
-        status, body = await fetch_url(url, sent, form, seconds=REQUEST_SECONDS, max_bytes=MAX_ANSWER_BYTES)
+        status, body = await fetch_url(url, all_headers, form, seconds=REQUEST_SECONDS, max_bytes=MAX_ANSWER_BYTES)
         document = json.loads(body) if status == HTTPStatus.OK else None
     except (OSError, NetworkError, ValueError) as error:
-        raise ConfigurationError(f"the login provider cannot be reached at {place}: {error}") from None
+        raise ConfigurationError(f"the login provider cannot be reached at {endpoint}: {error}") from None
     if status != HTTPStatus.OK:
-        raise ConfigurationError(f"the login provider answered {status} at {place}")
+        raise ConfigurationError(f"the login provider answered {status} at {endpoint}")
     if not isinstance(document, dict):
-        raise ConfigurationError(f"the login provider answered with something else at {place}")
+        raise ConfigurationError(f"the answer of the login provider is not a JSON object at {endpoint}")
     return cast("dict[str, Any]", document)

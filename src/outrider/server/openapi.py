@@ -504,9 +504,9 @@ class ExampleBuilder:
         if "$ref" in schema:
             return self.build(self._schemas[schema["$ref"].rpartition("/")[2]], name, depth)
         plain = name.rpartition(".")[2]
-        for known in (*EXAMPLE_VALUES.get(name, ()), *EXAMPLE_VALUES.get(plain, ())):
-            if _has_type(known, schema):
-                return known
+        for example in (*EXAMPLE_VALUES.get(name, ()), *EXAMPLE_VALUES.get(plain, ())):
+            if _has_type(example, schema):
+                return example
         match schema:
             case {"enum": [*choices]}:
                 return schema["default"] if schema.get("default") in choices else choices[0]
@@ -530,8 +530,8 @@ class ExampleBuilder:
         is_shown = depth < MAX_EXAMPLE_DEPTH and name.rpartition(".")[2] in EXAMPLE_OBJECTS
         if {"type": "null"} in members and not is_shown:
             return None
-        members = [one for one in members if one != {"type": "null"}]
-        preferred = [one for one in members if one.get("$ref", "").rpartition("/")[2] in EXAMPLE_MEMBERS]
+        members = [member for member in members if member != {"type": "null"}]
+        preferred = [member for member in members if member.get("$ref", "").rpartition("/")[2] in EXAMPLE_MEMBERS]
         return self.build((preferred or members)[0], name, depth)
 
     def _build_object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:

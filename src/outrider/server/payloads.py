@@ -98,7 +98,7 @@ class ContextReportWithMap(ContextReport, frozen=True, kw_only=True):
 
 
 def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithView:
-    """`agent` is named if the call is not one of the session that the client follows."""
+    """Returns the approval with its view. `agent` is the agent of the call, if the client follows another session."""
     view = approval_view(approval, agent=agent).details
     return ApprovalWithView(**msgspec.structs.asdict(approval), view=view)
 
@@ -117,8 +117,8 @@ def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:
 
 
 def add_context_map(report: ContextReport) -> ContextReportWithMap:
-    last = next((step for step in reversed(report.steps) if step.recorded), None)
-    boxes = treemap_boxes(last.sources) if last is not None else ()
+    last_step = next((step for step in reversed(report.steps) if step.recorded), None)
+    boxes = treemap_boxes(last_step.sources) if last_step is not None else ()
     return ContextReportWithMap(report.session_id, report.steps, report.totals, map=boxes)
 
 
@@ -144,25 +144,25 @@ def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any
     state or of an ending before the work is done, what a model does before its answer, the countdown to a retry
     (`{left}` is the rest of the wait) and, with `views`, the view of a part.
     `shown_elsewhere` marks a notice that repeats a message, a part or an approval."""
-    added: dict[str, Any] = {}
+    extra_fields: dict[str, Any] = {}
     if (notice := event_notice(event)) is not None:
-        added["notice"] = notice
+        extra_fields["notice"] = notice
         if has_other_display(event) or isinstance(event, ErrorEvent):  # the message that ended has the error
-            added["shown_elsewhere"] = True
+            extra_fields["shown_elsewhere"] = True
     match event:
         case ToolApprovalRequestedEvent():
-            added["view"] = requested_approval_view(event, agent=event.agent_name).details
+            extra_fields["view"] = requested_approval_view(event, agent=event.agent_name).details
         case RetryScheduledEvent():
-            added["countdown"] = "" if event.model else retry_countdown(event)
-            added["label"] = RETRY_NOW
+            extra_fields["countdown"] = "" if event.model else retry_countdown(event)
+            extra_fields["label"] = RETRY_NOW
         case LoopCompletedEvent() if is_unfinished(event.termination_reason):
-            added["label"] = event.termination_reason.replace("_", " ")
+            extra_fields["label"] = event.termination_reason.replace("_", " ")
         case StateChangedEvent():
-            added["label"] = state_label(event.new_state)
+            extra_fields["label"] = state_label(event.new_state)
         case ModelProgressEvent():
-            added["label"] = progress_text(event)
+            extra_fields["label"] = progress_text(event)
         case PartUpdatedEvent() if views:
-            added["view"] = part_view(event.part)
+            extra_fields["view"] = part_view(event.part)
         case _:
             pass  # the notice, if there is one, says it all
-    return {**event.to_dict(), **added} if added else event
+    return {**event.to_dict(), **extra_fields} if extra_fields else event

@@ -115,9 +115,9 @@ def raise_file_limit() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MIN_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MIN_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = MIN_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MIN_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 DEFAULT_PORT = 8765
@@ -128,12 +128,26 @@ YOUNG_OBJECTS = 10_000  # new objects until the garbage collector looks at them
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `outrider serve`. Port 0 selects a free port; without a port it is DEFAULT_PORT, or a free one if
-    that is in use. `new_token` replaces the token and signs all browsers out. `expose` allows other machines, which
-    requires TLS; `mcp` adds /mcp; `database` is a shared Postgres server for sessions and runs. `public_url` is the
-    address of a reverse proxy, and `proxies` are the networks of the proxies. `health` is an address for /livez,
-    /readyz and /metrics without a token; `grace` is the time for running turns after SIGTERM;
-    `oidc` has the fields of `OidcSettings`; `user_folders` is where users without a workspace get a folder."""
+    """The options of `outrider serve`.
+
+    - `host`: the address to listen on.
+    - `port`: 0 selects a free port; without a port it is DEFAULT_PORT, or a free one if that is in use.
+    - `socket`: the path of a Unix socket to listen on instead of a TCP port.
+    - `names`: the host names that clients use.
+    - `expose`: allows other machines to connect, which requires TLS.
+    - `certificate`: the file with the TLS certificate.
+    - `key`: the file with the key of the certificate.
+    - `mcp`: adds /mcp.
+    - `database`: a shared Postgres server for sessions and runs.
+    - `new_token`: replaces the token and signs all browsers out.
+    - `public_url`: the address of a reverse proxy.
+    - `proxies`: the networks of the reverse proxies.
+    - `health`: an address for /livez, /readyz and /metrics without a token.
+    - `grace`: seconds that running turns have after SIGTERM.
+    - `json_log`: writes the log as JSON lines.
+    - `oidc`: the fields of `OidcSettings`.
+    - `user_folders`: the folder in which users without a workspace get a folder.
+    """
 
     host: str = "127.0.0.1"
     port: int | None = None

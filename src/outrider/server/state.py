@@ -70,7 +70,7 @@ class BackgroundJobs:
         return True
 
     async def resume_waiting_runs(self) -> None:
-        """Starts a worker if an answer has made a run ready: a waiting run is held by no worker."""
+        """Starts a worker if an answer has made a run ready, because no worker holds a waiting run."""
         if find_spec("dbos") is not None and await (await self.open_client()).has_work():
             await self.ensure_worker()
 
@@ -97,10 +97,18 @@ def create_background_jobs(settings: Settings, engine: Engine, server: str | Non
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """`background` are the server's runs, `questions` the open questions of its models, `routes` additional routes
-    outside the API. `settings` are those of the engine, and `server_logins` the logins at its MCP servers. `monitor`
-    counts requests and answers /livez, /readyz and /metrics. Without `users`, the holder of the token owns
-    everything."""
+    """What a server has besides its engine; without a value the endpoints for it report that it is not available.
+
+    - `background`: the server's background runs.
+    - `questions`: the open questions of its models.
+    - `routes`: additional routes outside the API.
+    - `settings`: the settings of the engine.
+    - `server_logins`: the logins at the MCP servers of the engine.
+    - `monitor`: counts requests and answers /livez, /readyz and /metrics.
+    - `users`: the users of the server; without any, the holder of the token owns everything.
+    - `oidc`: the login provider.
+    - `webhooks`: the webhooks that are notified about turns.
+    """
 
     background: BackgroundJobs | None = None
     questions: QuestionQueue | None = None
@@ -154,12 +162,12 @@ class IdleSessionCloser:
                 continue
             if not any(process.alive for process in list_processes(self._engine, session_id)):
                 await self._engine.close(session_id)
-        self._active_at = {name: at for name, at in self._active_at.items() if name in self._engine.live}
+        self._active_at = {name: active_at for name, active_at in self._active_at.items() if name in self._engine.live}
 
 
 class BudgetWatcher:
-    """Ends turns of users who have spent their budget: a budget is checked when input is accepted, and input that was
-    queued then, or a long turn, would exceed it. It checks before each request to a model."""
+    """Aborts turns of users who have spent their budget, after a check before each request to a model. The check when
+    input is accepted is not enough: queued input, or a long turn, can exceed the budget later."""
 
     def __init__(self, engine: Engine, limits: UserLimits, users: UserDirectory) -> None:
         self._engine = engine
@@ -183,7 +191,7 @@ class BudgetWatcher:
         await self._running.aclose()
 
     def _note_request(self, session_id: str) -> None:
-        if any(one.budget is not None for one in (*self._users.users, *self._users.former, *self._users.teams)):
+        if any(account.budget is not None for account in (*self._users.users, *self._users.former, *self._users.teams)):
             self._due[session_id] = None
             self._is_due.set()
 
@@ -194,7 +202,7 @@ class BudgetWatcher:
             while self._due:
                 session_id = next(iter(self._due))
                 del self._due[session_id]
-                with suppress(OutriderError):  # an outage of the store: it is checked with the next request
+                with suppress(OutriderError):  # an outage of the store: the next request is checked again
                     await self._check_session(session_id)
 
     async def _check_session(self, session_id: str) -> None:
@@ -243,7 +251,7 @@ class ServerMonitor:
         return self._drain_started is not None
 
     def start_drain(self) -> None:
-        """Only sets a value: it is called by a signal handler."""
+        """Starts the drain. Only sets a value, because a signal handler calls it."""
         self._drain_started = monotonic()
 
     async def is_drained(self) -> bool:
@@ -293,8 +301,8 @@ class ServerMonitor:
     async def find_obstacle(self) -> str:
         if self.is_draining:
             return "draining"
-        at, problem = self._readiness
-        if monotonic() - at > READINESS_SECONDS:
+        checked_at, problem = self._readiness
+        if monotonic() - checked_at > READINESS_SECONDS:
             problem = await self._check_store()
             self._readiness = monotonic(), problem
         return problem
@@ -313,7 +321,7 @@ class ServerMonitor:
     def _session_samples(self) -> Iterator[Sample]:
         live = list(self._engine.live.values())
         yield "outrider_server_open_sessions", "gauge", "Sessions that this server has open.", {}, len(live)
-        running = sum(one.in_turn for one in live)
+        running = sum(session.in_turn for session in live)
         yield "outrider_server_running_turns", "gauge", "Turns that run or wait for an answer.", {}, running
         yield "outrider_server_event_streams", "gauge", "Open streams of events.", {}, self.open_streams
         yield "outrider_server_draining", "gauge", "1 while the server is being stopped.", {}, self.is_draining

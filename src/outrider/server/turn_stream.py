@@ -83,7 +83,7 @@ _UnsentPart = FilePart | RecordPart  # answers of these protocols are text and c
 
 
 class TextChunk(msgspec.Struct, frozen=True):
-    """A piece of text, or of reasoning; `part_id` changes with each part."""
+    """A chunk of text or reasoning; `part_id` changes with each part."""
 
     part_id: str
     text: str
@@ -136,11 +136,11 @@ class ProtocolTurns:
         self._turns: dict[str, asyncio.Future[Any]] = {}  # the latest turn of a session, oldest first
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def start(self, session_id: str, given: TurnInput, *, sender: str, input_id: str | None = None) -> None:
-        if given.history:
-            await add_history(self._engine, session_id, given.history)
+    async def start(self, session_id: str, turn_input: TurnInput, *, sender: str, input_id: str | None = None) -> None:
+        if turn_input.history:
+            await add_history(self._engine, session_id, turn_input.history)
         end = await self._engine.enqueue(
-            session_id, list(given.content), sender=sender, instructions=given.instructions, input_id=input_id
+            session_id, list(turn_input.content), sender=sender, instructions=turn_input.instructions, input_id=input_id
         )
         self._turns.pop(session_id, None)
         self._turns[session_id] = end
@@ -148,8 +148,8 @@ class ProtocolTurns:
             self._turns.pop(next(iter(self._turns)))
 
     async def answer(self, session_id: str, replies: Sequence[ApprovalReply], *, sender: str) -> None:
-        """Answers approvals of the session and of the agents that it called, for which access was checked; one that has
-        another answer already is left as it is."""
+        """Answers approvals of the session and of the agents that it called; the caller has checked the access. An
+        approval that already has an answer is not changed."""
         still_open = {approval.id for approval in await self.open_approvals(session_id)}
         for reply in replies:
             if reply.approval_id in still_open:
@@ -161,9 +161,9 @@ class ProtocolTurns:
     async def open_approvals(self, session_id: str) -> tuple[Approval, ...]:
         return tuple(
             [
-                one
-                for one in await self._engine.approvals()
-                if await is_descendant(self._engine, one.session_id, session_id)
+                approval
+                for approval in await self._engine.approvals()
+                if await is_descendant(self._engine, approval.session_id, session_id)
             ]
         )
 
@@ -173,14 +173,14 @@ class ProtocolTurns:
         """Calls `begin`, which starts or continues the turn, and yields its items. With `pauses` the stream ends at an
         approval; otherwise it waits until a user answers it. With `aborts` the turn is aborted if the client
         disconnects."""
-        last: TurnItem | None = None
+        last_item: TurnItem | None = None
         try:
             async with aclosing(self._turn_items(session_id, begin, pauses=pauses)) as items:
                 async for item in items:
-                    last = item
+                    last_item = item
                     yield item
         finally:
-            if aborts and not isinstance(last, ApprovalsNeeded | TurnFinished):
+            if aborts and not isinstance(last_item, ApprovalsNeeded | TurnFinished):
                 # The server cancels a disconnected request repeatedly; the separate task still aborts the turn.
                 closing = asyncio.create_task(self._engine.abort(session_id))
                 self._closing.add(closing)
@@ -196,27 +196,27 @@ class ProtocolTurns:
             end = self._turns.get(session_id)
             if end is not None:
                 end.add_done_callback(lambda _: events.close())
-            waiting = await self._pause(session_id, events) if pauses else ()
+            approvals = await self._pause(session_id, events) if pauses else ()
             while (event := await _next_event(events)) is not None:
                 for item in follower.event_items(event):
                     yield item
-                if pauses and not waiting and isinstance(event, ToolApprovalRequestedEvent):
+                if pauses and not approvals and isinstance(event, ToolApprovalRequestedEvent):
                     await asyncio.sleep(GATHER_SECONDS)
-                    waiting = await self.open_approvals(session_id)
-                if waiting:
+                    approvals = await self.open_approvals(session_id)
+                if approvals:
                     events.close()
                 if end is None and follower.completed is not None:
                     break
-        result = end.result() if end is not None and not waiting else None
-        for item in [ApprovalsNeeded(waiting)] if waiting else follower.finish(result):
+        result = end.result() if end is not None and not approvals else None
+        for item in [ApprovalsNeeded(approvals)] if approvals else follower.finish(result):
             yield item
 
     async def _pause(self, session_id: str, events: Any) -> tuple[Approval, ...]:
-        """Returns the open approvals. If there are some, no further event is queued; those before are still read."""
-        waiting = await self.open_approvals(session_id)
-        if waiting:
+        """Returns the open approvals, and closes the stream if there are any; events that it already has are read."""
+        approvals = await self.open_approvals(session_id)
+        if approvals:
             events.close()
-        return waiting
+        return approvals
 
 
 async def _next_event(events: Any) -> Event | StillRunning | None:
@@ -275,12 +275,12 @@ class TurnFollower:
 
     def finish(self, end: TurnOutcome | None) -> Iterator[TurnItem]:
         """Yields the output if it was not sent as text, and the end."""
-        ended = end or self.completed or TurnEnd("aborted")
-        sent = "".join(self._sent[part_id] for part_id in self._step_texts)
-        if ended.output and ended.output.strip() not in sent:
-            yield TextChunk("output", ended.output)
+        outcome = end or self.completed or TurnEnd("aborted")
+        sent_text = "".join(self._sent[part_id] for part_id in self._step_texts)
+        if outcome.output and outcome.output.strip() not in sent_text:
+            yield TextChunk("output", outcome.output)
         tokens = getattr(getattr(end, "usage", None), "tokens", Tokens())
-        yield TurnFinished(ended.reason, ended.output, ended.error, tokens)
+        yield TurnFinished(outcome.reason, outcome.output, outcome.error, tokens)
 
     def _add_text(self, part_id: str, text: str, *, is_reasoning: bool) -> Iterator[TurnItem]:
         if part_id not in self._sent and not is_reasoning:
@@ -289,8 +289,8 @@ class TurnFollower:
         yield TextChunk(part_id, text, is_reasoning)
 
     def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[TurnItem]:
-        """Sends what deltas have not sent of a text of the model."""
+        """Yields the end of a model's text that its deltas did not contain."""
         if part.message_id in self._user_messages or is_withdrawn(part) or getattr(part, "synthetic", False):
             return
-        if missing := missing_text(self._sent.get(part.id, ""), part.text):
-            yield from self._add_text(part.id, missing, is_reasoning=isinstance(part, ReasoningPart))
+        if unsent := missing_text(self._sent.get(part.id, ""), part.text):
+            yield from self._add_text(part.id, unsent, is_reasoning=isinstance(part, ReasoningPart))

@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.@+-]{0,99}", re.ASCII)
 
 
 class UserToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of a user; only its hash is stored. Times are Unix time; `expires` is 0 for a token without an end."""
+    """A token of a user; only its hash is stored. Times are Unix time; `expires` is 0 if the token does not expire."""
 
     id: str
     hash: str
@@ -54,9 +54,18 @@ class UserToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerUser(msgspec.Struct, frozen=True, kw_only=True):
-    """A user. `workspace` is the folder that their sessions stay in; `budget` is in dollars per calendar month (UTC),
-    `rate` in requests per second. `subject` is the identity at the login provider. Logins from before `created` (Unix
-    time) are those of an earlier user of this name."""
+    """A user of the server.
+
+    - `name`: identifies the user, and owns their sessions.
+    - `role`: what the user may do.
+    - `team`: the name of the user's team, "" for none.
+    - `tokens`: the tokens that sign the user in.
+    - `workspace`: the folder that their sessions stay in.
+    - `budget`: dollars per calendar month (UTC).
+    - `rate`: requests per second.
+    - `subject`: the identity at the login provider.
+    - `created`: Unix time; logins from before it are those of an earlier user of this name.
+    """
 
     name: str
     role: Role = "operator"
@@ -86,7 +95,7 @@ class SessionShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the deleted sessions of a user have cost since the start of a month, in Unix milliseconds."""
+    """The cost of a user's deleted sessions since the start of a month; `since` is in Unix milliseconds."""
 
     owner: str
     since: int
@@ -184,16 +193,16 @@ class UserDirectory:
     def _find_limits(self, owner: str, content: _UserFile) -> "OwnerLimits | None":
         from outrider.engine.session_tools import OwnerLimits  # lazy: `outrider users` does not need the tools
 
-        known = {user.name: user for user in content.users}
-        if owner in known and known[owner].role == "admin":
+        users_by_name = {user.name: user for user in content.users}
+        if owner in users_by_name and users_by_name[owner].role == "admin":
             return None
-        own = self.find_folder(owner)
-        others = (user for user in (*content.users, *content.former) if user.name != owner)
-        folders = [Path(user.workspace) for user in others if user.workspace]
+        own_folder = self.find_folder(owner)
+        other_users = (user for user in (*content.users, *content.former) if user.name != owner)
+        folders = [Path(user.workspace) for user in other_users if user.workspace]
         hidden = {str(folder.resolve()) for folder in (*folders, *([self._folders] if self._folders else ()))}
-        folder = own or self._shared
+        folder = own_folder or self._shared
         real = str(folder.resolve()) if folder is not None else ""
-        return OwnerLimits(tuple(sorted(hidden - ({real} if own is not None else set[str]()))), real)
+        return OwnerLimits(tuple(sorted(hidden - ({real} if own_folder is not None else set[str]()))), real)
 
     @property
     def has_operators(self) -> bool:
@@ -241,15 +250,15 @@ class UserDirectory:
         return next((team for team in self.teams if team.name == name), None) if name else None
 
     def find_by_token(self, token: str) -> tuple[ServerUser, str] | None:
-        """Returns the user of a token that has not ended, and the id of the token."""
+        """Returns the user of a token that has not expired, and the id of the token."""
         self._read()
-        found = self._by_hash.get(hash_secret(token))
-        return (found[0], found[1].id) if found is not None and self._is_valid(found[1]) else None
+        entry = self._by_hash.get(hash_secret(token))
+        return (entry[0], entry[1].id) if entry is not None and self._is_valid(entry[1]) else None
 
     def has_token(self, name: str, token_id: str) -> bool:
-        """Returns whether the user has a token with this id that has not ended."""
+        """Returns whether the user has a token with this id that has not expired."""
         user = self.get(name)
-        return user is not None and any(one.id == token_id and self._is_valid(one) for one in user.tokens)
+        return user is not None and any(token.id == token_id and self._is_valid(token) for token in user.tokens)
 
     def _is_valid(self, token: UserToken) -> bool:
         return not token.expires or token.expires > self._clock()
@@ -275,8 +284,8 @@ class UserDirectory:
         if user.role not in ROLES:
             raise ConfigurationError(f"{user.role!r} is not a role; use one of: {', '.join(ROLES)}")
         with self._change() as content:
-            known = next((one for one in content.users if one.name == user.name), None)
-            user = msgspec.structs.replace(user, created=known.created if known else self._clock())
+            existing = next((candidate for candidate in content.users if candidate.name == user.name), None)
+            user = msgspec.structs.replace(user, created=existing.created if existing else self._clock())
             self._put(content, user)
 
     def change(self, name: str, apply: Callable[[ServerUser], ServerUser]) -> ServerUser:
@@ -288,13 +297,14 @@ class UserDirectory:
             return user
 
     def _put(self, content: _UserFile, user: ServerUser) -> None:
-        others = [one for one in content.users if one.name != user.name]
-        former = tuple(one for one in content.former if one.name != user.name)
-        self._write(msgspec.structs.replace(content, users=(*others, user), former=former))
+        other_users = [other for other in content.users if other.name != user.name]
+        former = tuple(other for other in content.former if other.name != user.name)
+        self._write(msgspec.structs.replace(content, users=(*other_users, user), former=former))
 
     def remove(self, name: str, *, forget: bool = False) -> bool:
-        """Removes a user with all tokens, keys and shares; their sessions stay, for administrators. No other account
-        of the login provider gets the name, unless the user is forgotten. Returns False if there is none."""
+        """Removes a user with all tokens, keys and shares. Their sessions stay, and administrators can open them. No
+        other account of the login provider can get the name, unless `forget` is set. Returns False if there is no such
+        user."""
         with self._change() as content:
             removed = [user for user in (*content.users, *content.former) if user.name == name]
             users = tuple(user for user in content.users if user.name != name)
@@ -309,8 +319,8 @@ class UserDirectory:
 
     def put_team(self, team: ServerTeam) -> None:
         with self._change() as content:
-            others = [one for one in content.teams if one.name != team.name]
-            self._write(msgspec.structs.replace(content, teams=(*others, team)))
+            other_teams = [other for other in content.teams if other.name != team.name]
+            self._write(msgspec.structs.replace(content, teams=(*other_teams, team)))
 
     def create_token(self, name: str, *, label: str = "", days: float | None = None) -> str:
         """Returns a new token of the user; it cannot be read again."""
@@ -329,7 +339,7 @@ class UserDirectory:
         before = self._require(name)
 
         def revoke(user: ServerUser) -> ServerUser:
-            return msgspec.structs.replace(user, tokens=tuple(one for one in user.tokens if one.id != token_id))
+            return msgspec.structs.replace(user, tokens=tuple(token for token in user.tokens if token.id != token_id))
 
         return len(self.change(name, revoke).tokens) < len(before.tokens)
 
@@ -337,49 +347,53 @@ class UserDirectory:
         return [share for share in self._read().shares if share.session_id == session_id]
 
     def share(self, share: SessionShare) -> None:
-        """Raises ConfigurationError if there is no such user or team."""
+        """Stores a share. Raises ConfigurationError if there is no such user or team."""
         names = {user.name for user in self.users} | {f"{TEAM_MARK}{user.team}" for user in self.users if user.team}
         if share.to != EVERYONE and share.to not in names:
             raise ConfigurationError(f"there is no user or team {share.to!r}; a team is written as {TEAM_MARK}NAME")
         with self._change() as content:
-            others = (one for one in content.shares if (one.session_id, one.to) != (share.session_id, share.to))
-            self._write(msgspec.structs.replace(content, shares=(*others, share)))
+            other_shares = (
+                other for other in content.shares if (other.session_id, other.to) != (share.session_id, share.to)
+            )
+            self._write(msgspec.structs.replace(content, shares=(*other_shares, share)))
 
     def unshare(self, session_id: str, to: str | None = None) -> bool:
-        """Ends a share, or all of a session. Returns False if there was none."""
+        """Ends the share with `to`, or all shares of a session. Returns False if there was none."""
         with self._change() as content:
-            left = tuple(one for one in content.shares if one.session_id != session_id or to not in (None, one.to))
-            if len(left) < len(content.shares):
-                self._write(msgspec.structs.replace(content, shares=left))
-            return len(left) < len(content.shares)
+            remaining = tuple(
+                share for share in content.shares if share.session_id != session_id or to not in (None, share.to)
+            )
+            if len(remaining) < len(content.shares):
+                self._write(msgspec.structs.replace(content, shares=remaining))
+            return len(remaining) < len(content.shares)
 
     def shared_with(self, requester: Requester) -> dict[str, ShareLevel]:
         """Returns the level of access to each session that was shared with the requester."""
         names = {requester.name, EVERYONE, f"{TEAM_MARK}{requester.team}" if requester.team else EVERYONE}
-        found: dict[str, ShareLevel] = {}
+        levels: dict[str, ShareLevel] = {}
         for share in self._read().shares:
-            if share.to in names and found.get(share.session_id) != "write":
-                found[share.session_id] = share.level
-        return found
+            if share.to in names and levels.get(share.session_id) != "write":
+                levels[share.session_id] = share.level
+        return levels
 
     def access_level(self, requester: Requester, session_id: str, owner: str) -> ShareLevel | None:
-        """Returns what the requester may do with a session that was not called by another one; None for nothing. The
-        sessions of a removed user can only be read: their cost would be in no budget."""
+        """Returns the requester's access to a session that no other session called; None for no access. The sessions
+        of a removed user are read-only, because no budget would include their cost."""
         if requester.is_admin or (owner and owner == requester.name):
             return "write"
         level = self.shared_with(requester).get(session_id)
         return "read" if level is not None and owner and self.get(owner) is None else level
 
     def deleted_cost(self, owner: str, since: int) -> Decimal:
-        found = (one.cost for one in self._read().deleted_costs if (one.owner, one.since) == (owner, since))
-        return next(found, Decimal(0))
+        costs = (entry.cost for entry in self._read().deleted_costs if (entry.owner, entry.since) == (owner, since))
+        return next(costs, Decimal(0))
 
     def add_deleted_cost(self, owner: str, since: int, cost: Decimal) -> None:
-        """Adds to the cost of this month; those of earlier months are removed."""
+        """Adds to the deleted cost of the month that starts at `since`, and removes the entries of other months."""
         with self._change() as content:
             total = self.deleted_cost(owner, since) + cost
-            others = (one for one in content.deleted_costs if one.since == since and one.owner != owner)
-            costs = (*others, DeletedCost(owner=owner, since=since, cost=total))
+            other_costs = (entry for entry in content.deleted_costs if entry.since == since and entry.owner != owner)
+            costs = (*other_costs, DeletedCost(owner=owner, since=since, cost=total))
             self._write(msgspec.structs.replace(content, deleted_costs=costs))
 
     def _require(self, name: str) -> ServerUser:
@@ -427,7 +441,8 @@ class UserDirectory:
 
 
 def hash_secret(secret: str) -> str:
-    """Secrets are long and random, so a plain hash cannot be inverted; comparing hashes reveals nothing of them."""
+    """Returns the hash under which a secret is stored. Secrets are long and random, so a plain hash cannot be inverted,
+    and comparing hashes reveals nothing about them."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -453,7 +468,7 @@ class RequestRateLimiter:
 
 
 class ClientRateLimits:
-    """A token bucket for each client address, or network of 64 bits; the oldest of too many are forgotten."""
+    """A token bucket per IPv4 address or IPv6 /64 network; beyond MAX_CLIENTS the least recently used is dropped."""
 
     def __init__(self, *, per_second: float, burst: float) -> None:
         self._per_second = per_second
@@ -470,7 +485,7 @@ class ClientRateLimits:
 
 
 def _network_of(client: str) -> str:
-    """Returns the network of 64 bits of an IPv6 address, which one client has; any other text unchanged."""
+    """Returns the /64 network of an IPv6 address, because one client has all of it; any other string unchanged."""
     with suppress(ValueError):
         address = ip_address(client)
         if address.version == 6:
@@ -483,12 +498,18 @@ ReservedCost = Callable[[Collection[str]], Awaitable[Decimal]]  # what the runs 
 
 
 LISTING_MS = 600_000  # all sessions of a user are listed again after this
-CLOCK_DIFFERENCE_MS = 120_000  # by which the clocks of servers that share a store may differ
+CLOCK_DIFFERENCE_MS = 120_000  # how much the clocks of servers that share a store may differ
 
 
 class _OwnerCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the sessions of a user cost since the start of a month: the sequence number and cost of each, and the cost
-    of deleted ones. `listed_at` is when all of them were listed, `read_at` when changed ones were."""
+    """The cost of a user's sessions since the start of a month; times are Unix milliseconds.
+
+    - `since`: the start of the month.
+    - `deleted`: the cost of deleted sessions.
+    - `read_at`: when the changed sessions were last read.
+    - `listed_at`: when all sessions were last listed.
+    - `sessions`: the sequence number and the cost of each session.
+    """
 
     since: int = -1
     deleted: Decimal = Decimal(0)
@@ -501,9 +522,9 @@ _NO_COSTS = _OwnerCosts()
 
 
 class UserLimits:
-    """The rate limits and budgets of users and teams. What was spent is read from the store: sessions that have not
-    changed are read once, and listed only if they were active since the last check, or before an input is rejected or a
-    run accepted."""
+    """The rate limits and budgets of users and teams. Costs are read from the store, and cached for sessions that have
+    not changed. A check lists the sessions that were active since the last check; all sessions are listed before an
+    input is rejected or a run is accepted."""
 
     def __init__(self, directory: UserDirectory, engine: Engine, clock: Callable[[], int] = now_ms) -> None:
         self._directory = directory
@@ -531,37 +552,39 @@ class UserLimits:
         return self._rates[name]
 
     async def check_budget(self, requester: Requester, *, reserved: ReservedCost | None = None) -> Decimal | None:
-        """Returns what is left of the budgets of the user and the team in this month, None without one; less what is
-        reserved, if `reserved` is given. Raises LimitReachedError if the user, or the users of the team together, spent
-        or reserved their budget."""
+        """Returns what remains this month of the smaller budget of the user and the team; None without a budget. With
+        `reserved`, the costs that runs have reserved are subtracted. Raises LimitReachedError if the user, or the users
+        of the team together, have spent or reserved their budget."""
         user = self._directory.get(requester.name) or self._directory.find_former(name=requester.name)
         team = self._directory.get_team(requester.team)
-        since, left = self._month_start(), list[Decimal]()
+        since, remaining = self._month_start(), list[Decimal]()
         if user is not None and user.budget is not None:
-            left.append(
+            remaining.append(
                 await self._check(f"dollars per month for {user.name}", user.budget, [user.name], since, reserved)
             )
         if team is not None and team.budget is not None:
-            known = (*self._directory.users, *self._directory.former)  # what removed users spent is spent
-            members = [one.name for one in known if one.team == team.name]
-            what = f"dollars per month for the team {team.name}"
-            left.append(await self._check(what, team.budget, members, since, reserved))
-        return min(left, default=None)
+            users = (*self._directory.users, *self._directory.former)  # costs of removed users still count
+            members = [member.name for member in users if member.team == team.name]
+            limit_name = f"dollars per month for the team {team.name}"
+            remaining.append(await self._check(limit_name, team.budget, members, since, reserved))
+        return min(remaining, default=None)
 
     async def _check(
-        self, what: str, budget: Decimal, owners: Sequence[str], since: int, reserved: ReservedCost | None
+        self, limit_name: str, budget: Decimal, owners: Sequence[str], since: int, reserved: ReservedCost | None
     ) -> Decimal:
-        held = Decimal(0) if reserved is None else await reserved(owners)  # first: a run may end meanwhile
+        reserved_cost = (
+            Decimal(0) if reserved is None else await reserved(owners)
+        )  # read first: a run that ends now counts twice, not never
         is_complete = reserved is not None
         spent = await self._sum_costs(owners, since, is_complete=is_complete)
         if spent >= budget and not is_complete:  # sessions may have been deleted meanwhile
             spent = await self._sum_costs(owners, since, is_complete=True)
         if spent >= budget:
-            raise LimitReachedError(what, format_dollars(budget), format_cost(spent))
-        if held and budget - spent - held < MIN_RUN_COST:
-            run_costs = f"runs that are not over may cost {format_cost(held)}: wait for them, or cancel one"
-            raise LimitReachedError(what, format_dollars(budget), f"{format_cost(spent)}, and {run_costs}")
-        return budget - spent - held
+            raise LimitReachedError(limit_name, format_dollars(budget), format_cost(spent))
+        if reserved_cost and budget - spent - reserved_cost < MIN_RUN_COST:
+            run_costs = f"runs that are not over may cost {format_cost(reserved_cost)}: wait for them, or cancel one"
+            raise LimitReachedError(limit_name, format_dollars(budget), f"{format_cost(spent)}, and {run_costs}")
+        return budget - spent - reserved_cost
 
     async def spent_since(self, owner: str, since: int) -> Decimal:
         """Returns the cost of the sessions of a user, with those of called agents and deleted ones, since a time in
@@ -579,20 +602,22 @@ class UserLimits:
         """Reads the costs of the sessions that were active since the last time, also in other processes, or lists all
         sessions again."""
         now, deleted = self._clock(), self._directory.deleted_cost(owner, since)
-        known = self._costs.get(owner, _NO_COSTS)
+        previous = self._costs.get(owner, _NO_COSTS)
         is_complete = (
-            is_complete or (known.since, known.deleted) != (since, deleted) or now - known.listed_at >= LISTING_MS
+            is_complete
+            or (previous.since, previous.deleted) != (since, deleted)
+            or now - previous.listed_at >= LISTING_MS
         )
-        sessions = {} if is_complete else dict(known.sessions)
-        active_since = since if is_complete else max(since, known.read_at - CLOCK_DIFFERENCE_MS)
+        sessions = {} if is_complete else dict(previous.sessions)
+        active_since = since if is_complete else max(since, previous.read_at - CLOCK_DIFFERENCE_MS)
         selected = SessionFilter(owner=owner, active_since=active_since)
         async for session in archive_of(self._engine).iterate_sessions(selected):
-            seq, cost = known.sessions.get(session.id, (-1, Decimal(0)))
-            if (seq, known.since) != (session.seq, since):
+            seq, cost = previous.sessions.get(session.id, (-1, Decimal(0)))
+            if (seq, previous.since) != (session.seq, since):
                 rows = await self._engine.store.statistics("model", since=since, session_id=session.id)
                 cost = sum((row.cost for row in rows), Decimal(0))
             sessions[session.id] = session.seq, cost
-        listed_at = now if is_complete else known.listed_at
+        listed_at = now if is_complete else previous.listed_at
         return _OwnerCosts(since=since, deleted=deleted, read_at=now, listed_at=listed_at, sessions=sessions)
 
     def _month_start(self) -> int:
@@ -638,7 +663,7 @@ class AuditLog:
         return [*older, *([self._path] if self._path.exists() else [])]
 
     def read(self) -> Generator[dict[str, object]]:
-        """Yields the entries, oldest first; a line that a crash cut off is left out."""
+        """Yields the entries, oldest first. Skips a line that a crash has cut off."""
         for path in self.list_files():
             with path.open("rb") as file:
                 yield from _decode_lines(file)

@@ -94,10 +94,10 @@ class ServerWebhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_NOTICE_TEXT = 10_000
-WEBHOOK_POLL_SECONDS = 2.0  # between looks for a notice that is due again
+WEBHOOK_POLL_SECONDS = 2.0  # interval of the poll for notices that are due again
 WEBHOOK_FILE = "webhooks.sqlite"
 MAX_WEBHOOKS = 100
-DELIVERED_DAYS = 7  # a delivered notice is remembered so long
+DELIVERED_DAYS = 7  # how long delivered notices are stored, so that none is posted twice
 _WEBHOOK_TABLES = (
     "CREATE TABLE IF NOT EXISTS webhooks (id TEXT PRIMARY KEY, definition TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS notices (id TEXT PRIMARY KEY, url TEXT NOT NULL, body TEXT NOT NULL, "
@@ -161,7 +161,7 @@ class TurnWebhooks:
         return (not isinstance(event, SessionUpdatedEvent) or "question" in event.changes) and self._is_used
 
     def _note_event(self, event: Event) -> None:
-        """The error of a turn is published directly before its end."""
+        """Queues the event. The error of a turn is published directly before its end, so it is held until then."""
         match event:
             case ErrorEvent():
                 self._errors[event.session_id] = WebhookError(type=event.error_type, message=event.message)
@@ -186,7 +186,11 @@ class TurnWebhooks:
             return  # a called agent: the turn of its caller continues
         root = await self._engine.store.get(await find_root_session(self._engine, event.session_id))
         event_id, notice = self._describe(event, root, error)
-        chosen = [one for one in await self.list_webhooks() if notice.event in one.events and self._may_see(one, root)]
+        chosen = [
+            webhook
+            for webhook in await self.list_webhooks()
+            if notice.event in webhook.events and self._may_see(webhook, root)
+        ]
         if chosen:
             await asyncio.to_thread(self._insert_notices, chosen, event_id, notice)
             self._is_due.set()
@@ -209,9 +213,9 @@ class TurnWebhooks:
                 )
                 described = replace(described, event="approval.requested", approval=approval)
             case _:
-                asked = msgspec.convert(cast("SessionUpdatedEvent", event).changes["question"], WebhookQuestion)
-                event_id = asked.id
-                described = replace(described, event="question.asked", question=asked)
+                question = msgspec.convert(cast("SessionUpdatedEvent", event).changes["question"], WebhookQuestion)
+                event_id = question.id
+                described = replace(described, event="question.asked", question=question)
         return event_id, msgspec.convert(self._engine.redact(msgspec.to_builtins(described)), TurnNotice)
 
     def _may_see(self, webhook: ServerWebhook, root: StoredSession) -> bool:
@@ -252,8 +256,8 @@ class TurnWebhooks:
         ToolFailure if it has to be posted again."""
         from outrider.background.webhooks import post_notice
 
-        known = {webhook.id: webhook for webhook in await self.list_webhooks()}
-        webhook = known.get(notice.id.partition(":")[2])
+        webhooks = {webhook.id: webhook for webhook in await self.list_webhooks()}
+        webhook = webhooks.get(notice.id.partition(":")[2])
         session_id = msgspec.json.decode(notice.body, type=TurnNotice).session.id
         if webhook is None:
             return
@@ -286,7 +290,7 @@ class TurnWebhooks:
         return await asyncio.to_thread(count) if self._is_used else Counter()
 
     async def add(self, webhook: ServerWebhook) -> None:
-        """Raises ConfigurationError if it cannot be used, or if there are too many."""
+        """Adds a webhook. Raises ConfigurationError if it cannot be used, or if there are too many."""
         self._check(webhook)
         if len(await self.list_webhooks()) >= MAX_WEBHOOKS:
             raise ConfigurationError(f"this server has {MAX_WEBHOOKS} webhooks; remove one first")
@@ -299,8 +303,8 @@ class TurnWebhooks:
         await asyncio.to_thread(insert)
 
     async def remove(self, webhook_id: str) -> bool:
-        """Removes an added webhook with its waiting notices. Returns False if there is none. Raises ConfigurationError
-        for one of the configuration."""
+        """Removes an added webhook with its waiting notices. Returns False if there is no such webhook. Raises
+        ConfigurationError for one of the configuration."""
         if any(webhook.id == webhook_id for webhook in self._configured):
             raise ConfigurationError(f"the webhook {webhook_id} is in config.toml; remove it there")
 
@@ -308,8 +312,8 @@ class TurnWebhooks:
             with self._open().begin() as db:
                 if not db.exec_driver_sql("DELETE FROM webhooks WHERE id = ?", (webhook_id,)).rowcount:
                     return False
-                waiting = "DELETE FROM notices WHERE due IS NOT NULL AND substr(id, instr(id, ':') + 1) = ?"
-                db.exec_driver_sql(waiting, (webhook_id,))
+                statement = "DELETE FROM notices WHERE due IS NOT NULL AND substr(id, instr(id, ':') + 1) = ?"
+                db.exec_driver_sql(statement, (webhook_id,))
                 return True
 
         return await asyncio.to_thread(delete) if self._is_used else False

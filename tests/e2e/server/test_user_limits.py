@@ -301,7 +301,7 @@ async def test_copies_belong_to_the_owner_and_only_the_owner_deletes(tmp_path: P
         assert (await client.ask("GET", f"/api/sessions/{copy['id']}", token=tokens["ben"]))[0] == 200
         for one in (own, copy["id"]):
             status, answer = await client.ask("DELETE", f"/api/sessions/{one}", token=tokens["ben"])
-            assert (status, answer["error"]["message"]) == (403, "only its owner deletes a session")
+            assert (status, answer["error"]["message"]) == (403, "only the owner of a session can delete it")
         assert (await client.ask("DELETE", f"/api/sessions/{copy['id']}/shares/ben", token=tokens["ana"]))[0] == 204
         assert (await client.ask("GET", f"/api/sessions/{copy['id']}", token=tokens["ben"]))[0] == 404
         again = await find_original(client.engine, SessionFilter(metadata={"idempotency_key": "one"}, owner="ana"))

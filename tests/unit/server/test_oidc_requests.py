@@ -24,7 +24,7 @@ def create_logins(issuer: str, folder: Path) -> OidcLogins:
         (Reply(status=302, headers={"location": "/elsewhere"}), "answered 302"),
         (Reply([b"secret text"], status=500), "answered 500"),
         (Reply([b"not JSON"], headers=JSON), "cannot be reached"),
-        (Reply([b"[]"], headers=JSON), "something else"),
+        (Reply([b"[]"], headers=JSON), "not a JSON object"),
         (Reply([b"{}"], headers=JSON), "not the description of a login provider"),
         (Reply(after="drop", raw=b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{"), "cannot be reached"),
     ],

@@ -71,7 +71,7 @@ class AguiRun(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AguiInterrupt(msgspec.Struct, frozen=True, rename="camel"):
-    """An approval; `message` is the complete question as text, `metadata` the same as fields."""
+    """An approval; `message` is the complete question as text, and `metadata` has it as fields."""
 
     id: str
     message: str
@@ -169,12 +169,12 @@ class AguiRunBuilder:
         if part.is_reasoning:
             yield AguiEvent(type="REASONING_END", message_id=part.part_id)
 
-    def _announce_call(self, call_id: str, tool: str, given: Fields) -> Iterator[AguiEvent]:
+    def _announce_call(self, call_id: str, tool: str, arguments: Fields) -> Iterator[AguiEvent]:
         if call_id in self._announced:
             return
         self._announced.add(call_id)
         yield AguiEvent(type="TOOL_CALL_START", tool_call_id=call_id, tool_call_name=tool)
-        yield AguiEvent(type="TOOL_CALL_ARGS", tool_call_id=call_id, delta=msgspec.json.encode(given).decode())
+        yield AguiEvent(type="TOOL_CALL_ARGS", tool_call_id=call_id, delta=msgspec.json.encode(arguments).decode())
         yield AguiEvent(type="TOOL_CALL_END", tool_call_id=call_id)
 
 
@@ -189,18 +189,18 @@ async def run_agui_agent(request: RouteRequest[NoPayload, AguiRun]) -> SseRespon
     if run.resume:
         replies = [_resume_reply(entry) for entry in run.resume]
         session_id = await find_asking_session(request, replies[0].approval_id)
-        asked = {approval.id: approval.call_id for approval in await request.turns.open_approvals(session_id)}
-        announced = {asked[reply.approval_id] for reply in replies if reply.approval_id in asked}
+        call_ids = {approval.id: approval.call_id for approval in await request.turns.open_approvals(session_id)}
+        announced = {call_ids[reply.approval_id] for reply in replies if reply.approval_id in call_ids}
 
         async def begin() -> None:
             await request.turns.answer(session_id, replies, sender=request.requester.owner or AGUI_SENDER)
     else:
         session_id, is_new = await _thread_session(request, run.thread_id, agent)
-        given = _read_run(run, keeps_history=is_new)
+        turn_input = _read_run(run, keeps_history=is_new)
 
         async def begin() -> None:
             await request.turns.start(
-                session_id, given, sender=request.requester.owner or AGUI_SENDER, input_id=run.run_id or None
+                session_id, turn_input, sender=request.requester.owner or AGUI_SENDER, input_id=run.run_id or None
             )
 
     items = request.turns.follow(session_id, begin)
@@ -232,20 +232,22 @@ async def _thread_session(request: RouteRequest[NoPayload, AguiRun], thread_id: 
         return session_id, False
     marks: Any = {"source": AGUI_SENDER, "thread_id": thread_id}
     threads = SessionFilter(metadata=marks, agent=agent, owner=request.requester.owner)
-    if found := await find_original(request.engine, threads):
-        return found.id, False
+    if session := await find_original(request.engine, threads):
+        return session.id, False
     return await open_turn_session(request, agent, **marks), True
 
 
 def _read_run(run: AguiRun, *, keeps_history: bool) -> TurnInput:
-    facts = [f"{one.get('description', '')}: {one.get('value', '')}" for one in run.context or ()]
-    systems = [plain_text(one.get("content")) for one in run.messages if one.get("role") in ("system", "developer")]
-    spoken = [_chat_message(one) for one in run.messages if one.get("role") in ("user", "assistant")]
-    read = read_conversation([one for one in spoken if one["content"]], "openai")
-    if not read or read[-1].role != "user":
+    facts = [f"{entry.get('description', '')}: {entry.get('value', '')}" for entry in run.context or ()]
+    systems = [
+        plain_text(message.get("content")) for message in run.messages if message.get("role") in ("system", "developer")
+    ]
+    spoken = [_chat_message(message) for message in run.messages if message.get("role") in ("user", "assistant")]
+    conversation = read_conversation([message for message in spoken if message["content"]], "openai")
+    if not conversation or conversation[-1].role != "user":
         raise ValueError("the last message must be a user message")
-    content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
-    history = read[:-1] if keeps_history else []
+    content = [replace(part, message_id="", session_id="") for part in conversation[-1].get_parts_by_type(PartBase)]
+    history = conversation[:-1] if keeps_history else []
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, [*systems, *facts])))
 
 
@@ -408,9 +410,13 @@ class _A2aTask:
         return {"statusUpdate": {**self._ids, "status": self.status}}
 
     def _status(self, state: str, parts: Sequence[Fields] = ()) -> Fields:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        timestamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         status_message = {"messageId": new_id(), "role": "ROLE_AGENT", "parts": list(parts), **self._ids}
-        return {"state": f"TASK_STATE_{state}", "timestamp": at, **({"message": status_message} if parts else {})}
+        return {
+            "state": f"TASK_STATE_{state}",
+            "timestamp": timestamp,
+            **({"message": status_message} if parts else {}),
+        }
 
 
 def _artifact(part_id: str, text: str) -> Fields:
@@ -456,8 +462,8 @@ async def _do_nothing() -> None:
 
 async def _send_message(request: RouteRequest[NoPayload, RpcRequest], agent: str) -> RpcReply | SseResponse:
     call = request.body
-    sent = msgspec.convert(call.params, A2aSend)
-    task_id, parts = sent.message.task_id, sent.message.parts
+    params = msgspec.convert(call.params, A2aSend)
+    task_id, parts = params.message.task_id, params.message.parts
     if task_id:
         session_id = await _task_session(request, task_id)
         await request.require_limited_run(session_id)
@@ -469,21 +475,21 @@ async def _send_message(request: RouteRequest[NoPayload, RpcRequest], agent: str
         content = [_read_part(part) for part in parts]
         if not content:
             raise ValueError("a message needs parts")
-        session_id = await open_turn_session(request, agent, sent.message.context_id, source=A2A_SENDER)
+        session_id = await open_turn_session(request, agent, params.message.context_id, source=A2A_SENDER)
         input_id = new_id()
         task_id = f"{session_id}.{input_id}"
 
         async def begin() -> None:
-            given = TurnInput(content=content)
+            turn_input = TurnInput(content=content)
             await request.turns.start(
-                session_id, given, sender=request.requester.owner or A2A_SENDER, input_id=input_id
+                session_id, turn_input, sender=request.requester.owner or A2A_SENDER, input_id=input_id
             )
 
     task = _A2aTask(session_id, task_id)
     items = request.turns.follow(session_id, begin, aborts=False)
     if call.method == "SendStreamingMessage":
         return SseResponse(_task_frames(items, task, call.id), (session_id,))
-    if sent.configuration is not None and sent.configuration.return_immediately:
+    if params.configuration is not None and params.configuration.return_immediately:
         await begin()
         return RpcReply("2.0", call.id, {"task": task.value()})
     async with aclosing(items):
@@ -513,8 +519,8 @@ async def _find_task(request: RouteRequest[NoPayload, RpcRequest]) -> _A2aTask:
     messages = (await request.engine.store.load(session_id, limit=3)).messages
     task = _A2aTask(session_id, task_id)
     live = request.engine.live.get(session_id)
-    if waiting := await request.turns.open_approvals(session_id):
-        task.add(ApprovalsNeeded(waiting))
+    if approvals := await request.turns.open_approvals(session_id):
+        task.add(ApprovalsNeeded(approvals))
     elif live is None or not live.in_turn:
         text = messages[-1].get_text_content() if messages and messages[-1].role == "assistant" else ""
         failed = bool(messages) and messages[-1].error is not None
@@ -541,10 +547,10 @@ async def _task_session(request: RouteRequest[NoPayload, RpcRequest], task_id: s
     return session_id
 
 
-def _read_replies(parts: Sequence[Fields], waiting: Sequence[Approval]) -> list[ApprovalReply]:
-    """Reads answers: a data part `{"allow": true}`, for one approval with its `approval_id`, else for all; or a text,
-    of which `allow` allows, and any other denies as a reason for the model."""
-    if not waiting:
+def _read_replies(parts: Sequence[Fields], approvals: Sequence[Approval]) -> list[ApprovalReply]:
+    """Reads answers. A data part `{"allow": true}` answers the approval with its `approval_id`, or all without one. The
+    text `allow` allows; any other text denies, and is the reason for the model."""
+    if not approvals:
         raise ValueError("the task waits for no answer; send a message with its contextId to continue")
     replies: list[ApprovalReply] = []
     for part in parts:
@@ -552,9 +558,9 @@ def _read_replies(parts: Sequence[Fields], waiting: Sequence[Approval]) -> list[
         fields = cast("Fields", data) if isinstance(data, dict) else {}
         text = str(part.get("text") or "").strip()
         allow = fields.get("allow") is True or text.lower() == "allow"
-        words = str(fields.get("words") or "") if fields else "" if allow or text.lower() == "deny" else text
-        chosen = [one for one in waiting if fields.get("approval_id") in (None, one.id)]
-        replies += [ApprovalReply(one.id, allow, words) for one in chosen]
+        comment = str(fields.get("words") or "") if fields else "" if allow or text.lower() == "deny" else text
+        chosen = [approval for approval in approvals if fields.get("approval_id") in (None, approval.id)]
+        replies += [ApprovalReply(approval.id, allow, comment) for approval in chosen]
     return replies
 
 

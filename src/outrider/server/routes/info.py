@@ -91,16 +91,16 @@ async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageR
 
 def _add_rows(key: str, rows: Sequence[UsageRow]) -> UsageRow:
     """Adds up the rows with this key."""
-    found = [row for row in rows if row.key == key]
+    matches = [row for row in rows if row.key == key]
     return UsageRow(
         key=key,
-        messages=sum(row.messages for row in found),
-        tokens=reduce(add, (row.tokens for row in found), UsageRow(key="").tokens),
-        cost=sum((row.cost for row in found), Decimal(0)),
-        unpriced=sum(row.unpriced for row in found),
-        calls=sum(row.calls for row in found),
-        errors=sum(row.errors for row in found),
-        duration_ms=sum(row.duration_ms for row in found),
+        messages=sum(row.messages for row in matches),
+        tokens=reduce(add, (row.tokens for row in matches), UsageRow(key="").tokens),
+        cost=sum((row.cost for row in matches), Decimal(0)),
+        unpriced=sum(row.unpriced for row in matches),
+        calls=sum(row.calls for row in matches),
+        errors=sum(row.errors for row in matches),
+        duration_ms=sum(row.duration_ms for row in matches),
     )
 
 
@@ -109,8 +109,8 @@ async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> Usag
     await request.engine.store.get(session_id)
     rows = [
         row
-        for one in [session_id, *await _descendants(request.engine, session_id)]
-        for row in await request.engine.store.statistics("model", session_id=one)
+        for related_id in [session_id, *await _descendants(request.engine, session_id)]
+        for row in await request.engine.store.statistics("model", session_id=related_id)
     ]
     renamed = [msgspec.structs.replace(row, key=session_id) for row in rows]
     return _add_usage_view(_add_rows(session_id, renamed))
@@ -118,20 +118,20 @@ async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> Usag
 
 async def _descendants(engine: Engine, session_id: str) -> list[str]:
     """Returns the sessions of the agents that a session called, and of those that they called."""
-    found: list[str] = []
-    waiting = [session_id]
-    while waiting:
-        parent = waiting.pop()
+    descendants: list[str] = []
+    pending = [session_id]
+    while pending:
+        parent = pending.pop()
         after: str | None = None
         while True:
             page = await archive_of(engine).list_page(500, after=after, parent=parent)
-            children = [session.id for session in page.sessions if session.id not in found]
-            found += children
-            waiting += children
+            children = [session.id for session in page.sessions if session.id not in descendants]
+            descendants += children
+            pending += children
             after = page.next
             if after is None:
                 break
-    return found
+    return descendants
 
 
 def _add_usage_view(row: UsageRow) -> UsageRowWithView:
@@ -141,9 +141,9 @@ def _add_usage_view(row: UsageRow) -> UsageRowWithView:
 
 async def get_health(request: RouteRequest[NoPayload, NoPayload]) -> HealthStatus:
     """Reads the store, so that a response means that the store works."""
-    waiting = await request.engine.approvals()
+    approvals = await request.engine.approvals()
     return HealthStatus(
-        ok=True, version=request.version, open_sessions=len(request.engine.live), waiting_approvals=len(waiting)
+        ok=True, version=request.version, open_sessions=len(request.engine.live), waiting_approvals=len(approvals)
     )
 
 
@@ -169,8 +169,10 @@ class RequesterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def get_requester(request: RouteRequest[NoPayload, NoPayload]) -> RequesterView:
-    found = request.requester
-    return RequesterView(name=found.name, role=found.role, team=found.team, has_users=bool(request.users.users))
+    requester = request.requester
+    return RequesterView(
+        name=requester.name, role=requester.role, team=requester.team, has_users=bool(request.users.users)
+    )
 
 
 async def create_login_link(request: RouteRequest[LoginLinkQuery, NoPayload]) -> LoginLink:
@@ -213,8 +215,8 @@ INFO_ROUTES = (
 
 
 async def list_answers(request: RouteRequest[NoPayload, NoPayload]) -> list[LastingAnswer]:
-    found = await archive_of(request.engine).lasting_approvals()
-    return [add_lasting_view(approval) for approval in found if await request.access_to(approval.session_id)]
+    approvals = await archive_of(request.engine).lasting_approvals()
+    return [add_lasting_view(approval) for approval in approvals if await request.access_to(approval.session_id)]
 
 
 async def revoke_answer(request: RouteRequest[NoPayload, NoPayload]) -> None:
@@ -234,9 +236,18 @@ _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 
 class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request of an agent on another server to `agent` ("" is the default), in a new session or in `session_id` of an
-    earlier response, with the caller's remaining limits; `depth` is how many levels of child sessions may be opened.
-    The client chooses `id`: a repeated request is started once. With `resume` the session already has this request."""
+    """A request of an agent on another server.
+
+    - `parts`: the message, as parts in their stored form.
+    - `id`: chosen by the client; a repeated request is started once.
+    - `agent`: the agent that answers; "" for the default.
+    - `session_id`: the session of an earlier response; "" for a new one.
+    - `mode`: the mode of the session.
+    - `depth`: how many levels of child sessions may be opened.
+    - `turns`, `seconds`, `tokens`, `cost`: the caller's remaining limits.
+    - `ask`, `deny`: rules of the caller that apply to calls.
+    - `resume`: the session already has this request.
+    """
 
     parts: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=1)]
     id: Annotated[str, msgspec.Meta(max_length=100)] = ""

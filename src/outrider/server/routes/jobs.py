@@ -36,9 +36,14 @@ class JobsQuery(msgspec.Struct, frozen=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The client chooses `id`, a UUID: a repeated request submits a run once. A run does not start before `after`
-    seconds; among the runs of one `user` a smaller `priority` starts first. `webhook` is a URL that receives a POST
-    when the run ends. Omitted fields use the settings."""
+    """A run to submit. Omitted fields use the settings.
+
+    - `id`: a UUID that the client chooses; a repeated request submits a run once.
+    - `user`: whose run it is.
+    - `priority`: among the runs of one user, a smaller one starts first.
+    - `after`: seconds before which the run does not start.
+    - `webhook`: a URL that receives a POST when the run ends.
+    """
 
     prompt: NonEmptyText
     id: str | None = None
@@ -126,23 +131,24 @@ async def _check_run_id(request: RouteRequest[NoPayload, NewJob], run_id: str) -
 async def _limit_cost(
     request: RouteRequest[NoPayload, NewJob], jobs: "JobClient"
 ) -> AsyncGenerator[Limits | None, None]:
-    """Yields the limits of a run that the block submits. With a budget, all runs that are not over together may not
-    cost more than what is left of it. A run without a limit of cost gets half of what no other run has reserved, so
-    that further runs can be submitted meanwhile."""
-    given, limits = request.body.limits, request.limits
+    """Yields the limits of the run that the block submits. With a budget, the unfinished runs together may not cost
+    more than what remains of it. A run without a cost limit gets half of what no other run has reserved, so that
+    further runs can be submitted while it runs. The lock is held until the run is stored and its cost is reserved:
+    otherwise two requests could reserve the same money."""
+    requested, limits = request.body.limits, request.limits
     if limits is None or await limits.check_budget(request.requester) is None:
-        yield given
+        yield requested
         return
     async with limits.submission:
         reserved = partial(jobs.reserved_cost, without=request.body.id)
-        left = await limits.check_budget(request.requester, reserved=reserved)
-        usual = given or (request.settings.limits if request.settings is not None else None) or Limits()
-        if left is None:
-            yield given
+        remaining = await limits.check_budget(request.requester, reserved=reserved)
+        usual = requested or (request.settings.limits if request.settings is not None else None) or Limits()
+        if remaining is None:
+            yield requested
         elif usual.cost is None:
-            yield msgspec.structs.replace(usual, cost=left / 2)
+            yield msgspec.structs.replace(usual, cost=remaining / 2)
         else:
-            yield msgspec.structs.replace(usual, cost=min(usual.cost, left))
+            yield msgspec.structs.replace(usual, cost=min(usual.cost, remaining))
 
 
 async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
@@ -184,17 +190,17 @@ async def retry_job(request: RouteRequest[NoPayload, NoPayload]) -> RunWithView:
 
 
 async def _check_retry(request: RouteRequest[NoPayload, NoPayload], jobs: "JobClient", run_id: str) -> None:
-    """Raises LimitReachedError if a retried run may cost more than what is left of the budget of its user."""
+    """Raises LimitReachedError if a retried run may cost more than what remains of its user's budget."""
     user = request.users.get((await jobs.get_run(run_id)).user)
     if request.limits is None or user is None:
         return
     payer = Requester.from_user(user)
-    left = await request.limits.check_budget(payer, reserved=partial(jobs.reserved_cost, without=run_id))
+    remaining = await request.limits.check_budget(payer, reserved=partial(jobs.reserved_cost, without=run_id))
     cost = await jobs.remaining_cost(run_id, await jobs.get_job(run_id))
-    if left is not None and cost is not None and cost > left:
+    if remaining is not None and cost is not None and cost > remaining:
         maximum = f"dollars that are left for {user.name}"
-        wanted = f"this run may cost {format_cost(cost)}: submit it again"
-        raise LimitReachedError(maximum, format_dollars(left), wanted)
+        actual = f"this run may cost {format_cost(cost)}: submit it again"
+        raise LimitReachedError(maximum, format_dollars(remaining), actual)
 
 
 def _add_run_view(run: Run) -> RunWithView:

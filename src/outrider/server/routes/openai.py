@@ -91,12 +91,12 @@ async def check_session(request: RouteRequest[Any, Any], session_id: str) -> Non
 
 async def find_asking_session(request: RouteRequest[Any, Any], approval_id: str) -> str:
     """Returns the session that the client of an approval follows. Raises LookupError for an unknown approval."""
-    known = [*await request.engine.approvals(), *await request.engine.store.approvals()]
-    found = next((approval for approval in known if approval.id == approval_id), None)
-    if found is None or await request.access_to(found.session_id) != "write":
+    approvals = [*await request.engine.approvals(), *await request.engine.store.approvals()]
+    approval = next((approval for approval in approvals if approval.id == approval_id), None)
+    if approval is None or await request.access_to(approval.session_id) != "write":
         raise LookupError(f"no approval {approval_id}")
-    await request.require_limited_run(found.session_id)
-    return await find_root_session(request.engine, found.session_id)
+    await request.require_limited_run(approval.session_id)
+    return await find_root_session(request.engine, approval.session_id)
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -213,7 +213,7 @@ class _ChatAnswer:
                 self._text.append(text)
                 return ChatMessage(text)
             case ApprovalsNeeded():
-                self._calls = [_approval_call(index, one) for index, one in enumerate(item.approvals)]
+                self._calls = [_approval_call(index, approval) for index, approval in enumerate(item.approvals)]
                 self._finish = "tool_calls"
                 return ChatMessage(None, tool_calls=self._calls)
             case TurnFinished():
@@ -237,8 +237,8 @@ class _ChatAnswer:
         return ChatCompletion(**self.head, choices=[ChatChoice(message, self._finish)], usage=self._usage())
 
     def _usage(self) -> ChatUsage:
-        given = self._tokens.total - self._tokens.output - self._tokens.reasoning
-        return ChatUsage(given, self._tokens.total - given, self._tokens.total)
+        input_tokens = self._tokens.total - self._tokens.output - self._tokens.reasoning
+        return ChatUsage(input_tokens, self._tokens.total - input_tokens, self._tokens.total)
 
 
 def _approval_call(index: int, approval: Approval) -> ChatToolCall:
@@ -268,11 +268,11 @@ async def create_chat_completion(request: RouteRequest[NoPayload, ChatRequest]) 
         async def begin() -> None:
             await request.turns.answer(session_id, replies, sender=sender)
     else:
-        given = _read_chat(body.messages, keeps_history=not body.session_id)
+        turn_input = _read_chat(body.messages, keeps_history=not body.session_id)
         session_id = await open_turn_session(request, agent, body.session_id, source=OPENAI_SENDER)
 
         async def begin() -> None:
-            await request.turns.start(session_id, given, sender=sender)
+            await request.turns.start(session_id, turn_input, sender=sender)
 
     items = request.turns.follow(session_id, begin, pauses=pauses, aborts=bool(body.stream))
     answer = _ChatAnswer(agent, session_id)
@@ -309,19 +309,19 @@ def data_frame(value: Any, event: str = "") -> bytes:
 
 def _offers_approvals(tools: Sequence[Fields]) -> bool:
     functions = [tool.get("function", tool) for tool in tools]
-    names = [cast("Fields", one).get("name") if isinstance(one, dict) else None for one in functions]
+    names = [cast("Fields", function).get("name") if isinstance(function, dict) else None for function in functions]
     if any(name != APPROVAL_FUNCTION for name in names):
         raise ValueError(f"an agent has its own tools; only the function {APPROVAL_FUNCTION} can be offered")
     return bool(names)
 
 
 def _last_tool_messages(messages: Sequence[Fields]) -> list[Fields]:
-    last: list[Fields] = []
+    tool_messages: list[Fields] = []
     for message in reversed(messages):
         if message.get("role") != "tool":
             break
-        last.insert(0, message)
-    return last
+        tool_messages.insert(0, message)
+    return tool_messages
 
 
 class ChatApproval(msgspec.Struct, frozen=True):
@@ -351,13 +351,17 @@ def plain_text(content: Any) -> str:
 
 
 def _read_chat(messages: Sequence[Fields], *, keeps_history: bool) -> TurnInput:
-    systems = [plain_text(one.get("content")) for one in messages if one.get("role") in ("system", "developer")]
-    spoken = [_without_calls(one) for one in messages if one.get("role") in ("user", "assistant")]
-    return split_conversation([one for one in spoken if one.get("content")], "openai", systems, keeps=keeps_history)
+    systems = [
+        plain_text(message.get("content")) for message in messages if message.get("role") in ("system", "developer")
+    ]
+    spoken = [_without_calls(message) for message in messages if message.get("role") in ("user", "assistant")]
+    return split_conversation(
+        [message for message in spoken if message.get("content")], "openai", systems, keeps=keeps_history
+    )
 
 
 def _without_calls(message: Fields) -> Fields:
-    """Calls of a conversation are approvals that were answered; no model needs to read them."""
+    """Returns a message without its calls, which are answered approvals that a model does not need to read."""
     return {name: message[name] for name in ("role", "content") if name in message}
 
 
@@ -368,13 +372,13 @@ def split_conversation(
     *,
     keeps: bool,
 ) -> TurnInput:
-    """Returns the last message as input and, with `keeps`, those before it as history. Raises ValueError if the last
-    one is not of the user."""
-    read = read_conversation(messages, format)
-    if not read or read[-1].role != "user":
-        raise ValueError("the last message must be one of the user")
-    history = read[:-1] if keeps else []
-    content = [replace(part, message_id="", session_id="") for part in read[-1].get_parts_by_type(PartBase)]
+    """Returns the last message as input and, with `keeps`, those before it as history. Raises ValueError if the
+    last one is not a user message."""
+    conversation = read_conversation(messages, format)
+    if not conversation or conversation[-1].role != "user":
+        raise ValueError("the last message must be a user message")
+    history = conversation[:-1] if keeps else []
+    content = [replace(part, message_id="", session_id="") for part in conversation[-1].get_parts_by_type(PartBase)]
     return TurnInput(history=history, content=content, instructions="\n\n".join(filter(None, systems)))
 
 
@@ -527,18 +531,18 @@ class ResponseBuilder:
                 yield from self._add_text(item)
             case CallStarted(part=part):
                 yield from self._close_message()
-                given = _encode(part.state.input).decode()
+                arguments = _encode(part.state.input).decode()
                 self._calls[part.call_id] = len(self._output)
-                yield from self._add_item(OutputCall(part.call_id, part.tool, given, status="in_progress"))
+                yield from self._add_item(OutputCall(part.call_id, part.tool, arguments, status="in_progress"))
             case CallEnded():
                 yield self._end_call(item)
             case ApprovalsNeeded():
                 yield from self._close_message()
                 for approval in item.approvals:
-                    asked = _approval_item(approval)
-                    yield from self._add_item(asked)
+                    approval_item = _approval_item(approval)
+                    yield from self._add_item(approval_item)
                     position = len(self._output) - 1
-                    yield self._event("response.output_item.done", output_index=position, item=asked)
+                    yield self._event("response.output_item.done", output_index=position, item=approval_item)
             case TurnFinished():
                 yield from self._close_message()
                 self.end = _response_end(item)
@@ -565,13 +569,13 @@ class ResponseBuilder:
     def _close_message(self) -> Iterator[ResponsesEvent]:
         if self._message is None:
             return
-        done = OutputMessage(self._message.id, self._message.content)
-        self._output[-1] = done
-        part = done.content[0]
+        message = OutputMessage(self._message.id, self._message.content)
+        self._output[-1] = message
+        part = message.content[0]
         yield self._text_event("response.output_text.done", text=part.text, logprobs=())
         yield self._text_event("response.content_part.done", part=part)
         self._message = None
-        yield self._event("response.output_item.done", output_index=len(self._output) - 1, item=done)
+        yield self._event("response.output_item.done", output_index=len(self._output) - 1, item=message)
 
     def _add_item(self, item: OutputItem) -> Iterator[ResponsesEvent]:
         self._output.append(item)
@@ -580,10 +584,10 @@ class ResponseBuilder:
     def _end_call(self, item: CallEnded) -> ResponsesEvent:
         part, state = item.part, item.state
         position = self._calls.pop(part.call_id)
-        given = _encode(state.input).decode()
+        arguments = _encode(state.input).decode()
         output, error = (None, CallFailure(state.text)) if item.result.is_error else (state.text, None)
         status = "failed" if item.result.is_error else "completed"
-        call = OutputCall(part.call_id, part.tool, given, output, error, status)
+        call = OutputCall(part.call_id, part.tool, arguments, output, error, status)
         self._output[position] = call
         return self._event("response.output_item.done", output_index=position, item=call)
 
@@ -608,10 +612,10 @@ def _approval_item(approval: Approval) -> OutputApproval:
 
 def _response_end(item: TurnFinished) -> Fields:
     tokens = item.tokens
-    given = tokens.total - tokens.output - tokens.reasoning
+    input_tokens = tokens.total - tokens.output - tokens.reasoning
     usage = ResponsesUsage(
-        given,
-        tokens.total - given,
+        input_tokens,
+        tokens.total - input_tokens,
         tokens.total,
         InputTokensDetails(tokens.cache.read, tokens.cache.write),
         OutputTokensDetails(tokens.reasoning),
@@ -638,11 +642,11 @@ async def create_response(request: RouteRequest[NoPayload, ResponsesRequest]) ->
     if any(tool.get("type") != "mcp" for tool in body.tools or ()):
         raise ValueError("an agent has its own tools; a client can offer none")
     previous = _parse_response_id(body.previous_response_id or "")
-    given = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
+    input_items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     replies = [
-        ApprovalReply(str(one.get("approval_request_id")), bool(one.get("approve")), str(one.get("reason") or ""))
-        for one in given
-        if one.get("type") == "mcp_approval_response"
+        ApprovalReply(str(item.get("approval_request_id")), bool(item.get("approve")), str(item.get("reason") or ""))
+        for item in input_items
+        if item.get("type") == "mcp_approval_response"
     ]
     input_id = new_id()
     if replies:
@@ -651,7 +655,7 @@ async def create_response(request: RouteRequest[NoPayload, ResponsesRequest]) ->
         async def begin() -> None:
             await request.turns.answer(session_id, replies, sender=sender)
     else:
-        turn = _read_items(given, body.instructions or "", keeps_history=not previous)
+        turn = _read_items(input_items, body.instructions or "", keeps_history=not previous)
         session_id = await open_turn_session(request, agent, previous, source=OPENAI_SENDER)
 
         async def begin() -> None:
@@ -693,16 +697,16 @@ def _parse_response_id(response_id: str) -> str:
     """Returns the session of a response; "" without one."""
     if not response_id:
         return ""
-    kind, _, rest = response_id.partition("_")
-    session_id, separator, _ = rest.partition("_")
+    kind, _, session_and_input = response_id.partition("_")
+    session_id, separator, _ = session_and_input.partition("_")
     if kind != "resp" or not separator:
         raise ValueError(f"{response_id} is not the id of a response")
     return session_id
 
 
 def _read_items(items: Sequence[Fields], instructions: str, *, keeps_history: bool) -> TurnInput:
-    systems = [plain_text(one.get("content")) for one in items if one.get("role") in ("system", "developer")]
-    spoken = [one for one in items if one.get("role") in ("user", "assistant")]
+    systems = [plain_text(item.get("content")) for item in items if item.get("role") in ("system", "developer")]
+    spoken = [item for item in items if item.get("role") in ("user", "assistant")]
     return split_conversation(spoken, "openai-responses", [instructions, *systems], keeps=keeps_history)
 
 

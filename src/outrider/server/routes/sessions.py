@@ -140,8 +140,10 @@ async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> Sess
     if not is_own or query.after is not None:
         return page
     shared = [await _find_session(request.engine, session_id) for session_id in request.users.shared_with(requester)]
-    others = [one for one in shared if one is not None and query.workspace in (None, one.workspace_directory)]
-    return msgspec.structs.replace(page, sessions=(*page.sessions, *others))
+    shared_sessions = [
+        session for session in shared if session is not None and query.workspace in (None, session.workspace_directory)
+    ]
+    return msgspec.structs.replace(page, sessions=(*page.sessions, *shared_sessions))
 
 
 async def _find_session(engine: Engine, session_id: str) -> StoredSession | None:
@@ -151,13 +153,13 @@ async def _find_session(engine: Engine, session_id: str) -> StoredSession | None
 
 
 IDEMPOTENCY_MARK = "idempotency_key"  # in the metadata of a session
-MAX_COPIES = 100  # forks of a session among which the original is looked for
+MAX_COPIES = 100  # sessions with the same metadata that are searched for the original
 
 
 async def create_session(request: RouteRequest[NoPayload, NewSession]) -> StoredSession:
     new, key = request.body, request.idempotency_key
-    if key and (found := await _created_session(request)) is not None:
-        return found
+    if key and (existing := await _created_session(request)) is not None:
+        return existing
     if new.workspace is not None and not await asyncio.to_thread(Path(new.workspace).is_dir):
         raise ValueError(f"the workspace is not a folder of this machine: {new.workspace}")
     session_id = await request.engine.create(
@@ -179,25 +181,25 @@ async def _created_session(request: RouteRequest[NoPayload, NewSession]) -> Stor
 
 
 async def find_original(engine: Engine, selected: SessionFilter) -> StoredSession | None:
-    """Returns the first session that matches and is no copy: a fork has the metadata of its original."""
-    found = await engine.list(selected, limit=MAX_COPIES)
-    return next((session for session in found if session.forked_from is None), None)
+    """Returns the first matching session that is not a copy: a fork has the metadata of its original."""
+    sessions = await engine.list(selected, limit=MAX_COPIES)
+    return next((session for session in sessions if session.forked_from is None), None)
 
 
-async def choose_workspace(request: RouteRequest[Any, Any], wanted: str | None) -> str | None:
-    """Returns the folder for new work of the requester; one of a user is created. Raises AccessDeniedError if it is not
-    below the folder of the user, or of the server for a user who has none, and if it is one of the server's own
-    folders or of another user; administrators may choose any folder."""
+async def choose_workspace(request: RouteRequest[Any, Any], requested: str | None) -> str | None:
+    """Returns the folder for new work of the requester, and creates the user's folder if it is missing. Administrators
+    may choose any folder. For others, raises AccessDeniedError if the folder is not below the user's folder (or that of
+    the server for a user without one), or if it belongs to the server or to another user."""
     name = request.requester.name
     if request.requester.is_admin:
         user = request.users.get(name)
-        return wanted or (user.workspace if user is not None else "") or None
-    root, own = request.find_folder(name), request.users.find_folder(name)
+        return requested or (user.workspace if user is not None else "") or None
+    root, own_folder = request.find_folder(name), request.users.find_folder(name)
 
     def choose() -> tuple[Path, Path]:
-        if own is not None:
-            own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Path(wanted or root).resolve(), root.resolve()
+        if own_folder is not None:
+            own_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(requested or root).resolve(), root.resolve()
 
     chosen, folder = await asyncio.to_thread(choose)
     if not chosen.is_relative_to(folder):
@@ -240,7 +242,7 @@ async def delete_session(request: RouteRequest[NoPayload, NoPayload]) -> None:
     session_id = request.path["session_id"]
     owner = (await request.engine.store.get(session_id)).owner
     if not request.requester.is_admin and owner != request.requester.name:
-        raise AccessDeniedError("only its owner deletes a session")
+        raise AccessDeniedError("only the owner of a session can delete it")
     await request.engine.close(session_id)
     async with request.limits.count_deleted(owner) if request.limits is not None else nullcontext():
         await archive_of(request.engine).delete(session_id)
@@ -263,18 +265,18 @@ async def search_sessions(request: RouteRequest[SearchQuery, NoPayload]) -> list
     query, is_admin = request.query, request.requester.is_admin
     limit = query.limit if is_admin else MAX_SEARCHED
     store = request.engine.store
-    found = await store.search(query.query, session_id=query.session_id, limit=limit)
-    hits = [hit for hit in found if is_admin or await request.access_to(hit.session_id)]
-    if not is_admin and len(found) == limit and len(hits) < query.limit:  # most hits are of other users
+    matches = await store.search(query.query, session_id=query.session_id, limit=limit)
+    hits = [hit for hit in matches if is_admin or await request.access_to(hit.session_id)]
+    if not is_admin and len(matches) == limit and len(hits) < query.limit:  # most hits are of other users
         hits = await _search_own(request)
     return hits[: query.limit]
 
 
 async def _search_own(request: RouteRequest[SearchQuery, NoPayload]) -> list[SearchHit]:
-    """Searches the sessions of the requester one after the other, latest activity first."""
+    """Searches the requester's sessions one after the other, those with the latest activity first."""
     query, hits = request.query, list[SearchHit]()
-    own = archive_of(request.engine).iterate_sessions(SessionFilter(owner=request.requester.name))
-    ids = [*request.users.shared_with(request.requester), *[session.id async for session in own]]
+    own_sessions = archive_of(request.engine).iterate_sessions(SessionFilter(owner=request.requester.name))
+    ids = [*request.users.shared_with(request.requester), *[session.id async for session in own_sessions]]
     for session_id in ids[:MAX_SEARCHED]:
         hits += await request.engine.store.search(query.query, session_id=session_id, limit=query.limit)
         if len(hits) >= query.limit:
@@ -283,14 +285,14 @@ async def _search_own(request: RouteRequest[SearchQuery, NoPayload]) -> list[Sea
 
 
 async def fork_session(request: RouteRequest[NoPayload, ForkRequest]) -> StoredSession:
-    made = await request.engine.store.fork(request.path["session_id"], at=request.body.at, title=request.body.title)
-    _share_copy(request, made)
-    return made
+    copy = await request.engine.store.fork(request.path["session_id"], at=request.body.at, title=request.body.title)
+    _share_copy(request, copy)
+    return copy
 
 
 def _share_copy(request: RouteRequest[Any, Any], copy: StoredSession) -> None:
-    """A copy belongs to the owner of the original, whose folder it works in; another user who made it may use it until
-    the owner ends this."""
+    """Shares a copy with the user who made it. The copy belongs to the owner of the original, whose folder it works in,
+    and the owner can end the share."""
     requester = request.requester
     if not requester.is_admin and copy.owner != requester.name:
         request.users.share(SessionShare(session_id=copy.id, to=requester.name, level="write"))
@@ -378,10 +380,8 @@ async def replay_session(request: RouteRequest[NoPayload, ReplayRequest]) -> Rep
     cassette = None
     if engine.cassettes is None and request.settings is not None:
         cassette = find_cassette(request.settings.data_folder / CASSETTES, session_id)
-    wanted = request.body
-    result = await replay(
-        engine, session_id, cassette=cassette, ignore=wanted.ignore, fresh_results=wanted.fresh_results
-    )
+    body = request.body
+    result = await replay(engine, session_id, cassette=cassette, ignore=body.ignore, fresh_results=body.fresh_results)
     return ReplayReply(result.same, result.text())
 
 
@@ -390,15 +390,15 @@ async def rerun_session(request: RouteRequest[NoPayload, WhatIfRequest]) -> Comp
     changes = {name: value for name, value in msgspec.structs.asdict(request.body).items() if value}
     at_step = request.body.at_step
     changes.pop("at_step", None)
-    async with request.engine.replace(attended=False) as other:
-        result = await what_if(other, request.path["session_id"], at_step=at_step, **changes)
+    async with request.engine.replace(attended=False) as unattended:
+        result = await what_if(unattended, request.path["session_id"], at_step=at_step, **changes)
     _share_copy(request, await request.engine.store.get(result.session.id))
     return _as_reply(result.comparison)
 
 
 async def compare_session(request: RouteRequest[CompareQuery, NoPayload]) -> ComparisonReply:
     store = request.engine.store
-    if await request.access_to(request.query.other) is None:  # that to the session of the path was checked
+    if await request.access_to(request.query.other) is None:  # access to the session of the path was checked before
         raise SessionNotFoundError(f"there is no session {request.query.other}")
     first = await load_session(store, request.path["session_id"])
     return _as_reply(compare(first, await load_session(store, request.query.other)))
@@ -429,7 +429,7 @@ class AllEventsQuery(msgspec.Struct, frozen=True):
 
 
 MAX_FOLLOWED = 50
-MAX_SEARCHED = 500  # hits of all users among which those of one are looked for
+MAX_SEARCHED = 500  # hits of all users that are filtered for one user
 
 
 async def follow_all(request: RouteRequest[AllEventsQuery, NoPayload]) -> SseResponse:
@@ -449,17 +449,17 @@ async def follow_all(request: RouteRequest[AllEventsQuery, NoPayload]) -> SseRes
 
 
 def _visibility_for(request: RouteRequest[Any, Any]) -> Callable[[SessionSummary], bool] | None:
-    """Returns a filter for the sessions that the requester may see; None if it is all of them. Of a deleted session,
-    which has no owner any more, it must have been seen before."""
+    """Returns a filter for the sessions that the requester may see; None if that is all of them. A deleted
+    session, which has no owner any more, is visible if the filter has accepted it before."""
     users, requester = request.users, request.requester
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
 
     def is_visible(session: SessionSummary) -> bool:
         if session.deleted:
-            return session.id in seen
+            return session.id in seen_ids
         if users.access_level(requester, session.id, session.owner) is None:
             return False
-        seen.add(session.id)
+        seen_ids.add(session.id)
         return True
 
     return None if requester.is_admin else is_visible
@@ -491,7 +491,7 @@ async def remove_share(request: RouteRequest[NoPayload, NoPayload]) -> None:
 async def _require_own_session(request: RouteRequest[Any, Any]) -> str:
     session = await request.engine.store.get(request.path["session_id"])
     if not request.requester.is_admin and session.owner != request.requester.name:
-        raise AccessDeniedError("only its owner shares a session")
+        raise AccessDeniedError("only the owner of a session can share it")
     if session.parent_id is not None:
         raise ValueError("share the session that called this one")
     return session.id
@@ -617,7 +617,7 @@ async def choose_effort(request: RouteRequest[NoPayload, EffortChoice]) -> Sessi
 
 def _parse_model(request: RouteRequest[NoPayload, ModelChoice]) -> ModelRef | None:
     providers = request.engine.runtime.spec.providers
-    kinds = {name: found.kind for name, found in providers.items()}
+    kinds = {name: config.kind for name, config in providers.items()}
     provider, _, model = expand_model_name(request.body.model, kinds).partition("/")
     if request.body.model and (provider not in providers or not model):
         raise ValueError(f"the model must be PROVIDER/MODEL, with a provider of: {', '.join(providers)}")

@@ -49,10 +49,19 @@ class RuleList(msgspec.Struct, frozen=True):
 
 
 class McpServerState(msgspec.Struct, frozen=True):
-    """An MCP server. `state` is connecting, ready, failed or closed; `changed` names tools whose definitions have
-    changed since their last approval. `login` is "none", "stored", "more rights needed" or "by header"; it is empty for
-    a server that cannot have one. While `is_logging_in`, a login that was started here is not finished; `login_error`
-    is why the last one failed. A server that is not `enabled` was switched off here."""
+    """An MCP server.
+
+    - `name`: its name in the configuration.
+    - `state`: connecting, ready, failed or closed.
+    - `error`: why it failed.
+    - `tools`: the number of its tools.
+    - `changed`: the tools whose definitions have changed since their last approval.
+    - `address`: its URL.
+    - `login`: "none", "stored", "more rights needed" or "by header"; empty for a server that cannot have a login.
+    - `is_logging_in`: whether a login that was started on this server is not finished.
+    - `login_error`: why the last login failed.
+    - `enabled`: false if it was switched off on this server.
+    """
 
     name: str
     state: str
@@ -187,15 +196,15 @@ class CreatedWebhook(msgspec.Struct, frozen=True, kw_only=True):
 
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
     runtime = request.engine.runtime
-    own = request.users.keys_of_owner(request.requester.owner)
-    stored: Collection[str] = own
+    own_keys = request.users.keys_of_owner(request.requester.owner)
+    stored: Collection[str] = own_keys
     if request.requester.is_admin and runtime.data is not None:
         stored = await asyncio.to_thread(_key_store(runtime.data).list_providers)
     servers = runtime.mcp_servers
-    known = runtime.spec.providers
-    missing = [Provider(name, BUILT_IN_PROVIDERS[name]) for name in KEY_PROVIDERS if name not in known]
+    configured = runtime.spec.providers
+    unconfigured = [Provider(name, BUILT_IN_PROVIDERS[name]) for name in KEY_PROVIDERS if name not in configured]
     providers: list[ProviderState] = []
-    for provider in (*known.values(), *(missing if request.settings else ())):
+    for provider in (*configured.values(), *(unconfigured if request.settings else ())):
         takes_key = runtime.data is not None and (provider.name in KEY_PROVIDERS or provider.base_url is None)
         variable = next(iter(key_variable_names(provider.kind)), "") if takes_key else ""
         providers.append(
@@ -203,7 +212,7 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
                 name=provider.name,
                 kind=provider.kind,
                 base_url=provider.base_url,
-                has_key=bool(provider.api_key) or provider.name in own,
+                has_key=bool(provider.api_key) or provider.name in own_keys,
                 variable=variable,
                 is_stored=bool(variable) and provider_of_variable(variable) in stored,
             )
@@ -218,7 +227,7 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
         needs_key=runtime.data is not None
         and request.settings is not None
         and lacks_key(runtime)
-        and runtime.spec.entry.provider not in own,
+        and runtime.spec.entry.provider not in own_keys,
     )
 
 
@@ -226,21 +235,21 @@ async def _list_server_states(
     request: RouteRequest[NoPayload, NoPayload], manager: "McpServerManager"
 ) -> tuple[McpServerState, ...]:
     logins = request.server_logins
-    known = {one.name: one for one in await asyncio.to_thread(logins.list_servers)} if logins else {}
+    servers_by_name = {server.name: server for server in await asyncio.to_thread(logins.list_servers)} if logins else {}
     return tuple(
         McpServerState(
-            found.name,
-            found.state,
-            found.error,
-            found.tools,
-            found.changed,
-            address=known[found.name].address if found.name in known else "",
-            login=known[found.name].login if found.name in known else "",
-            is_logging_in=logins is not None and found.name in logins.open_names,
-            login_error=logins.errors.get(found.name, "") if logins else "",
-            enabled=found.name not in manager.switched_off,
+            server.name,
+            server.state,
+            server.error,
+            server.tools,
+            server.changed,
+            address=servers_by_name[server.name].address if server.name in servers_by_name else "",
+            login=servers_by_name[server.name].login if server.name in servers_by_name else "",
+            is_logging_in=logins is not None and server.name in logins.open_names,
+            login_error=logins.errors.get(server.name, "") if logins else "",
+            enabled=server.name not in manager.switched_off,
         )
-        for found in manager.describe_servers()
+        for server in manager.describe_servers()
     )
 
 
@@ -288,11 +297,11 @@ async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
     if data is None or settings is None:
         raise ConfigurationError("this server has no data folder in which a key could be stored")
     is_own = request.body.own or not request.requester.is_admin
-    own = request.users.key_store(request.requester.name) if is_own else None
-    if is_own and own is None:
+    own_store = request.users.key_store(request.requester.name) if is_own else None
+    if is_own and own_store is None:
         raise ConfigurationError("only users of the server have separate keys; see `outrider users add`")
     provider, key = provider_of_variable(request.body.variable), request.body.key.strip()
-    store = own or _key_store(data)
+    store = own_store or _key_store(data)
     if key:
         await _check_key(settings, provider, key)
     await asyncio.to_thread(lambda: store.store(provider, key) if key else store.remove(provider))
@@ -306,14 +315,14 @@ async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
 
 
 async def offer_providers(runtime: EngineRuntime, users: UserDirectory) -> None:
-    """Makes providers known for which the server has no key, but a user has."""
+    """Registers the providers for which a user has a key, but the server has none."""
     named = {name for user in users.users for name in users.keys_of_owner(user.name)}
-    missing = [name for name in KEY_PROVIDERS if name in named and name not in runtime.spec.providers]
-    await runtime.update_providers(Provider(name, BUILT_IN_PROVIDERS[name], credentials=no_key_yet) for name in missing)
+    names = [name for name in KEY_PROVIDERS if name in named and name not in runtime.spec.providers]
+    await runtime.update_providers(Provider(name, BUILT_IN_PROVIDERS[name], credentials=no_key_yet) for name in names)
 
 
 def lacks_key(runtime: EngineRuntime) -> bool:
-    """Returns whether the model of the entry agent needs a key that is not there."""
+    """Returns whether the model of the entry agent needs a key and has none."""
     agent = runtime.spec.entry
     provider = runtime.spec.providers[agent.provider]
     has_function = provider.credentials not in (None, no_key_yet)
@@ -344,14 +353,14 @@ async def list_webhooks(request: RouteRequest[NoPayload, NoPayload]) -> list[Web
     pending = await webhooks.count_pending()
     return [
         WebhookView(
-            id=one.id,
-            origin="{0.scheme}://{0.netloc}".format(urlsplit(one.url)),
-            events=one.events,
-            user=one.user,
-            is_configured=one.is_configured,
-            pending=pending[one.id],
+            id=webhook.id,
+            origin="{0.scheme}://{0.netloc}".format(urlsplit(webhook.url)),
+            events=webhook.events,
+            user=webhook.user,
+            is_configured=webhook.is_configured,
+            pending=pending[webhook.id],
         )
-        for one in await webhooks.list_webhooks()
+        for webhook in await webhooks.list_webhooks()
     ]
 
 
@@ -382,24 +391,27 @@ def _find_webhooks(request: RouteRequest[Any, Any]) -> TurnWebhooks:
 async def get_trust(request: RouteRequest[TrustQuery, NoPayload]) -> FolderTrust:
     if request.engine.runtime.workspace_extensions is None:
         return FolderTrust(root=request.query.path, state="nothing to trust", items=(), digest="")
-    found = _find_trust(request.engine, request.query.path)
-    return await asyncio.to_thread(_describe_trust, found)
+    trust = _find_trust(request.engine, request.query.path)
+    return await asyncio.to_thread(_describe_trust, trust)
 
 
 async def decide_trust(request: RouteRequest[NoPayload, TrustDecision]) -> FolderTrust:
-    found = _find_trust(request.engine, request.body.path)
-    return await asyncio.to_thread(_apply_decision, found, request.body)
+    trust = _find_trust(request.engine, request.body.path)
+    return await asyncio.to_thread(_apply_decision, trust, request.body)
 
 
-def _apply_decision(found: WorkspaceTrust, decision: TrustDecision) -> FolderTrust:
+def _apply_decision(trust: WorkspaceTrust, decision: TrustDecision) -> FolderTrust:
     if not decision.trusted:
-        found.revoke_trust()
-        return _describe_trust(found)
-    items = found.list_items()
-    if _digest([TrustSubject(one.kind, one.name, one.content, one.executable) for one in items]) != decision.digest:
+        trust.revoke_trust()
+        return _describe_trust(trust)
+    items = trust.list_items()
+    if (
+        _digest([TrustSubject(item.kind, item.name, item.content, item.executable) for item in items])
+        != decision.digest
+    ):
         raise OutriderError("the files of the folder have changed since they were shown; look at them again")
-    found.trust(items)
-    return _describe_trust(found)
+    trust.trust(items)
+    return _describe_trust(trust)
 
 
 def _find_trust(engine: Engine, path: str) -> WorkspaceTrust:
@@ -411,9 +423,9 @@ def _find_trust(engine: Engine, path: str) -> WorkspaceTrust:
     return extensions.workspace_trust(Path(path))
 
 
-def _describe_trust(found: WorkspaceTrust) -> FolderTrust:
-    items = tuple(TrustSubject(one.kind, one.name, one.content, one.executable) for one in found.list_items())
-    return FolderTrust(root=str(found.project.root), state=found.state, items=items, digest=_digest(items))
+def _describe_trust(trust: WorkspaceTrust) -> FolderTrust:
+    items = tuple(TrustSubject(item.kind, item.name, item.content, item.executable) for item in trust.list_items())
+    return FolderTrust(root=str(trust.project.root), state=trust.state, items=items, digest=_digest(items))
 
 
 def _digest(items: "tuple[TrustSubject, ...] | list[TrustSubject]") -> str:

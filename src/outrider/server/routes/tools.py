@@ -152,7 +152,7 @@ class ActionResult(msgspec.Struct, frozen=True):
 
 async def list_tools(request: RouteRequest[NoPayload, NoPayload]) -> list[ToolSpec]:
     if not await request.may_open():
-        raise AccessDeniedError("this session is not open, and only a user who may write in it opens it")
+        raise AccessDeniedError("this session is not open, and only a user with write access can open it")
     return list(await session_tool_specs(request.engine, request.path["session_id"]))
 
 

@@ -31,9 +31,15 @@ class UserCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PromptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`text`, `parts` in their stored form, or both; the model reads `commands` before them. The client chooses `id`: a
-    repeated prompt is queued once. With `wait` the response is sent at the end of the turn, otherwise as soon as the
-    input is stored."""
+    """The input of a turn, with `text`, `parts` or both.
+
+    - `text`: the text of the user.
+    - `parts`: parts in their stored form.
+    - `commands`: commands of the user, which the model reads before the text and the parts.
+    - `delivery`: `steer` adds the input to the running turn, `queue` starts the next turn with it.
+    - `id`: chosen by the client; a repeated prompt is queued once.
+    - `wait`: whether the response is sent at the end of the turn, or as soon as the input is stored.
+    """
 
     text: str = ""
     parts: tuple[dict[str, Any], ...] = ()
@@ -87,10 +93,15 @@ class ApprovalsQuery(msgspec.Struct, frozen=True):
 
 
 class ApprovalReplyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`words` is a message for the model, sent with a denial. For the outcome of a command, `keep` names the files to
-    keep (null: all), and `choice` says how a blocked command runs again. `width` is the id of one of the approval's
-    `widths`: what a lasting answer covers. The scope `always` of a user who is not an administrator becomes
-    `project`."""
+    """An answer to an approval.
+
+    - `allow`: whether the call may run.
+    - `scope`: how long the answer applies. For users who are not administrators, `always` becomes `project`.
+    - `words`: a message for the model, sent with a denial.
+    - `keep`: for the outcome of a command, the files to keep; null for all.
+    - `choice`: for the outcome of a command, how a blocked command runs again.
+    - `width`: what a lasting answer covers: the id of one of the approval's `widths`.
+    """
 
     allow: bool
     scope: Literal["once", "session", "project", "always"] = "once"
@@ -128,7 +139,7 @@ async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> Prom
     content += [load_part(part) for part in body.parts]
     if not content:
         raise ValueError("a prompt needs text or parts")
-    content[:0] = [user_command_part(one.command, one.output, one.status) for one in body.commands]
+    content[:0] = [user_command_part(command.command, command.output, command.status) for command in body.commands]
     input_id = body.id or new_id()
     end = await request.engine.enqueue(
         request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=request.requester.name
@@ -182,17 +193,19 @@ async def answer_plan(request: RouteRequest[NoPayload, PlanAnswer]) -> TurnResul
 
 async def list_approvals(request: RouteRequest[ApprovalsQuery, NoPayload]) -> list[ApprovalWithView]:
     ancestor_id, engine = request.query.session_id, request.engine
-    found = [
+    approvals = [
         approval
         for approval in await engine.approvals()
         if (ancestor_id is None or await is_descendant(engine, approval.session_id, ancestor_id))
         and await request.access_to(approval.session_id)
     ]
-    return [add_approval_view(approval, agent=await _child_agent(engine, approval, ancestor_id)) for approval in found]
+    return [
+        add_approval_view(approval, agent=await _child_agent(engine, approval, ancestor_id)) for approval in approvals
+    ]
 
 
 async def _child_agent(engine: Engine, approval: Approval, ancestor_id: str | None) -> str:
-    """The agent of a child session; empty for the session that the client follows."""
+    """Returns the agent of a child session; "" for the session that the client follows."""
     is_own = ancestor_id is None or approval.session_id == ancestor_id
     return "" if is_own else (await engine.store.get(approval.session_id)).agent
 
@@ -206,7 +219,7 @@ async def answer_approval(request: RouteRequest[NoPayload, ApprovalReplyBody]) -
         raise AccessDeniedError("only an administrator lets a command leave the workspace and the sandbox")
     # An answer for all workspaces applies to the sessions of every user, so only administrators give one.
     scope = "project" if answer.scope == "always" and not request.requester.is_admin else answer.scope
-    answered = await request.engine.answer(
+    approval = await request.engine.answer(
         approval_id,
         allow=answer.allow,
         scope=scope,
@@ -217,8 +230,8 @@ async def answer_approval(request: RouteRequest[NoPayload, ApprovalReplyBody]) -
         width=answer.width,
     )
     if is_open:
-        await _resume_session(request, await find_root_session(request.engine, answered.session_id))
-    return add_approval_view(answered)
+        await _resume_session(request, await find_root_session(request.engine, approval.session_id))
+    return add_approval_view(approval)
 
 
 async def _resume_session(request: RouteRequest[NoPayload, ApprovalReplyBody], session_id: str) -> None:
@@ -284,14 +297,14 @@ class QuestionAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_questions(request: RouteRequest[QuestionsQuery, NoPayload]) -> list[AskedQuestion]:
     ancestor_id = request.query.session_id
-    waiting = request.questions.open_questions() if request.questions else []
-    found = [
+    questions = request.questions.open_questions() if request.questions else []
+    visible_questions = [
         question
-        for question in waiting
+        for question in questions
         if (ancestor_id is None or await is_descendant(request.engine, question.session_id, ancestor_id))
         and await request.access_to(question.session_id)
     ]
-    return request.engine.redact(found)
+    return request.engine.redact(visible_questions)
 
 
 async def answer_question(request: RouteRequest[NoPayload, QuestionAnswers]) -> None:

@@ -62,28 +62,29 @@ class CustomCommandText(msgspec.Struct, frozen=True):
 
 async def list_custom_commands(request: RouteRequest[NoPayload, NoPayload]) -> list[CustomCommandInfo]:
     commands = await _find_commands(request)
-    return [CustomCommandInfo(one.name, one.description, one.hint, one.origin) for one in commands]
+    return [CustomCommandInfo(command.name, command.description, command.hint, command.origin) for command in commands]
 
 
 async def expand_custom_command(request: RouteRequest[NoPayload, CustomCommandCall]) -> CustomCommandText:
     name = request.body.name
-    found = next((command for command in await _find_commands(request) if command.name == name), None)
-    if found is None:
+    command = next((command for command in await _find_commands(request) if command.name == name), None)
+    if command is None:
         raise LookupError(f"there is no command {name!r}")
-    return CustomCommandText(found.expand(request.body.argument).rstrip())
+    return CustomCommandText(command.expand(request.body.argument).rstrip())
 
 
 async def _find_commands(request: RouteRequest[NoPayload, Any]) -> tuple[CustomCommand, ...]:
-    """The commands of the session's folder, if it is trusted, and for administrators those of the server's user."""
+    """Returns the commands of the session's folder, if it is trusted; administrators also get those of the server's
+    user."""
     session = await request.engine.store.get(request.path["session_id"])
     extensions = request.engine.runtime.workspace_extensions
     if extensions is None or request.settings is None:
         return ()
     trust, folders = extensions.workspace_trust(Path(session.workspace_directory)), request.settings.folders
-    found = await asyncio.to_thread(
+    commands = await asyncio.to_thread(
         find_custom_commands, trust.project, folders.commands_folder, folders.home, trusted=trust.trusted
     )
-    return tuple(command for command in found if request.requester.is_admin or command.origin != USER_ORIGIN)
+    return tuple(command for command in commands if request.requester.is_admin or command.origin != USER_ORIGIN)
 
 
 class FolderQuery(msgspec.Struct, frozen=True):
@@ -182,8 +183,8 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def review_session(request: RouteRequest[ReviewQuery, NoPayload]) -> ChangeReview:
-    found = await review_changes(request.engine, request.path["session_id"], request.query.turn)
-    return request.engine.redact(found)
+    review = await review_changes(request.engine, request.path["session_id"], request.query.turn)
+    return request.engine.redact(review)
 
 
 async def undo_reviewed_part(request: RouteRequest[NoPayload, PartialUndoRequest]) -> RestoreOutcome:

@@ -132,7 +132,7 @@ class AnswerDeltaBuilder:
 
     def start_answer(self) -> Iterator[Delta]:
         """Yields the first deltas. An empty reasoning part carries the session id, so that the caller can store it
-        before any text."""
+        before any text arrives."""
         yield AnswerStart(self._session_id, self._agent)
         streamed = self._add_part("", "reasoning")
         yield PartStart(streamed.index, "reasoning")
@@ -144,21 +144,21 @@ class AnswerDeltaBuilder:
             yield from self._standard_deltas(event)
 
     def _standard_deltas(self, event: StandardEvent) -> Iterator[Delta]:
-        own = event.session_id == self._session_id
+        is_own = event.session_id == self._session_id
         match event:
-            case MessageAddedEvent(role="user") if own:
+            case MessageAddedEvent(role="user") if is_own:
                 self._user_messages.add(event.message_id)
-            case PartDeltaEvent() if own:
+            case PartDeltaEvent() if is_own:
                 yield from self._append_text(event.part_id, event.field, event.delta)
-            case PartUpdatedEvent(part=part) if own and is_standard_part(part):
+            case PartUpdatedEvent(part=part) if is_own and is_standard_part(part):
                 yield from self._part_deltas(event, part)
-            case LLMRequestEvent() | RetryScheduledEvent() if own:
+            case LLMRequestEvent() | RetryScheduledEvent() if is_own:
                 yield from self._end_step(withdraws=isinstance(event, RetryScheduledEvent))
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
                 yield RemoteEvent(_without_session(event))
             case SessionUpdatedEvent(changes={"question": _} | {"settled": _}):
                 yield RemoteEvent(_without_session(event))
-            case PartDeltaEvent() | LoopCompletedEvent() if not own:
+            case PartDeltaEvent() | LoopCompletedEvent() if not is_own:
                 yield RemoteEvent(event)
             case PartUpdatedEvent(part=ToolPart()):
                 yield RemoteEvent(event)
@@ -169,7 +169,7 @@ class AnswerDeltaBuilder:
                 | AgentCalledEvent()
                 | AgentReturnedEvent()
             ):
-                yield RemoteEvent(_without_session(event) if own else event)
+                yield RemoteEvent(_without_session(event) if is_own else event)
             case _:
                 _ignored: _UnsentEvent = event
 
@@ -219,14 +219,14 @@ class AnswerDeltaBuilder:
         yield self._parts[part_id].append_text(text)
 
     def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[Delta]:
-        """Sends what deltas have not sent of a text of the model."""
+        """Yields the end of a model's text that its deltas did not contain."""
         if part.message_id in self._user_messages or is_withdrawn(part):
             return
         streamed = self._parts.get(part.id)
-        missing = missing_text(streamed.text if streamed else "", part.text)
-        if missing:
-            yield from self._append_text(part.id, part.part_type, missing)
-        elif missing is None and streamed:
+        new_text = missing_text(streamed.text if streamed else "", part.text)
+        if new_text:
+            yield from self._append_text(part.id, part.part_type, new_text)
+        elif new_text is None and streamed:
             yield from self._restart_part(streamed, part.part_type, part.text)
 
     def _close_as_reasoning(self) -> Iterator[Delta]:
@@ -364,8 +364,8 @@ class PeerTurnRegistry:
     def _remember_request(self, request_id: str, opening: "asyncio.Task[str]") -> None:
         """Stores the task that opens the session. A request whose session could not be opened may be repeated."""
 
-        def forget(done: "asyncio.Task[str]") -> None:
-            if done.cancelled() or done.exception() is not None:
+        def forget(task: "asyncio.Task[str]") -> None:
+            if task.cancelled() or task.exception() is not None:
                 self._sessions.pop(request_id, None)
 
         self._sessions[request_id] = opening
@@ -382,9 +382,9 @@ async def _open_session(engine: Engine, session_id: str, agent: str, mode: Mode)
         chosen = engine.runtime.find_agent(agent)
         return await engine.create(agent=chosen.name, mode=stricter_mode(mode, chosen.mode))
     session = await engine.open(session_id)
-    allowed = stricter_mode(mode, engine.runtime.find_agent(session.agent).mode)
-    if session.mode != allowed:
-        await engine.set_mode(session_id, allowed)
+    allowed_mode = stricter_mode(mode, engine.runtime.find_agent(session.agent).mode)
+    if session.mode != allowed_mode:
+        await engine.set_mode(session_id, allowed_mode)
     return session_id
 
 

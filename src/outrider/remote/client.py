@@ -78,8 +78,8 @@ def _network_address(url: str) -> ServerAddress:
             f"{url.partition('?')[0]} is not the address of a server; write it as {_ADDRESS_EXAMPLES}"
         )
     token = (parse_qs(parsed.query).get("token") or [""])[0]
-    shown = f"{address.scheme}://{address.authority_with_port}{prefix}"
-    server = ServerAddress(shown, address, token, prefix=prefix)
+    display_url = f"{address.scheme}://{address.authority_with_port}{prefix}"
+    server = ServerAddress(display_url, address, token, prefix=prefix)
     if not address.is_secure and not server.is_local:
         raise ConfigurationError(
             f"{server.url} would send the token unencrypted: use https for servers on other machines"

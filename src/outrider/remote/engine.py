@@ -211,15 +211,22 @@ class RemoteEngine:
         """Queues input for the session and waits for the end of the turn that takes it. The server records itself as
         the sender."""
         parts = [content] if isinstance(content, str) else content
-        sent = [TextPart(part) if isinstance(part, str) else part for part in parts]
-        prompt: dict[str, Any] = {"parts": sent, "delivery": delivery, "id": input_id or new_id(), "wait": True}
+        encoded_parts = [TextPart(part) if isinstance(part, str) else part for part in parts]
+        prompt: dict[str, Any] = {
+            "parts": encoded_parts,
+            "delivery": delivery,
+            "id": input_id or new_id(),
+            "wait": True,
+        }
         return await self._turns.prompt_session(await self._ensure_open(session_id), prompt)
 
     async def resume(self, session_id: str) -> TurnEnd:
         return await self._turns.request_turn(await self._ensure_open(session_id), "continue", None)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
-        waiting: list[_QueuedInput] = await self.client.get(f"{session_path(session_id)}/queue", list[_QueuedInput])
+        queued_inputs: list[_QueuedInput] = await self.client.get(
+            f"{session_path(session_id)}/queue", list[_QueuedInput]
+        )
         return [
             InboxItem(
                 session_id=session_id,
@@ -228,7 +235,7 @@ class RemoteEngine:
                 delivery=item.delivery,
                 sender=item.sender,
             )
-            for item in waiting
+            for item in queued_inputs
         ]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
@@ -317,7 +324,7 @@ class RemoteEngine:
         return self.live[session_id]
 
     async def _update_session(self, session_id: str, **changes: str) -> None:
-        """Applies the response immediately; the feed delivers the same change later."""
+        """Changes the session and applies the response immediately; the feed delivers the same change later."""
         raw = await self.client.send_request("PATCH", session_path(session_id), changes)
         if (session := self.live.get(session_id)) is not None:
             session.mirror.update_session(msgspec.json.decode(raw, type=StoredSession))
@@ -363,11 +370,11 @@ class RemoteArchive(SessionArchive):
         return await self._client.get("/api/answers", list[Approval])
 
     async def revoke_approval(self, approval_id: str) -> Approval:
-        known = next((one for one in await self.lasting_approvals() if one.id == approval_id), None)
-        if known is None:
+        approval = next((stored for stored in await self.lasting_approvals() if stored.id == approval_id), None)
+        if approval is None:
             raise StoreError("no such stored answer; it may have been revoked")
         await self._client.send_request("DELETE", f"/api/answers/{approval_id}")
-        return msgspec.structs.replace(known, answer="revoked")
+        return msgspec.structs.replace(approval, answer="revoked")
 
 
 class _RemoteStore:
@@ -466,8 +473,8 @@ class RemoteBridge:
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"
-        found: list[ProcessStatus] = await self.engine.client.get(path, list[ProcessStatus])
-        return [process for process in found if process.backgrounded]
+        processes: list[ProcessStatus] = await self.engine.client.get(path, list[ProcessStatus])
+        return [process for process in processes if process.backgrounded]
 
     async def end_process(self, session_id: str, process_id: str) -> bool:
         path = f"{session_path(session_id)}/processes/{process_id}/kill"

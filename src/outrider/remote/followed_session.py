@@ -114,8 +114,8 @@ class RemoteSession:
             await self._changed.wait()
 
     async def _fetch_new_messages(self) -> Sequence[Message]:
-        known = self.session.messages[-1].id if self.session.messages else None
-        return (await fetch_messages(self._client, self.session.id, MAX_NEW_MESSAGES, after=known)).messages
+        last_id = self.session.messages[-1].id if self.session.messages else None
+        return (await fetch_messages(self._client, self.session.id, MAX_NEW_MESSAGES, after=last_id)).messages
 
 
 async def fetch_messages(client: ServerClient, session_id: str, limit: int, **position: Any) -> SessionTranscript:
@@ -131,15 +131,15 @@ async def fetch_transcript(client: ServerClient, session_id: str) -> SessionTran
     """Reads all pages from the newest to the oldest. Changes during the read have higher sequence numbers than the
     result, and arrive with the feed."""
     newest = page = await fetch_messages(client, session_id, PAGE_MESSAGES)
-    found, drafts, damaged = list(page.messages), set(page.drafts), [*page.damaged]
-    while not page.first and found:
-        page = await fetch_messages(client, session_id, PAGE_MESSAGES, before=found[0].id)
+    messages, drafts, damaged = list(page.messages), set(page.drafts), [*page.damaged]
+    while not page.first and messages:
+        page = await fetch_messages(client, session_id, PAGE_MESSAGES, before=messages[0].id)
         if not page.messages:
             break
-        found[:0] = page.messages
+        messages[:0] = page.messages
         drafts |= page.drafts
         damaged[:0] = page.damaged
-    return SessionTranscript(newest.session, found, tuple(damaged), first=True, drafts=frozenset(drafts))
+    return SessionTranscript(newest.session, messages, tuple(damaged), first=True, drafts=frozenset(drafts))
 
 
 async def fetch_session(client: ServerClient, session_id: str) -> StoredSession:
@@ -162,11 +162,11 @@ class RemoteQuestions:
         """Records a question or its answer in a followed session or in one of its child sessions."""
         if not isinstance(event, SessionUpdatedEvent):
             return
-        known = self._known.setdefault(followed, {})
+        questions = self._known.setdefault(followed, {})
         if question := event.changes.get("question"):
-            known[question["id"]] = event.session_id
+            questions[question["id"]] = event.session_id
         elif settled := event.changes.get("settled"):
-            known.pop(settled, None)
+            questions.pop(settled, None)
 
     def forget_session(self, followed: str) -> None:
         self._known.pop(followed, None)
@@ -175,14 +175,14 @@ class RemoteQuestions:
         """Publishes the events of questions that were asked or settled while the feed was disconnected."""
         path = "/api/questions"
         open_questions: list[AskedQuestion] = await self._client.get(path, list[AskedQuestion], session_id=followed)
-        known = self._known.get(followed, {})
-        settled = known.keys() - {question.id for question in open_questions}
+        questions = self._known.get(followed, {})
+        settled = questions.keys() - {question.id for question in open_questions}
         events = [
-            SessionUpdatedEvent(session_id=known[question_id], changes={"settled": question_id})
+            SessionUpdatedEvent(session_id=questions[question_id], changes={"settled": question_id})
             for question_id in settled
         ]
         for question in open_questions:
-            if question.id not in known:
+            if question.id not in questions:
                 changes = {"question": msgspec.to_builtins(question)}
                 events.append(
                     SessionUpdatedEvent(session_id=question.session_id, agent_name=question.agent, changes=changes)
@@ -196,8 +196,8 @@ POLL_SECONDS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0)  # between the attempts to reach 
 
 
 class ServerConnection:
-    """Whether the server answers. After a failed request the server is polled until it does. `next_attempt` is the time
-    (monotonic) of the next request while it is away; `on_change` is called when one of them changes."""
+    """Tracks whether the server answers. After a failed request the server is polled until it does. `next_attempt` is
+    the time (monotonic) of the next request while it is away; `on_change` is called when one of them changes."""
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client
@@ -285,8 +285,8 @@ class SessionFollower:
             self._publish_error(remote.session.id, type(error).__name__, text)
 
     async def _follow_feed(self, remote: RemoteSession) -> None:
-        """Returns if the server becomes unreachable during a request; the next feed resumes at the same sequence
-        number."""
+        """Follows the feed until the server becomes unreachable during a request; the next feed resumes at the same
+        sequence number."""
         with suppress(ServerAwayError):
             async with aclosing(self._open_feed(remote)) as feed:
                 async for item in feed:
@@ -300,8 +300,8 @@ class SessionFollower:
         ).stream_items()
 
     async def _follow_child(self, remote: RemoteSession) -> None:
-        """Retries while the child session does not exist yet, because the call is announced before the session is
-        created."""
+        """Follows the session of a called agent. Retries while it does not exist, because the call is announced before
+        the session is created."""
         for _ in range(MAX_CHILD_ATTEMPTS):
             try:
                 await self._follow_turn(remote)
@@ -368,9 +368,9 @@ class SessionFollower:
             await self._questions.publish_missed(remote.session.id)
         except ServerAwayError:
             return  # the feed detects it too and reconnects
-        ended = remote.in_turn and not status.busy
+        has_ended = remote.in_turn and not status.busy
         remote.mirror.in_turn = status.busy
-        if ended:
+        if has_ended:
             self._bus.publish(LoopCompletedEvent(session_id=remote.session.id, termination_reason="aborted"))
 
     def _publish_error(self, session_id: str, name: str, message: str) -> None:
@@ -422,10 +422,10 @@ class RemoteTurns:
 
     async def request_turn(self, remote: RemoteSession, action: str, body: Any) -> TurnEnd:
         """Sends a request that runs a turn, and returns its end once the feed has delivered all changes before it."""
-        ended = await self._client.post(
+        turn_end = await self._client.post(
             f"{session_path(remote.session.id)}/{action}", body, RemoteTurnEnd, unlimited=True
         )
-        return await self._wait_for_feed(remote, ended)
+        return await self._wait_for_feed(remote, turn_end)
 
     async def _send_prompt(self, remote: RemoteSession, prompt: dict[str, Any]) -> TurnEnd:
         receipt = await self._client.post(
@@ -433,20 +433,20 @@ class RemoteTurns:
         )
         return await self._wait_for_feed(remote, receipt.end)
 
-    async def _wait_for_feed(self, remote: RemoteSession, ended: RemoteTurnEnd) -> TurnEnd:
-        last = (await fetch_session(self._client, remote.session.id)).seq
+    async def _wait_for_feed(self, remote: RemoteSession, turn_end: RemoteTurnEnd) -> TurnEnd:
+        last_seq = (await fetch_session(self._client, remote.session.id)).seq
         with suppress(TimeoutError):
             async with asyncio.timeout(FEED_CATCH_UP_SECONDS):
-                await remote.wait_until(lambda: remote.mirror.seq >= last and not remote.in_turn)
-        return ended.to_turn_end()
+                await remote.wait_until(lambda: remote.mirror.seq >= last_seq and not remote.in_turn)
+        return turn_end.to_turn_end()
 
     async def _is_unfinished(self, remote: RemoteSession, input_id: str) -> bool:
         """Returns whether a turn took the input and has not ended."""
         status = await remote.refresh_status()
-        last = (await fetch_session(self._client, remote.session.id)).seq
+        last_seq = (await fetch_session(self._client, remote.session.id)).seq
         with suppress(TimeoutError):
             async with asyncio.timeout(FEED_CATCH_UP_SECONDS):
-                await remote.wait_until(lambda: remote.mirror.seq >= last)
+                await remote.wait_until(lambda: remote.mirror.seq >= last_seq)
         return input_id in remote.mirror.taken_inputs and (status.busy or status.broke_off)
 
     async def _wait_for_server(self, error: ServerAwayError) -> None:

@@ -160,7 +160,7 @@ class TextDeltaTracker:
         self._saw_answer_start = True
 
     def mark_reconnected(self) -> None:
-        """After a gap deltas may be missing: the open texts grow by their stored drafts only."""
+        """Handles a gap, in which deltas may be lost: the open texts grow by their stored drafts only."""
         self._stored_only |= self._shown.keys()
         self._saw_answer_start = False
 
@@ -194,16 +194,16 @@ class TextDeltaTracker:
         return [] if published is None else self._missing_text(part, published) or []
 
     def _missing_text(self, part: TextPart | ReasoningPart, published: str) -> list[Event] | None:
-        missing = missing_text(published, part.text)
-        if not missing:
-            return None if missing is None else []
+        new_text = missing_text(published, part.text)
+        if not new_text:
+            return None if new_text is None else []
         field = "reasoning" if isinstance(part, ReasoningPart) else "text"
         return [
             PartDeltaEvent(
                 session_id=self._session_id,
                 message_id=part.message_id,
                 part_id=part.id,
-                delta=missing,
+                delta=new_text,
                 field=field,
             )
         ]
@@ -269,7 +269,7 @@ class SessionMirror:
                 assert_never(change)
 
     async def apply_events(self, transient: TransientEvents) -> list[Event]:
-        """Applies transient events. It ignores event types of newer servers."""
+        """Applies transient events. Ignores event types of newer servers."""
         events: list[Event] = []
         for raw in transient.events:
             # The server also forwards questions of child sessions, for clients that follow one session only.
@@ -342,11 +342,11 @@ class SessionMirror:
     async def _ensure_message(self, message_id: str) -> tuple[Message, list[Event]]:
         """Returns the message, and the events of messages that were added to find it."""
         events = [] if self.find_message(message_id) else await self._add_user_messages()
-        known = self.find_message(message_id)
-        if known is None:
-            known = Message("assistant", id=message_id)
-            events += self._add_message(known)
-        return known, events
+        message = self.find_message(message_id)
+        if message is None:
+            message = Message("assistant", id=message_id)
+            events += self._add_message(message)
+        return message, events
 
     async def _add_user_messages(self, numbers: Mapping[str, int] = _NO_SEQUENCES) -> list[Event]:
         """Adds the user messages that are not known yet. The parts of assistant messages arrive as separate changes."""
@@ -361,10 +361,10 @@ class SessionMirror:
         message.join(self.session.id)
         self.session.messages.append(message)
         count, message_id = len(message.parts), message.id
-        added = MessageAddedEvent(
+        event = MessageAddedEvent(
             session_id=self.session.id, role=message.role, part_count=count, message_id=message_id, seq=seq
         )
-        return [added]
+        return [event]
 
     def _apply_input(self, item: InboxItem) -> list[Event]:
         if item.taken is None:
@@ -388,15 +388,15 @@ class SessionMirror:
         return all(message.id != message_id for message in await self._fetch_new_messages())
 
     def find_message(self, message_id: str) -> Message | None:
-        return next((found for found in reversed(self.session.messages) if found.id == message_id), None)
+        return next((message for message in reversed(self.session.messages) if message.id == message_id), None)
 
 
 def _put_part(message: Message, part: AnyPart) -> AnyPart | None:
     """Adds or replaces the part, and returns its previous value."""
-    for index, known in enumerate(message.parts):
-        if known.id == part.id:
+    for index, existing in enumerate(message.parts):
+        if existing.id == part.id:
             message.parts[index] = part
-            return known
+            return existing
     message.parts.append(part)
     return None
 

@@ -45,9 +45,9 @@ class RunHandle(Generic[Out]):
         """Waits until the run ends and returns its answer: a value of the `output_type`, else the text so far. Raises
         OutputUnavailableError if the run failed or ended without an answer."""
         report = await self.result()
-        outcome, problem, wanted = report.outcome, report.outcome.error, "an answer"
+        outcome, problem, expected = report.outcome, report.outcome.error, "an answer"
         if self._output_type is not None:
-            wanted = f"a value of {self._output_type.name}"
+            expected = f"a value of {self._output_type.name}"
             if outcome.reason == "completed":
                 try:
                     return self._output_type.parse_answer(outcome.output)
@@ -56,7 +56,7 @@ class RunHandle(Generic[Out]):
         elif outcome.reason == "completed" or (outcome.output and outcome.reason != "error"):
             return cast("Out", outcome.output)
         raise OutputUnavailableError(
-            f"run {self.id} ended with the reason {outcome.reason!r} before there was {wanted}"
+            f"run {self.id} ended with the reason {outcome.reason!r} before there was {expected}"
             f"{f': {problem}' if problem else ''}",
             reason=outcome.reason,
             result=report,
@@ -87,9 +87,9 @@ def _report_without_worker(run: "Run") -> "JobReport":
 class Background:
     """Stores runs for an engine, and executes them while it is open:
 
-            async with Engine(agents, providers, store=store) as engine, Background(engine, "sqlite:////data/runs.sqlite"):
-                handle = await engine.submit("look for dead links", workspace="/home/me/site")
-                print((await handle.result()).summary)
+    async with Engine(agents, providers, store=store) as engine, Background(engine, "sqlite:////data/runs.sqlite"):
+    handle = await engine.submit("look for dead links", workspace="/home/me/site") print((await
+    handle.result()).summary)
 
     Runs that are not finished when it closes continue when a `Background` with the same database opens again, also on
     another machine. This requires a persistent `store` and a `database` URL that both processes share. With
@@ -146,11 +146,23 @@ class Background:
         self, prompt: str, *, output_type: dict[str, Any], **order: "Unpack[JobOptions]"
     ) -> RunHandle[Any]: ...
     async def submit(self, prompt: str, *, output_type: Any = None, **order: "Unpack[JobOptions]") -> RunHandle[Any]:
-        """Stores a run and returns its handle. `workspace` is the folder to work in, `agent` the name of the agent that
-        starts, and `limits` apply to the whole run. `place`, a `QueuePlacement`, sets its position in the queue, and
-        `terms`, a `JobOverrides`, its model and rules. `owner` (by default the user of the place) and `metadata` are
-        those of its session. The same `run_id`, a UUID, submits a run only once. With `output_type`, the schema of the
-        type is stored with the run, and `handle.output()` returns a value of it."""
+        """Stores a run and returns its handle.
+
+        - `output_type`: the type of the answer. Its schema is stored with the run, and `handle.output()` returns a
+          value of it.
+        - `workspace`: the folder to work in.
+        - `agent`: the name of the agent that starts.
+        - `mode`: the mode of its session.
+        - `limits`: apply to the whole run.
+        - `place`: a `QueuePlacement` with its position in the queue.
+        - `run_id`: a UUID; the same one submits a run only once.
+        - `worktree`: whether it works in its own checkout of the workspace's repository.
+        - `webhook`: a URL that receives a POST when the run ends.
+        - `terms`: a `JobOverrides` with its model and rules.
+        - `owner`: the owner of its session, by default the user of the place.
+        - `metadata`: the metadata of its session.
+        - `approval`: which calls need an approval in agent mode.
+        """
         check_order(prompt, order)
         output = as_output_type(output_type)
         if output is not None and output.schema is not None:
@@ -191,9 +203,9 @@ def check_order(prompt: object, order: "JobOptions") -> None:
     check_mode(order.get("mode"), "submit()")
     if prompt is None or prompt == "":
         raise ConfigurationError("submit(): the prompt is empty; pass a text")
-    for name, wanted in (("place", QueuePlacement), ("terms", JobOverrides)):
-        if not isinstance(given := order.get(name, wanted()), wanted):
-            raise ConfigurationError(f"submit(): {name} is a {wanted.__name__}(…), got {type(given).__name__}")
+    for name, expected_type in (("place", QueuePlacement), ("terms", JobOverrides)):
+        if not isinstance(value := order.get(name, expected_type()), expected_type):
+            raise ConfigurationError(f"submit(): {name} is a {expected_type.__name__}(…), got {type(value).__name__}")
     webhook: Any = order.get("webhook", "")
     if webhook and (not isinstance(webhook, str) or not webhook.startswith(("http://", "https://"))):
         raise ConfigurationError(f"submit(): webhook is an http(s) URL, got {webhook!r}")

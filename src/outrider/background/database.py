@@ -202,10 +202,10 @@ class RunDatabase:
         """Raises StoreError for an SQLite file of another program."""
         names = [] if self.is_postgres else sa.inspect(self.engine).get_table_names()
         if names and not any(name.startswith(self.table_prefix) or name in _DBOS_TABLES for name in names):
-            path, found = self.url.database, ", ".join(names[:3])
+            path, table_names = self.url.database, ", ".join(names[:3])
             raise StoreError(
-                f"the runs database {path} is a database of another program (tables: {found}), so it was not changed; "
-                "move it away",
+                f"the runs database {path} is a database of another program (tables: {table_names}), so it was not "
+                "changed; move it away",
                 path=str(path),
             )
 
@@ -213,11 +213,11 @@ class RunDatabase:
         """Adds the columns that the choice of the next run reads, and fills them from the table `line`."""
         name, schema = ("entries", SCHEMA) if self.is_postgres else (f"{self.table_prefix}entries", None)
         existing = {column["name"] for column in sa.inspect(self.engine).get_columns(name, schema)}
-        missing = {name: kind for name, kind in _ENTRY_COLUMNS.items() if name not in existing}
-        if not missing:
+        missing_columns = {name: kind for name, kind in _ENTRY_COLUMNS.items() if name not in existing}
+        if not missing_columns:
             return
         with self._begin_migration() as db:
-            for column, kind in missing.items():
+            for column, kind in missing_columns.items():
                 unless_exists = "IF NOT EXISTS" if self.is_postgres else ""
                 add = f"ALTER TABLE {self.table_prefix}entries ADD COLUMN {unless_exists} {column} {kind}"
                 db.execute(sa.text(add))

@@ -46,15 +46,15 @@ class RunUsage(msgspec.Struct, frozen=True):
 
 
 async def compute_run_usage(
-    store: Store, run_id: str, known: Sequence[Message] | None = None, *, is_alone: bool = False
+    store: Store, run_id: str, run_messages: Sequence[Message] | None = None, *, is_alone: bool = False
 ) -> RunUsage:
     """Returns the usage of a run and of all its child sessions. Only the run's own session adds seconds, because a
-    child works while a call of its parent runs. `known` are all messages of the run's session, if they are in
-    memory; `is_alone` says that it has no child sessions."""
+    child works while a call of its parent runs. `run_messages` are all messages of the run's session, if
+    they are in memory; `is_alone` says that it has no child sessions."""
     steps, usage, intervals = 0, Usage(), list[tuple[int, int]]()
-    async for session_id in _only(run_id) if is_alone else iterate_session_tree(store, run_id):
-        is_known = known is not None and session_id == run_id
-        async for messages in _only(known or ()) if is_known else _iterate_pages(store, session_id):
+    async for session_id in _iterate_once(run_id) if is_alone else iterate_session_tree(store, run_id):
+        is_known = run_messages is not None and session_id == run_id
+        async for messages in _iterate_once(run_messages or ()) if is_known else _iterate_pages(store, session_id):
             answers = [message for message in messages if message.role == "assistant"]
             steps += len(answers)
             for message in answers:
@@ -64,7 +64,7 @@ async def compute_run_usage(
     return RunUsage(steps, usage, _merged_duration(intervals) / 1000)
 
 
-async def _only(value: T) -> AsyncIterator[T]:
+async def _iterate_once(value: T) -> AsyncIterator[T]:
     yield value
 
 
@@ -145,10 +145,10 @@ async def _all_calls_wait(store: Store, messages: Sequence[Message]) -> bool:
         return False
     running = sum(isinstance(state, ToolRunning) for state in states)
     children = [part.child_session_id for part in messages[-1].get_parts_by_type(SubtaskPart)] if running else []
-    waiting = [
+    waiting_children = [
         child for child in children if child and await _all_calls_wait(store, await _load_last_message(store, child))
     ]
-    return len(waiting) == running
+    return len(waiting_children) == running
 
 
 async def _load_last_message(store: Store, session_id: str) -> Sequence[Message]:
@@ -215,7 +215,7 @@ class RunAssignment(msgspec.Struct):
 
 
 OwnershipCheck = Callable[[str], Awaitable[bool]]
-"""Whether the durable engine says, now, that a run is this worker's."""
+"""Returns whether the queue assigns a run to this worker now."""
 
 
 async def _assume_owned(_: str) -> bool:
@@ -479,10 +479,12 @@ class RunExecutor:
         self, run_id: str, reason: EndReason, end: TurnOutcome | None = None, engine: Engine | None = None
     ) -> RunOutcome:
         live = engine.live.get(run_id) if engine else None
-        known = live.journal.session.messages if live and live.journal.has_all_messages else None
+        messages = live.journal.session.messages if live and live.journal.has_all_messages else None
         # Child sessions are created by calls and for titles.
-        is_alone = known is not None and not self._engine.runtime.titles and not any(map(Message.get_calls, known))
-        used = await compute_run_usage(self._engine.store, run_id, known, is_alone=is_alone)
+        is_alone = (
+            messages is not None and not self._engine.runtime.titles and not any(map(Message.get_calls, messages))
+        )
+        used = await compute_run_usage(self._engine.store, run_id, messages, is_alone=is_alone)
         return RunOutcome(
             reason=reason,
             output=_text_of(end) if end else "",

@@ -58,15 +58,15 @@ async def active_child_sessions(store: Store, session_id: str) -> list[str]:
     """Returns the child sessions that work for the session's last answer now."""
     messages = (await store.load(session_id, limit=1)).messages
     parts = [PartChange(0, part) for part in messages[-1].parts] if messages else []
-    ended = {child_session_of(part) for part in parts if ends_call(part)}
-    called = dict.fromkeys(child_session_of(part) for part in parts)
-    return [child for child in called if child and child not in ended]
+    ended_ids = {child_session_of(part) for part in parts if ends_call(part)}
+    called_ids = dict.fromkeys(child_session_of(part) for part in parts)
+    return [child for child in called_ids if child and child not in ended_ids]
 
 
-_MAX_BUFFERED_CHANGES = 1000  # buffer size; the rest stays in the store
+_MAX_BUFFERED_CHANGES = 1000  # further changes stay in the store until there is room
 
 LastSequences = dict[str, int]
-"""Of each session the last number that was read, or given."""
+"""The last sequence number that was read or returned, by session."""
 
 
 class ChangeSource(NamedTuple):
@@ -224,9 +224,9 @@ async def follow_run(
 ) -> AsyncGenerator[Change | ChildChange | Run, None]:
     """Yields the run first and whenever its state changes, and every change with a sequence number above `after`,
     drafts of answers included. While the database cannot be reached, the run is `waiting_for` "database". It returns
-    when the run is over. With `called` it includes child sessions. A caller that
-    reconnects passes the last sequence number of the run's own session, and receives the changes of active children
-    again. Closing the generator does not affect the run."""
+    when the run is over. With `called` it includes child sessions. A caller that reconnects passes the last sequence
+    number of the run's own session, and receives the changes of active children again. Closing the generator does not
+    affect the run."""
     run = await jobs.get_run(run_id)
     yield run
     async with RunChangeReader(jobs.store, run_id, after=after, pause=poll, called=called) as reader:

@@ -18,8 +18,8 @@ from outrider.presentation.formats import format_elapsed
 if TYPE_CHECKING:
     from outrider.background.heartbeat import WorkerStatus  # its module imports the database
 
-_LIVE_SECONDS = 60.0  # a worker whose heartbeat task has not run for longer hangs
-_WORK_CHECK_SECONDS = 300.0  # a worker that has not done what heartbeats find for longer hangs
+_LIVE_SECONDS = 60.0  # a worker hangs if its heartbeat task has not run for longer
+_WORK_CHECK_SECONDS = 300.0  # a worker hangs if it has not done what its heartbeats find for longer
 _READY_SECONDS = 10.0  # a worker that has not reached the database for longer is not ready
 _REQUEST_SECONDS = 5.0
 _MAX_HEAD_BYTES = 16 << 10
@@ -86,9 +86,9 @@ class WorkerMetrics:
 
 def process_samples() -> Iterator[Sample]:
     """Yields the CPU time and memory of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    yield "process_cpu_seconds_total", "counter", "CPU time of the process.", {}, used.ru_utime + used.ru_stime
-    yield "process_max_resident_memory_bytes", "gauge", "Largest resident memory.", {}, used.ru_maxrss * 1024
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield "process_cpu_seconds_total", "counter", "CPU time of the process.", {}, usage.ru_utime + usage.ru_stime
+    yield "process_max_resident_memory_bytes", "gauge", "Largest resident memory.", {}, usage.ru_maxrss * 1024
 
 
 def format_metrics(samples: Iterable[Sample]) -> str:
@@ -180,8 +180,8 @@ class HealthServer:
             await writer.wait_closed()
 
     async def _answer(self, line: str) -> bytes:
-        method, _, rest = line.partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
+        method, _, target = line.partition(" ")
+        path = target.partition(" ")[0].partition("?")[0]
         status, kind, body = await answer_health(self._source, method, path)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"

@@ -26,8 +26,17 @@ class WorkerHeartbeat(msgspec.Struct, frozen=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reports about itself. `providers` has the provider of each agent, `waits` counts the runs that wait
-    for the database at the moment, `started` is in Unix milliseconds of the worker's clock."""
+    """What a worker reports about itself.
+
+    - `version`: the version of the program.
+    - `runs`: the number of runs that it executes.
+    - `capacity`: how many runs it may execute at once.
+    - `started`: when it started, in Unix milliseconds of its clock.
+    - `is_draining`: whether it is being stopped and takes no more runs.
+    - `is_pushed`: whether the database notifies it of runs.
+    - `waits`: the number of its runs that wait for the database at the moment.
+    - `providers`: the provider of each agent.
+    """
 
     version: str = ""
     runs: int = 0
@@ -66,9 +75,18 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a heartbeat finds. `is_known` is False if the worker had no row. The others say whether there is something
-    to do: a run that can start, a run that waits for an answer or a retry, a schedule that is due, a run that others
-    wait for, a webhook notice that is due, a run that a worker has started, an assigned run without a known worker."""
+    """What a heartbeat finds.
+
+    - `is_known`: False if the worker had no row.
+    - `others`: the heartbeats of all other workers.
+    - `startable`: whether a run can start.
+    - `waiting`: whether a run waits for an answer or a retry.
+    - `scheduled`: whether a schedule is due.
+    - `awaited`: whether runs wait for the end of another run.
+    - `noticed`: whether a webhook notice is due.
+    - `started`: whether a worker has started a run that is not released.
+    - `unregistered`: whether a run is assigned to a worker without a row.
+    """
 
     is_known: bool
     others: Sequence[WorkerHeartbeat]
@@ -104,8 +122,8 @@ class WorkerRegistry:
             return self._increment_count(db)
 
     def beat(self, status: WorkerStatus) -> PendingWork:
-        """Increments this worker's counter, stores its status and looks for work, all in one transaction: it is what
-        an idle worker costs."""
+        """Increments this worker's counter, stores its status and looks for work. It is one transaction, because
+        an idle worker executes nothing else."""
         with self._engine.begin() as db:
             is_known = self._increment_count(db)
             db.execute(
@@ -115,8 +133,8 @@ class WorkerRegistry:
                 ),
                 {"id": self.owner.id, "status": msgspec.json.encode(status).decode()},
             )
-            found = db.execute(self._pending_query, {"now": now_ms()}).mappings().one()
-            flags = {name: bool(value) for name, value in found.items()}
+            row = db.execute(self._pending_query, {"now": now_ms()}).mappings().one()
+            flags = {name: bool(value) for name, value in row.items()}
             return PendingWork(is_known=is_known, others=self._select_others(db), **flags)
 
     def _build_pending_query(self) -> str:
@@ -125,14 +143,14 @@ class WorkerRegistry:
             f"SELECT 1 FROM {self._database.entries_by('entries_started')} WHERE state <> 'released' AND attempts > 0"
         )
         after = self._database.entries_by("entries_after")
-        known = f"SELECT 1 FROM {self._table} AS worker WHERE worker.id = entry.worker"
+        registered = f"SELECT 1 FROM {self._table} AS worker WHERE worker.id = entry.worker"
         return f"""SELECT {RunQueue(self._database).startable_condition()} AS startable,
             EXISTS (SELECT 1 FROM {prefix}waiting) AS waiting,
             EXISTS (SELECT 1 FROM {prefix}schedules WHERE due <= :now) AS scheduled,
             EXISTS (SELECT 1 FROM {after} WHERE after_run <> '' AND state = 'queued') AS awaited,
             EXISTS (SELECT 1 FROM {prefix}notices WHERE due <= :now) AS noticed,
             EXISTS ({started}) AS started,
-            EXISTS (SELECT 1 FROM {prefix}entries AS entry WHERE state = 'assigned' AND NOT EXISTS ({known}))
+            EXISTS (SELECT 1 FROM {prefix}entries AS entry WHERE state = 'assigned' AND NOT EXISTS ({registered}))
                 AS unregistered"""
 
     def list_workers(self) -> Sequence[WorkerInfo]:
@@ -219,5 +237,5 @@ class FailureDetector:
         ]
 
     def _last_change(self, heartbeat: WorkerHeartbeat, now: float) -> tuple[int, float]:
-        known = self._seen.get(heartbeat.worker_id)
-        return known if known is not None and known[0] == heartbeat.count else (heartbeat.count, now)
+        previous = self._seen.get(heartbeat.worker_id)
+        return previous if previous is not None and previous[0] == heartbeat.count else (heartbeat.count, now)

@@ -153,38 +153,38 @@ class JobClient:
             priority=placement.priority,
             number=created,
         )
-        ready = created + round(max(placement.after, 0) * 1000)
+        ready_at = created + round(max(placement.after, 0) * 1000)
         with self._database.engine.begin() as db:
-            self._queue.add_run(db, run, agent=agent, ready=ready, after_run=placement.after_run)
+            self._queue.add_run(db, run, agent=agent, ready=ready_at, after_run=placement.after_run)
             self._client.enqueue_in_transaction(db, options, msgspec.to_builtins(job))
 
     async def find_runs(self, selection: RunFilter, *, limit: int | None = None) -> Sequence[Run]:
         """Returns the runs that match, newest first."""
-        found: list[Run] = []
+        runs: list[Run] = []
         offset, size = 0, min(limit or _PAGE_SIZE, _PAGE_SIZE)
         while page := await self._list_page(selection, size, offset):
-            found += [run for run in page if selection.matches(run)]
+            runs += [run for run in page if selection.matches(run)]
             offset, size = offset + size, min(size * 4, _PAGE_SIZE)
-            if limit is not None and len(found) >= limit:
+            if limit is not None and len(runs) >= limit:
                 break
-        return found[:limit]
+        return runs[:limit]
 
     async def _list_page(self, selection: RunFilter, limit: int, offset: int) -> Sequence[Run]:
         """Returns a page of the runs that may match. Runs in the queue are found by an index of the queue's table."""
         states = {_ENTRY_STATES.get(state, "") for state in selection.states} or {""}
         if "" in states:
-            known = [_WORKFLOW_STATUSES.get(state) for state in selection.states]
-            if not known or None in known:
+            groups = [_WORKFLOW_STATUSES.get(state) for state in selection.states]
+            if not groups or None in groups:
                 return await self.list_runs(limit=limit, offset=offset)
-            statuses = sorted({status for group in known for status in group or ()})
+            statuses = sorted({status for group in groups for status in group or ()})
             return await self._load_runs(
                 name=WORKFLOW_NAME, status=statuses, limit=limit, offset=offset, sort_desc=True
             )
         ids = await asyncio.to_thread(
             self._queue.list_active, states, selection.queue, selection.user, limit=limit, offset=offset
         )
-        found = {run.id: run for run in await self._load_runs(workflow_ids=list(ids))} if ids else {}
-        return [found[run_id] for run_id in ids if run_id in found]
+        runs_by_id = {run.id: run for run in await self._load_runs(workflow_ids=list(ids))} if ids else {}
+        return [runs_by_id[run_id] for run_id in ids if run_id in runs_by_id]
 
     async def find_run_ids(self, ending: str) -> Sequence[str]:
         """Returns up to two runs whose ids end with the text."""
@@ -195,21 +195,23 @@ class JobClient:
         return await self._load_runs(name=WORKFLOW_NAME, limit=limit, offset=offset, sort_desc=True)
 
     async def _load_runs(self, **selection: Any) -> Sequence[Run]:
-        found = await self._client.list_workflows_async(**selection)
-        entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in found])
-        return await self._describe_runs(found, entries)
+        workflows = await self._client.list_workflows_async(**selection)
+        entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in workflows])
+        return await self._describe_runs(workflows, entries)
 
-    async def _describe_runs(self, found: Sequence[WorkflowStatus], entries: Mapping[str, QueueEntry]) -> Sequence[Run]:
-        runs = [_decode_run(status, entries.get(status.workflow_id)) for status in found]
+    async def _describe_runs(
+        self, workflows: Sequence[WorkflowStatus], entries: Mapping[str, QueueEntry]
+    ) -> Sequence[Run]:
+        runs = [_decode_run(status, entries.get(status.workflow_id)) for status in workflows]
         if all(run.state not in ("queued", "running") for run in runs):
             return runs
         return await asyncio.to_thread(self._explain_waits, runs, entries)
 
     def _explain_waits(self, runs: Sequence[Run], entries: Mapping[str, QueueEntry]) -> Sequence[Run]:
-        """Sets what runs wait for: queued ones for a paused provider, running ones whose worker cannot reach the
-        database, or reports that it waits for it."""
+        """Sets `waiting_for`: queued runs may wait for a paused provider, and running runs for the database, if their
+        worker cannot reach it or reports that it waits for it."""
         workers = {worker.id: worker for worker in self._workers.list_workers()}
-        providers = {name: value for one in workers.values() for name, value in one.status.providers.items()}
+        providers = {name: value for worker in workers.values() for name, value in worker.status.providers.items()}
         paused = self._retries.list_paused()
 
         def explain(run: Run) -> Run:
@@ -218,7 +220,7 @@ class JobClient:
                 return replace(run, waiting_for="database")
             if run.state != "queued" or entry is None:
                 return run
-            provider = entry.provider or providers.get(entry.agent) or _only_value(providers)
+            provider = entry.provider or providers.get(entry.agent) or _shared_provider(providers)
             return replace(run, waiting_for=f"provider {provider}") if provider in paused else run
 
         return [explain(run) for run in runs]
@@ -235,22 +237,22 @@ class JobClient:
         """Returns a run and its entry in the queue. The entry is read first: a change that depends on the state of the
         run fails if the entry has changed since."""
         entries = await asyncio.to_thread(self._queue.get_entries, [run_id])
-        found = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW_NAME)
-        if not found:
+        workflows = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW_NAME)
+        if not workflows:
             raise SessionNotFoundError(f"there is no run {run_id}; `outrider jobs` lists them")
-        return (await self._describe_runs(found, entries))[0], entries.get(run_id)
+        return (await self._describe_runs(workflows, entries))[0], entries.get(run_id)
 
     async def get_job(self, run_id: str) -> JobSpec:
         """Returns the job as it was submitted."""
-        (found,) = await self._client.list_workflows_async(workflow_ids=[run_id], load_output=False)
-        return _decode_job(found)
+        (workflow,) = await self._client.list_workflows_async(workflow_ids=[run_id], load_output=False)
+        return _decode_job(workflow)
 
     async def reserved_cost(self, users: Collection[str], *, without: str | None = None) -> Decimal:
-        """Returns what the runs of these users that are not over, except one, may still cost: their limits of cost less
-        what they have used."""
+        """Returns what the unfinished runs of these users may still cost: their cost limits minus what they have spent.
+        The run `without` is left out."""
         run_ids = [run_id for run_id in await asyncio.to_thread(self._list_open, users) if run_id != without]
-        found = await self._client.list_workflows_async(workflow_ids=run_ids) if run_ids else []
-        open_runs = [status for status in found if not _decode_run(status, None).is_over]
+        workflows = await self._client.list_workflows_async(workflow_ids=run_ids) if run_ids else []
+        open_runs = [status for status in workflows if not _decode_run(status, None).is_over]
         costs = [await self.remaining_cost(status.workflow_id, _decode_job(status)) for status in open_runs]
         return sum((cost for cost in costs if cost is not None), Decimal(0))
 
@@ -264,23 +266,23 @@ class JobClient:
         """Returns what a run may still cost, None without a limit."""
         if job.limits is None or job.limits.cost is None:
             return None
-        used = Decimal(0)
+        used_cost = Decimal(0)
         async for session_id in iterate_session_tree(self.store, run_id):
             rows = await self.store.statistics("model", session_id=session_id)
-            used += sum((row.cost for row in rows), Decimal(0))
-        return max(job.limits.cost - used, Decimal(0))
+            used_cost += sum((row.cost for row in rows), Decimal(0))
+        return max(job.limits.cost - used_cost, Decimal(0))
 
     async def needs_cleanup(self, run_id: str) -> bool:
         """Returns whether a run is over but a worker still has to end its open calls and store its report."""
         return bool(await asyncio.to_thread(self._orphans.list_orphans, run_id))
 
     async def has_work(self) -> bool:
-        """Returns whether a worker has anything to do, now or at a scheduled time. A run that waits for an approval is
-        no work until all its approvals are answered."""
-        found = await self._client.list_workflows_async(
+        """Returns whether a worker has anything to do, now or at a scheduled time. A run that waits for an approval
+        does not count until all its approvals are answered."""
+        workflows = await self._client.list_workflows_async(
             name=WORKFLOW_NAME, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
         )
-        if found or any(not one.paused for one in await self.list_schedules()):
+        if workflows or any(not schedule.paused for schedule in await self.list_schedules()):
             return True
         if await asyncio.to_thread(self._reports.outbox.has_pending) or await asyncio.to_thread(
             self._orphans.list_orphans
@@ -317,8 +319,12 @@ class JobClient:
     async def unattended_runs(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Returns those of the runs that should be executing but have no live worker. A queued run gets a grace period,
         because a worker may be starting; in a shared database no command starts one."""
-        due = now_ms() + 1 if self.is_shared else now_ms() - WORKER_START_MS
-        stuck = [run for run in runs if run.state == "running" or (run.state == "queued" and (run.created or 0) < due)]
+        submitted_before = now_ms() + 1 if self.is_shared else now_ms() - WORKER_START_MS
+        stuck = [
+            run
+            for run in runs
+            if run.state == "running" or (run.state == "queued" and (run.created or 0) < submitted_before)
+        ]
         return stuck if stuck and not await self.has_live_worker() else ()
 
     async def add_schedule(
@@ -326,8 +332,10 @@ class JobClient:
     ) -> Schedule:
         """Submits a run at every time that `cron` matches in `timezone` (such as Europe/Berlin; default: this
         machine's). Times that were missed while no worker was alive result in one run, not in one each."""
-        given = msgspec.to_builtins(order)
-        return await asyncio.to_thread(self._schedules.add_schedule, cron, timezone or local_timezone(), prompt, given)
+        encoded_order = msgspec.to_builtins(order)
+        return await asyncio.to_thread(
+            self._schedules.add_schedule, cron, timezone or local_timezone(), prompt, encoded_order
+        )
 
     async def list_schedules(self) -> Sequence[Schedule]:
         """Returns the schedules by the time of their next submission, paused ones last."""
@@ -408,13 +416,13 @@ class JobClient:
     async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:
         """Returns the open approvals of all sessions, or of one run and its child sessions in the order of their
         calls."""
-        found = await self.store.approvals(only_open=True)
-        if run_id is None or not found:
-            return found
-        ours = [session_id async for session_id in iterate_session_tree(self.store, run_id)]
-        places = {session_id: place for place, session_id in enumerate(ours)}
-        questions = [question for question in found if question.session_id in places]
-        return sorted(questions, key=lambda question: (places[question.session_id], question.position))
+        approvals = await self.store.approvals(only_open=True)
+        if run_id is None or not approvals:
+            return approvals
+        session_ids = [session_id async for session_id in iterate_session_tree(self.store, run_id)]
+        positions = {session_id: position for position, session_id in enumerate(session_ids)}
+        questions = [question for question in approvals if question.session_id in positions]
+        return sorted(questions, key=lambda question: (positions[question.session_id], question.position))
 
     async def answer_approval(
         self,
@@ -431,14 +439,14 @@ class JobClient:
         """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open.
         `scope`, `width`, `keep` and `choice` are as for `Engine.answer`."""
         if scope != "once" or width:
-            known = [question for question in await self.store.approvals() if question.id == approval_id]
-            scope = check_scope(known[0], scope, width) if known else scope
+            approvals = [question for question in await self.store.approvals() if question.id == approval_id]
+            scope = check_scope(approvals[0], scope, width) if approvals else scope
         answer = "allowed" if allow else "denied"
-        answered = await self.store.answer(
+        approval = await self.store.answer(
             approval_id, answer, scope=scope, by=by, words=words, keep=keep, choice=choice, width=width
         )
         await asyncio.to_thread(self._queue.notify_workers)
-        return answered
+        return approval
 
     async def wait_for_run(self, run_id: str, *, poll: float = 0.5) -> Run:
         """Polls until the run is over or waits for an approval."""
@@ -483,7 +491,7 @@ async def open_job_client(database: RunDatabase, store: Store) -> AsyncGenerator
         await asyncio.to_thread(client.destroy)
 
 
-def _only_value(providers: Mapping[str, str]) -> str:
+def _shared_provider(providers: Mapping[str, str]) -> str:
     """Returns the provider of all agents if they have the same; a run without an agent uses the default one."""
     return next(iter(providers.values())) if len(set(providers.values())) == 1 else ""
 

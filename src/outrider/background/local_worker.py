@@ -113,8 +113,8 @@ def was_launched_differently(holder: LockHolder, launch_values: Sequence[str]) -
 
 
 def _launch_digest(owner: ProcessIdentity, launch_values: Sequence[str]) -> str:
-    """Returns a digest salted with the process id of the owner, so that equal API keys in two lock files do not
-    show."""
+    """Returns a digest salted with the process id of the owner, so that two lock files do not show whether
+    they have equal API keys."""
     return hashlib.sha256("\0".join([owner.id, *launch_values]).encode()).hexdigest()
 
 
@@ -130,8 +130,8 @@ async def wait_until_idle(
     poll: float = _IDLE_POLL_SECONDS,
     log: Path | None = None,
 ) -> None:
-    """Releases the lock and returns once there was no work for `seconds`. A run that waits for an approval is no work:
-    the process that stores the answer starts a worker again."""
+    """Releases the lock and returns once there was no work for `seconds`. A run that waits for an approval does not
+    count: the process that stores the answer starts a worker again."""
     while True:
         idle_since = monotonic()
         while monotonic() - idle_since < seconds:
@@ -190,8 +190,8 @@ _EXIT_SECONDS = 10.0  # for a supervisor whose worker has released its lock
 
 
 def supervisor_lock(folder: Path) -> WorkerLock:
-    """The lock of the process that starts the resident worker again. `stop_worker` needs it: a supervisor that is about
-    to start the worker would do so after the stop."""
+    """Returns the lock of the process that starts the resident worker again. `stop_worker` needs it, because a
+    supervisor that is about to start the worker would do so after the stop."""
     return WorkerLock(folder, name="supervisor.lock")
 
 
@@ -200,11 +200,11 @@ def supervise_worker(command: Sequence[str], folder: Path, write: Callable[[str]
     code when it has ended by itself, when this process was asked to stop, or after many failures in a row; 0 at once
     if another process supervises the worker of the folder."""
     child: subprocess.Popen[bytes] | None = None
-    stopped = False
+    is_stopping = False
 
     def stop(number: int, _: object) -> None:
-        nonlocal stopped
-        stopped = True
+        nonlocal is_stopping
+        is_stopping = True
         if child is not None:
             child.send_signal(number)
 
@@ -215,20 +215,20 @@ def supervise_worker(command: Sequence[str], folder: Path, write: Callable[[str]
         return 0
     failures = 0
     try:
-        while not stopped:
+        while not is_stopping:
             start = monotonic()
             child = subprocess.Popen(command, start_new_session=True)  # signals reach it through this process only
-            if stopped:  # the signal came before the child was known
+            if is_stopping:  # the signal came before the child was known
                 child.terminate()
             code = child.wait()
             failures = 1 if monotonic() - start > _STABLE_SECONDS else failures + 1
-            if code == 0 or stopped or failures >= _MAX_FAILURES:
+            if code == 0 or is_stopping or failures >= _MAX_FAILURES:
                 return max(code, 0)
             pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
             later = format_elapsed(pause)
             write(f"the worker (process {child.pid}) ended with code {code}; it is started again in {later}")
             until = monotonic() + pause
-            while not stopped and monotonic() < until:
+            while not is_stopping and monotonic() < until:
                 sleep(_POLL_SECONDS)  # a signal does not end a longer sleep
     finally:
         lock.release()
@@ -250,14 +250,14 @@ def stop_worker(folders: AppFolders) -> ProcessIdentity | None:
     their exit; the worker puts its runs back into the queue. Returns None if there was neither. Raises ProcessError if
     they do not exit in time."""
     locks = supervisor_lock(folders.data), WorkerLock(folders.data)
-    found = [holder for lock in locks if (holder := lock.holder()) is not None]
-    if not found:
+    holders = [holder for lock in locks if (holder := lock.holder()) is not None]
+    if not holders:
         return None
     with suppress(ProcessLookupError):
-        os.kill(found[0].pid, signal.SIGTERM)
+        os.kill(holders[0].pid, signal.SIGTERM)
     deadline = monotonic() + _STOP_SECONDS
-    while running := [holder for holder in found if holder in (lock.holder() for lock in locks)]:
+    while running := [holder for holder in holders if holder in (lock.holder() for lock in locks)]:
         if monotonic() > deadline:
             raise ProcessError(f"the worker (process {running[-1].pid}) has received SIGTERM but has not exited yet")
         sleep(_POLL_SECONDS)
-    return found[-1]
+    return holders[-1]

@@ -41,9 +41,13 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueState(msgspec.Struct, kw_only=True):
-    """The input of a choice: `room` is how many more runs each limited group may start, `running` the number of running
-    runs per share, `own` that of the worker that chooses, and `served` the order in which shares last started a run
-    (larger is later)."""
+    """The input of a choice.
+
+    - `own`: the number of running runs of the worker that chooses.
+    - `room`: how many more runs each limited group may start.
+    - `running`: the number of running runs per share.
+    - `served`: the order in which shares last started a run; larger is later.
+    """
 
     own: int = 0
     room: dict[LimitGroup, int] = {}
@@ -53,8 +57,8 @@ class QueueState(msgspec.Struct, kw_only=True):
 
 def choose_runs(queued: Sequence[QueuedRun], capacity: int, state: QueueState) -> list[QueuedRun]:
     """Returns the next runs to start, in order. The share with the fewest running runs is next; among equals the one
-    that waited longest. So the first run of each user starts before the second run of any, however many one has
-    submitted."""
+    that waited longest. So the first run of each user starts before the second run of any user, however many runs a
+    user has submitted."""
     runs_by_share = _group_by_share(queued)
     room, running = dict(state.room), Counter(state.running)
     served = defaultdict(int, state.served)
@@ -115,9 +119,18 @@ _NEXT_SHARE_POSTGRES = f"""next.* FROM shares AS share CROSS JOIN LATERAL (
 
 
 class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue's record of a run. `state` is "queued", "assigned" to a worker, or "released": over, or waiting for an
-    approval. `attempts` counts how often a worker was assigned; `after_run` is the run that must be over first. A run
-    without a `provider` uses that of its agent."""
+    """The queue's record of a run.
+
+    - `id`: the id of the run.
+    - `state`: "queued", "assigned" to a worker, or "released": over, or waiting for an approval.
+    - `worker`: the worker that has the run, or had it last.
+    - `after_run`: the run that must be over first.
+    - `attempts`: how often the run was assigned to a worker.
+    - `canceled`: whether the run was canceled.
+    - `ready`: when the run may start, in Unix milliseconds.
+    - `agent`: the name of its agent; "" for the default.
+    - `provider`: the provider of its model; "" for that of its agent.
+    """
 
     id: str
     state: str
@@ -135,14 +148,14 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunQueue:
-    """The queue of runs, in our tables because DBOS queues have no fairness between users. A chosen run is first
+    """The queue of runs, in separate tables because DBOS queues have no fairness between users. A chosen run is first
     recorded here as assigned to a worker and then resumed in that worker's DBOS queue. This table alone decides which
     worker owns a run."""
 
     def __init__(self, database: RunDatabase) -> None:
         self._database = database
         self._engine, self._statements = database.engine, database.statements
-        self.paused_providers: set[str] = set()  # at the last look at the queue
+        self.paused_providers: set[str] = set()  # as of the last read of the queue
         self._entries = f"{database.table_prefix}entries"
         self._runs_table = f"{database.table_prefix}line"
         self._reports_table = f"{database.table_prefix}reports"
@@ -172,7 +185,7 @@ class RunQueue:
         self._database.notify_workers(db)
 
     def _insert_entry(self, db: sa.Connection, entry: dict[str, Any]) -> bool:
-        """Returns whether there was no entry of the run."""
+        """Inserts an entry, and returns whether the run had none."""
         columns = "priority, created, ready, after_run, attempts, held, canceled"
         values = ", ".join(f":{name}" for name in columns.split(", "))
         statement = (
@@ -294,9 +307,9 @@ class RunQueue:
             return self._reopen(db, run, entry, canceled=entry is not None and entry.canceled, is_retry=False)
 
     def _reopen(self, db: sa.Connection, run: Run, entry: QueueEntry | None, *, canceled: bool, is_retry: bool) -> bool:
-        """Queues a run if its entry has not changed; a run that version 0.1 ended has none, so this inserts one. It is
-        no waiting run any more, and has no report: a worker may have stored it a moment ago, and stores none
-        afterwards."""
+        """Queues a run if its entry has not changed; a run that version 0.1 ended has none, so this inserts one.
+        Removes it from the waiting runs, and deletes its report, which a worker may have stored a moment ago; no worker
+        stores one afterwards."""
         if entry is None:
             is_queued = self._insert_ended_run(db, run, canceled=canceled)
         else:
@@ -309,8 +322,9 @@ class RunQueue:
         return is_queued
 
     def _reopen_entry(self, db: sa.Connection, entry: QueueEntry, *, canceled: bool) -> bool:
-        """Each start by a worker is an attempt. A run may be in the queue already, canceled or with a workflow that
-        has ended; DBOS rewinds no other."""
+        """Queues a run if its entry has not changed. The number of attempts stays: each start by a worker is an
+        attempt. The run may be in the queue already, if it was canceled or its workflow has ended: DBOS rewinds no
+        other."""
         statement = sql_text(
             f"UPDATE {self._entries} SET state = 'queued', worker = '', canceled = :canceled, held = 0"
             f" WHERE {_IS_UNCHANGED}"
@@ -322,9 +336,9 @@ class RunQueue:
         statement = sql_text(f"SELECT agent, provider FROM {self._runs_table} WHERE id = :id")
         line, created = db.execute(statement, {"id": run.id}).first(), run.created or now_ms()
         names = {"agent": line.agent, "provider": line.provider} if line else {"agent": "", "provider": ""}
-        place = {"id": run.id, "queue": run.queue, "user": run.user, "priority": run.priority, **names}
+        columns = {"id": run.id, "queue": run.queue, "user": run.user, "priority": run.priority, **names}
         times = {"created": created, "ready": created, "after_run": "", "held": 0}
-        return self._insert_entry(db, {**place, **times, "attempts": 1, "canceled": int(canceled)})
+        return self._insert_entry(db, {**columns, **times, "attempts": 1, "canceled": int(canceled)})
 
     def release_run(self, run_id: str, worker_id: str, attempt: int | None = None) -> bool:
         """Ends the worker's assignment with the number `attempt`, or any: a worker that was removed as dead can be
@@ -418,12 +432,13 @@ class RunQueue:
             ]
 
     def _find_due(self) -> set[str]:
-        """Returns whether there are runs that can start ("startable") and runs whose start time has come ("held")."""
+        """Returns "startable" if there are runs that can start, and "held" if there are runs whose start time has
+        come."""
         startable, held = self._startable_conditions()
         statement = f"SELECT {startable} AS startable, {held} AS held"
         with self._statements.connect() as db:
-            found = db.execute(sql_text(statement), {"now": now_ms()}).mappings().one()
-            return {name for name, is_found in found.items() if is_found}
+            row = db.execute(sql_text(statement), {"now": now_ms()}).mappings().one()
+            return {name for name, is_found in row.items() if is_found}
 
     def startable_condition(self) -> str:
         """Returns an SQL expression: whether a run can start at the time `:now`, apart from limits."""
@@ -491,11 +506,11 @@ class RunQueue:
         row = db.execute(sql_text(f"{first} {order}")).first()
         while row is not None:
             shares.append(share := dict(zip(names, row, strict=True)))
-            found = (
+            rows = (
                 db.execute(sql_text(f"{seek} {order}"), {**share, "last": share[name]}).first()
                 for seek, name in zip(seeks, reversed(names), strict=True)
             )
-            row = next((other for other in found if other is not None), None)
+            row = next((next_row for next_row in rows if next_row is not None), None)
         return shares
 
     def _load_state(
@@ -511,11 +526,11 @@ class RunQueue:
             busy["queue", row.queue] += row.runs
             busy["provider", row.provider or provider(row.agent)] += row.runs
         for group, bounds in _limited_groups(limits):
-            left = [] if bounds.at_once is None else [bounds.at_once - busy[group]]
+            free = [] if bounds.at_once is None else [bounds.at_once - busy[group]]
             if bounds.starts is not None:
-                left.append(bounds.starts - self._count_recent_starts(db, group, bounds, provider))
-            if left:
-                state.room[group] = min(left)
+                free.append(bounds.starts - self._count_recent_starts(db, group, bounds, provider))
+            if free:
+                state.room[group] = min(free)
         paused = db.execute(sql_text(f"SELECT id, until FROM {self._breakers}")).all()
         self.paused_providers = {row.id for row in paused}
         for row in paused:
@@ -537,15 +552,15 @@ class RunQueue:
         named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
         return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
-    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str, last: int) -> None:
-        """Assigns the runs; `last` is the largest number of a turn so far."""
+    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str, last_number: int) -> None:
+        """Assigns the runs; `last_number` is the largest number of a turn so far."""
         if not chosen:
             return
         ids = [run.id for run in chosen]
         entries = f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
         db.execute(self._with_ids(f"{entries} WHERE"), {"ids": ids, "worker": worker_id})
         db.execute(self._with_ids(f"UPDATE {self._runs_table} SET begun = :now WHERE"), {"ids": ids, "now": now_ms()})
-        turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
+        turns = {run.user_share: last_number + position for position, run in enumerate(chosen, 1)}
         rows = ", ".join(f"(:queue{row}, :user{row}, :number{row})" for row in range(len(turns)))
         values: dict[str, Any] = {}
         for row, ((queue, user), number) in enumerate(turns.items()):
@@ -559,8 +574,8 @@ class RunQueue:
         )
 
     def _with_ids(self, statement: str) -> sa.TextClause:
-        """Returns a statement that ends with a condition on `ids`. A list of placeholders would be another statement
-        for each number of ids, which the server has to plan."""
+        """Returns a statement that ends with a condition on `ids`. With a list of placeholders, each number of ids
+        would be another statement, which the server has to plan."""
         if self._database.is_postgres:
             return sql_text(f"{statement} id = ANY(:ids)")
         return sql_text(f"{statement} id IN :ids").bindparams(sa.bindparam("ids", expanding=True))

@@ -20,8 +20,14 @@ RUN_QUEUE_NAME = "runs"  # the DBOS queue of runs that no worker has; no worker 
 
 
 class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """When a run may start. Users of a `queue` take turns; among the runs of one `user` a smaller `priority` starts
-    first. A run does not start before `after` seconds have passed, nor before the run `after_run` is over."""
+    """When a run may start.
+
+    - `queue`: the queue of the run; the users of a queue take turns.
+    - `user`: whose run it is.
+    - `priority`: among the runs of one user, a smaller one starts first.
+    - `after`: seconds that must pass before the run starts.
+    - `after_run`: the id of a run that must be over before this one starts.
+    """
 
     queue: str = RUN_QUEUE_NAME
     user: str = ""
@@ -34,8 +40,12 @@ class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argume
 
 
 class JobOverrides(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """Model, reasoning effort and permission rules from the command line; they take precedence over the worker's
-    settings."""
+    """Values from the command line that take precedence over the worker's settings.
+
+    - `model`: PROVIDER/MODEL.
+    - `effort`: the reasoning effort.
+    - `allow`, `ask`, `deny`: permission rules.
+    """
 
     model: str = ""
     effort: str = ""
@@ -48,17 +58,28 @@ class JobOverrides(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argument
 
 
 def _check_types(value: msgspec.Struct, **expected: Any) -> None:
-    """Raises ConfigurationError for a field of the wrong type; in the store it would be found by a worker."""
+    """Raises ConfigurationError for a field of the wrong type, which a worker would find only when it reads the job."""
     for name, kind in expected.items():
-        if not isinstance(given := getattr(value, name), kind) or isinstance(given, bool):
-            wanted = getattr(kind, "__name__", None) or str(kind)
-            raise ConfigurationError(f"{type(value).__name__}({name}={given!r}): it is a value of the type {wanted}")
+        if not isinstance(field_value := getattr(value, name), kind) or isinstance(field_value, bool):
+            type_name = getattr(kind, "__name__", None) or str(kind)
+            raise ConfigurationError(
+                f"{type(value).__name__}({name}={field_value!r}): it is a value of the type {type_name}"
+            )
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The submitted job, stored as the workflow's input. With `worktree` a run in a git repository works in its own
-    checkout; without, in the folder that it was submitted for. `webhook` is a URL that receives a POST when the run
-    ends. With `output_schema` the answer is a JSON value of this schema."""
+    """The submitted job, stored as the workflow's input.
+
+    - `prompt`: the input of the run.
+    - `queue`: the queue of the run.
+    - `user`: whose run it is.
+    - `limits`: apply to the whole run, however many workers execute it.
+    - `worktree`: whether a run in a git repository works in its own checkout, or in the folder that it was submitted
+      for.
+    - `webhook`: a URL that receives a POST when the run ends.
+    - `terms`: the model and the rules that replace the worker's settings.
+    - `output_schema`: the JSON schema of the answer; without it the answer is text.
+    """
 
     prompt: str
     queue: str
@@ -71,8 +92,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker stores when it releases a run: at its end, because an approval must be answered first, or with
-    `retry_at` because `provider` failed and the run starts again at that time."""
+    """What a worker stores when it releases a run: because the run has ended, waits for an approval, or is retried
+    later.
+
+    - `reason`: why the worker released the run.
+    - `output`: the answer so far.
+    - `error`: the message of the error that ended the run.
+    - `steps`: the number of model answers.
+    - `tokens`: the tokens that were used.
+    - `cost`: in US dollars; None if a price is unknown.
+    - `seconds`: the time in which models and tools worked.
+    - `retry_at`: when the run starts again after an error of its provider, in Unix milliseconds.
+    - `provider`: the provider that failed.
+    """
 
     reason: EndReason
     output: str = ""
@@ -86,9 +118,21 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run and its state. `id` is also the session id. `attempts` counts how often a worker started it; times are Unix
-    milliseconds. A delayed run starts at time `begins`, or when the run `after_run` is over. `waiting_for` names what
-    an active run cannot continue without: "database", or "provider NAME"."""
+    """A run and its state. Times are Unix milliseconds.
+
+    - `id`: the id of the run and of its session.
+    - `state`: delayed, queued, running, waiting (for an approval), done, failed or canceled.
+    - `prompt`: the input of the run.
+    - `queue`, `user`, `priority`: the position in the queue, as submitted.
+    - `worker`: the id of the worker that has the run, or had it last.
+    - `attempts`: how often a worker started the run.
+    - `created`: when the run was submitted.
+    - `ended`: when its last execution ended.
+    - `begins`: when a delayed run starts.
+    - `after_run`: the run that must be over before a delayed run starts.
+    - `outcome`: the outcome of the last execution.
+    - `waiting_for`: what an active run cannot continue without: "database", or "provider NAME".
+    """
 
     id: str
     state: RunState
@@ -142,7 +186,7 @@ NO_REASON = "the run ended without a stored reason; the log of its worker may ha
 
 
 def describe_failure(outcome: RunOutcome | None) -> str:
-    """Returns why a run failed; never an empty text."""
+    """Returns why a run failed; never an empty string."""
     if outcome is None:
         return NO_REASON
     return outcome.error or _END_TEXTS.get(outcome.reason, NO_REASON)

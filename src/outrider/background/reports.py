@@ -109,16 +109,16 @@ class ReportTable:
         return f"UPDATE {self._entries} SET worker = worker WHERE id = :id AND worker = :worker AND state = 'assigned'"
 
     def _ownership(self, ends_attempt: int | None) -> dict[str, Any]:
-        own = {"worker": self._worker_id}
-        return own if ends_attempt is None else {**own, "attempt": ends_attempt}
+        values = {"worker": self._worker_id}
+        return values if ends_attempt is None else {**values, "attempt": ends_attempt}
 
     def _select_report(self, db: sa.Connection, run_id: str) -> JobReport | None:
-        found = db.execute(sql_text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
-        return None if found is None else msgspec.json.decode(found, type=JobReport)
+        encoded = db.execute(sql_text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
+        return None if encoded is None else msgspec.json.decode(encoded, type=JobReport)
 
 
-def _is_same_end(known: JobReport | None, report: JobReport) -> bool:
-    return known is not None and (known.outcome.reason, known.outcome.steps) == (
+def _is_same_end(previous: JobReport | None, report: JobReport) -> bool:
+    return previous is not None and (previous.outcome.reason, previous.outcome.steps) == (
         report.outcome.reason,
         report.outcome.steps,
     )
@@ -164,23 +164,23 @@ class OrphanedRunFinder:
         entries = {entry.id: entry for entry in self._queue.list_unreleased(run_id) if entry.worker not in alive}
         if not entries:
             return ()
-        found = self._client.list_workflows(workflow_ids=list(entries), load_input=False, load_output=False)
-        return [(entries[status.workflow_id], status.status) for status in found]
+        workflows = self._client.list_workflows(workflow_ids=list(entries), load_input=False, load_output=False)
+        return [(entries[status.workflow_id], status.status) for status in workflows]
 
     def claim_orphans(
-        self, worker_id: str, others: Collection[str], active_runs: Collection[str]
+        self, worker_id: str, live_workers: Collection[str], active_runs: Collection[str]
     ) -> Sequence[OrphanedRun]:
         """Claims the orphaned runs for this worker. It skips runs of `others`, workers that are alive and may be about
         to store the report, and runs that were not orphaned at the last call, which may be about to be retried. It
         cancels the workflows of canceled runs in the queue if the process that canceled them has not."""
-        unreleased, before = self._list_unreleased(alive=others), self._seen_last_time
+        unreleased, before = self._list_unreleased(alive=live_workers), self._seen_last_time
         for entry, status in unreleased:
             if entry.canceled and entry.state == "queued" and status in _ACTIVE:
                 self._queue.finish_cancel(entry)
-        found = _select_ended(unreleased)
-        self._seen_last_time = set(found)
-        orphans = [one for one in found if one in before and one.run_id not in active_runs]
-        claimed = [one for one in orphans if self._queue.claim_run(one.entry, worker_id)]
+        ended = _select_ended(unreleased)
+        self._seen_last_time = set(ended)
+        orphans = [orphan for orphan in ended if orphan in before and orphan.run_id not in active_runs]
+        claimed = [orphan for orphan in orphans if self._queue.claim_run(orphan.entry, worker_id)]
         for orphan in claimed:
             if orphan.status == "SUCCESS":  # the report was stored before the workflow ended
                 self._queue.release_run(orphan.run_id, worker_id)

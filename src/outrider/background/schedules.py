@@ -126,7 +126,7 @@ class ScheduleTable:
             db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": schedule_id})
 
     def _set_due(self, schedule_id: str, due: int, *, before: int) -> None:
-        """Compare-and-set: does nothing if another process has changed the due time."""
+        """Sets the due time, unless another process has changed it since `before` was read."""
         with self._engine.begin() as db:
             db.execute(
                 sa.text(f"UPDATE {self._table} SET due = :due WHERE id = :id AND due = :before"),

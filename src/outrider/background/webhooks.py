@@ -159,11 +159,11 @@ class WebhookOutbox:
         try:
             await self._send(notice, hosts, secret)
         except ToolFailure as problem:
-            last = notice.tries >= MAX_ATTEMPTS
-            consequence = "no further attempt" if last else "will retry"
+            is_last = notice.tries >= MAX_ATTEMPTS
+            consequence = "no further attempt" if is_last else "will retry"
             host = urlsplit(notice.url).hostname  # the rest of the URL may contain a secret
             _log.warning("cannot post webhook notice %s to %s (%s): %s", notice.id, host, consequence, problem)
-            await self._record_result(notice, None if last else now_ms() + FIRST_RETRY_MS * 4 ** (notice.tries - 1))
+            await self._record_result(notice, None if is_last else now_ms() + FIRST_RETRY_MS * 4 ** (notice.tries - 1))
         else:
             await self._record_result(notice, None)
 
@@ -172,9 +172,9 @@ class WebhookOutbox:
         if a worker dies between the attempt and recording its result."""
         statement = f"SELECT id, url, body, tries, due FROM {self._table} WHERE due <= :now ORDER BY due LIMIT 20"
         with self._engine.connect() as db:
-            if not (found := db.execute(sa.text(statement), {"now": now}).all()):
+            if not (rows := db.execute(sa.text(statement), {"now": now}).all()):
                 return ()
-        return [notice for row in found if (notice := self._claim_notice(row, now))]
+        return [notice for row in rows if (notice := self._claim_notice(row, now))]
 
     def _claim_notice(self, row: Any, now: int) -> WebhookNotice | None:
         later = now + CLAIM_MS
@@ -184,19 +184,19 @@ class WebhookOutbox:
                 return None
         return WebhookNotice(id=row.id, url=row.url, body=row.body, tries=row.tries + 1, due=later)
 
-    async def _record_result(self, notice: WebhookNotice, due: int | None) -> None:
+    async def _record_result(self, notice: WebhookNotice, retry_at: int | None) -> None:
         """Stores when the next attempt is due; None for no further attempt."""
         try:
-            await asyncio.to_thread(self._set_due, notice, due)
+            await asyncio.to_thread(self._set_due, notice, retry_at)
         except SQLAlchemyError as problem:
             _log.warning("cannot store the result of webhook notice %s; it may be posted again: %s", notice.id, problem)
 
-    def _set_due(self, notice: WebhookNotice, due: int | None) -> None:
-        """A delivered notice is final even if another worker has claimed it since; a retry time is stored only if the
-        claim is still ours."""
-        parameters: dict[str, Any] = {"due": due, "id": notice.id}
+    def _set_due(self, notice: WebhookNotice, retry_at: int | None) -> None:
+        """Stores the result of an attempt. A delivered notice is final even if another worker has claimed it since; a
+        retry time is stored only if this worker's claim is still valid."""
+        parameters: dict[str, Any] = {"due": retry_at, "id": notice.id}
         statement = f"UPDATE {self._table} SET due = :due WHERE id = :id"
-        if due is not None:
+        if retry_at is not None:
             statement, parameters = f"{statement} AND due = :claimed", {**parameters, "claimed": notice.due}
         with self._engine.begin() as db:
             db.execute(sa.text(statement), parameters)

@@ -50,7 +50,7 @@ from outrider.types.ids import now_ms
 _log = logging.getLogger("outrider.worker")
 _DEFAULT_LIMITS = BackgroundTable()
 _WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
-_DEQUEUE_SECONDS = _WORKFLOW_POLL_SECONDS  # between two looks at the queue: more often than DBOS polls gains no time
+_DEQUEUE_SECONDS = _WORKFLOW_POLL_SECONDS  # between two reads of the queue: DBOS starts nothing in between
 # A workflow that DBOS has taken starts within milliseconds. Heartbeats are counted and not seconds: a process that was
 # paused finds that much time has passed although DBOS had none to start the workflow, and it must not run twice.
 _LOST_HEARTBEATS = 10
@@ -80,8 +80,8 @@ class WorkflowRuntime:
         if self.is_running:
             return
 
-        async def work(given: Any) -> Any:
-            return await self._work(given)
+        async def work(encoded_job: Any) -> Any:
+            return await self._work(encoded_job)
 
         DBOS.workflow(name=WORKFLOW_NAME, max_recovery_attempts=MAX_RECOVERY_ATTEMPTS)(work)
         DBOS(config=self._database.dbos_config(self._worker_id))
@@ -105,10 +105,19 @@ class WorkflowRuntime:
 class Worker:
     """Executes runs while it is open (`async with`). A process can have one, because DBOS has one runtime per process.
 
-    It starts runs within `limits`. On Postgres it is notified of new runs through a connection to `listen_url` (by
-    default that of the database; "" for none), and looks for work with each heartbeat in any case; on SQLite it polls
-    every `poll` seconds. Its DBOS runtime stops when there was no run for `idle_after` seconds. When it closes, running
-    calls have `grace` seconds to end. `runtime` is that DBOS runtime, and `job_client` submits and reads runs."""
+    - `engine`: executes the runs; its store must be the one that job clients use.
+    - `database`: the database of the run queue.
+    - `limits`: how many runs may start, by worker, queue and provider.
+    - `poll`: seconds between two reads of the queue on SQLite; on Postgres the worker is notified.
+    - `heartbeat`: seconds between two heartbeats. The worker looks for work with each of them.
+    - `dead_after`: seconds without a heartbeat after which another worker is considered dead.
+    - `grace`: seconds that running calls have to end when the worker closes.
+    - `idle_after`: seconds without a run after which the DBOS runtime stops.
+    - `workspace`: prepares the folders of runs.
+    - `listen_url`: a Postgres address for notifications; by default that of the database, "" for none.
+    - `version`: the program version that the worker reports.
+
+    The attribute `runtime` is its DBOS runtime, and `job_client` submits and reads runs."""
 
     def __init__(
         self,
@@ -190,8 +199,8 @@ class Worker:
 
     async def __aexit__(self, *_: object) -> None:
         """Lets running calls end, then puts all runs back into the queue, so that another worker continues them
-        immediately. It stops everything also after an error, or if it is cancelled meanwhile."""
-        async with AsyncExitStack() as stack:  # it calls the last one first
+        immediately. Every step runs, also after an error or a cancellation."""
+        async with AsyncExitStack() as stack:  # callbacks run in reverse order
             stack.push_async_callback(asyncio.to_thread, self._client.destroy)
             stack.push_async_callback(self._deregister)
             stack.push_async_callback(asyncio.to_thread, self.runtime.stop)
@@ -216,8 +225,8 @@ class Worker:
             await self._executor.drain(self.grace, self._requeue_released)
 
     def export_telemetry(self, environ: Mapping[str, str]) -> Callable[[], None] | None:
-        """Exports the events of all runs as the standard variables of OpenTelemetry say. Returns a function that sends
-        the rest and stops; None if no variable asks for an export."""
+        """Exports the events of all runs as the standard variables of OpenTelemetry define. Returns a function that
+        sends the rest and stops; None if no variable asks for an export."""
         from outrider.tracing.otel import configure_telemetry
 
         return configure_telemetry(self._engine.bus, environ)
@@ -259,13 +268,13 @@ class Worker:
         while True:
             await self._attempt(work)
 
-    async def _run_workflow(self, given: Any) -> Any:
+    async def _run_workflow(self, encoded_job: Any) -> Any:
         """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
         worker."""
         run_id = DBOS.workflow_id or ""
         self._executing[run_id] += 1
         try:
-            carried = self._execute_run(run_id, msgspec.convert(given, JobSpec, strict=False))
+            carried = self._execute_run(run_id, msgspec.convert(encoded_job, JobSpec, strict=False))
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
         finally:
             self._executing[run_id] -= 1
@@ -306,12 +315,12 @@ class Worker:
                 return state
 
     async def _load_entry(self, run_id: str) -> QueueEntry:
-        found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
-        return found or QueueEntry(id=run_id, state="released")
+        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
+        return entry or QueueEntry(id=run_id, state="released")
 
     async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
-        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed. A
-        first attempt has none."""
+        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed. Only
+        a repeated run has failed attempts."""
         if outcome.reason == "waiting":
             return
         provider = entry.provider or self._provider_of(entry.agent) if outcome.reason == "completed" else ""
@@ -321,8 +330,8 @@ class Worker:
 
     async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> bool:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
-        DBOS no longer lists it as ours, and returns False: DBOS would store the outcome of this execution as the end of
-        the run."""
+        DBOS no longer lists it as executed here, and returns False: DBOS would store the outcome of this execution as
+        the end of the run."""
         while True:
             try:
                 if is_waiting:
@@ -332,7 +341,7 @@ class Worker:
                 status = await self._client.list_workflows_async(
                     workflow_ids=[run_id], load_input=False, load_output=False
                 )
-                if not any(found.status == "PENDING" and found.executor_id == self.id for found in status):
+                if not any(workflow.status == "PENDING" and workflow.executor_id == self.id for workflow in status):
                     return False
                 await asyncio.to_thread(self._queue.requeue_pending, run_id, "")  # if another worker has ended it
             except SQLAlchemyError as problem:
@@ -415,8 +424,8 @@ class Worker:
                 await asyncio.to_thread(self._database.close_idle_connections)
 
     def _resume_workflows(self, run_ids: list[str]) -> None:
-        """Moves workflows into the DBOS queue of this worker. It returns those that another worker has got before this
-        one could move them: DBOS would reject the outcome of that worker."""
+        """Moves workflows into the DBOS queue of this worker. Moves those back that another worker has got in between,
+        because DBOS would reject the outcome of that worker."""
         self._client.resume_workflows(run_ids, queue_name=worker_queue(self.id))
         entries = list(self._queue.get_entries(run_ids).values())
         if canceled := [entry.id for entry in entries if entry.canceled]:
@@ -436,11 +445,11 @@ class Worker:
         repeated, self._unstarted = unstarted & self._unstarted, unstarted
         if not repeated:
             return
-        found = await self._client.list_workflows_async(
+        workflows = await self._client.list_workflows_async(
             workflow_ids=list(repeated), status=["DELAYED", "ENQUEUED", "PENDING"], load_input=False, load_output=False
         )
         here = [("ENQUEUED", worker_queue(self.id)), ("PENDING", worker_queue(self.id))]
-        if lost := [status.workflow_id for status in found if (status.status, status.queue_name) not in here]:
+        if lost := [status.workflow_id for status in workflows if (status.status, status.queue_name) not in here]:
             await asyncio.to_thread(self._start_workflows, lost)
 
     async def _requeue_lost(self) -> None:
@@ -452,9 +461,9 @@ class Worker:
         )
         lost = {status.workflow_id for status in pending} - set(+self._executing)
         self._lost = {run_id: self._lost.get(run_id, 0) + 1 for run_id in lost}
-        due = [run_id for run_id, heartbeats in self._lost.items() if heartbeats > _LOST_HEARTBEATS]
-        async with self._assigning:  # so that no run is among them that was assigned again but not resumed yet
-            for run_id in due:
+        overdue = [run_id for run_id, heartbeats in self._lost.items() if heartbeats > _LOST_HEARTBEATS]
+        async with self._assigning:  # excludes runs that were assigned again but not resumed yet
+            for run_id in overdue:
                 del self._lost[run_id]
                 if await asyncio.to_thread(self._queue.requeue_pending, run_id, self.id):
                     _log.warning("run %s was started but is not executed; it is queued again", short_id(run_id))
@@ -464,9 +473,11 @@ class Worker:
         self._post.clear()
         await self._reports.outbox.post_due(self._limits.webhooks, self._limits.webhook_secret)
 
-    async def _finish_orphans(self, others: Collection[str]) -> None:
+    async def _finish_orphans(self, live_workers: Collection[str]) -> None:
         """Stores the reports of ended runs whose workers could not; a run that fails here is found again later."""
-        claimed = await asyncio.to_thread(self._orphans.claim_orphans, self.id, others, self._executor.active_runs)
+        claimed = await asyncio.to_thread(
+            self._orphans.claim_orphans, self.id, live_workers, self._executor.active_runs
+        )
         for orphan in claimed:
             _log.warning("run %s ended without a report; storing one", short_id(orphan.run_id))
             with suppress(OutriderError):
@@ -483,7 +494,8 @@ class Worker:
             return ""  # the run itself fails with this error
 
     async def _run_heartbeat(self) -> None:
-        """Stores the heartbeat and nothing more: what it finds may take longer than others wait for the next one."""
+        """Stores the heartbeat. Another task does the work that it finds, which may take longer than the other workers
+        wait for the next heartbeat."""
         pending = await asyncio.to_thread(self._workers.beat, self.status)
         if self._is_cut_off:
             self._is_cut_off = False
@@ -534,11 +546,11 @@ class Worker:
         and takes no run until all are released: it could be assigned one that it is about to release."""
         _log.warning("other workers removed this worker as dead; releasing its runs")
         async with self._assigning:
-            held = self._executor.open_runs
+            open_runs = self._executor.open_runs
             await asyncio.to_thread(self._requeue_runs, self.id)
             if self.runtime.is_running:
                 await asyncio.to_thread(self.runtime.register_queue)
-            for run_id, engine in held.items():
+            for run_id, engine in open_runs.items():
                 await self._executor.release_run(run_id, engine)
             self._is_removed = False
 

@@ -50,20 +50,20 @@ def capture_files(root: Path, names: Iterable[str], limit: int) -> list[Snapshot
     return files
 
 
-def _capture_file(root: Path, name: str, left: int) -> SnapshotFile | None:
+def _capture_file(root: Path, name: str, max_bytes: int) -> SnapshotFile | None:
     try:
         with _open_parent(root, name) as (folder, base):
-            found = os.stat(base, dir_fd=folder, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.stat(base, dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
                 return SnapshotFile(path=name, kind="link", data=os.fsencode(os.readlink(base, dir_fd=folder)))
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 return None
             descriptor = os.open(base, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             with os.fdopen(descriptor, "rb") as file:
-                data = file.read(left + 1)
+                data = file.read(max_bytes + 1)
     except (FileNotFoundError, NotADirectoryError):
         return SnapshotFile(path=name, kind="deleted")
-    return SnapshotFile(path=name, data=data, executable=bool(found.st_mode & 0o100))
+    return SnapshotFile(path=name, data=data, executable=bool(status.st_mode & 0o100))
 
 
 def restore_files(root: Path, files: Sequence[SnapshotFile]) -> None:
@@ -82,8 +82,8 @@ def _restore_file(root: Path, file: SnapshotFile) -> None:
             os.symlink(os.fsdecode(file.data), base, dir_fd=folder)
         elif file.kind == "file":
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(base, flags, 0o777 if file.executable else 0o666, dir_fd=folder), "wb") as written:
-                written.write(file.data)
+            with os.fdopen(os.open(base, flags, 0o777 if file.executable else 0o666, dir_fd=folder), "wb") as output:
+                output.write(file.data)
     if file.kind == "deleted":
         _remove_empty_parents(root, Path(file.path))
 

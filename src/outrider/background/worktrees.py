@@ -45,8 +45,8 @@ _LOCK_SECONDS = 600.0  # a checkout of a large repository takes minutes
 @contextmanager
 def _lock_repository(common: str) -> Generator[None]:
     """Holds a lock on the git folder of a repository, between processes too. Git removes the folder `worktrees` with
-    the last worktree, also while another process is about to add one there. Without the lock after a long time, or on
-    a file system without locks, the work is done nevertheless."""
+    the last worktree, also while another process is about to add one there. If the lock is not
+    available after a long time, or the file system has no locks, the block runs without it."""
     descriptor, until = os.open(common, os.O_RDONLY | O_CLOEXEC), monotonic() + _LOCK_SECONDS
     try:
         while monotonic() < until:
@@ -82,8 +82,8 @@ class WorktreeManager:
         self._git = git_runner(folders)
 
     def create_worktree(self, run_id: str, prompt: str, workspace: str, folder: str = "") -> RunWorktree | None:
-        """Creates a worktree from the repository's HEAD. Returns None if the workspace is in no repository, or in one
-        without a commit. Raises ProcessError if the repository neither is in `folder`, that of the run's owner, nor
+        """Creates a worktree from the repository's HEAD. Returns None if the workspace is not in a repository, or in
+        one without a commit. Raises ProcessError if the repository neither is in `folder`, that of the run's owner, nor
         contains it."""
         if not shutil.which("git") or not workspace or not Path(workspace).is_dir():
             return None
@@ -106,9 +106,9 @@ class WorktreeManager:
             own="",
             uncommitted=count_uncommitted(repository, self._git),
         )
-        for place in (repository, parent_of(os.path.realpath(requested.common)), requested.workspace) if folder else ():
-            if not is_within(place, folder) and (place == requested.workspace or not is_within(folder, place)):
-                raise ProcessError(f"the repository of the run is in another folder: {place}")
+        for path in (repository, parent_of(os.path.realpath(requested.common)), requested.workspace) if folder else ():
+            if not is_within(path, folder) and (path == requested.workspace or not is_within(folder, path)):
+                raise ProcessError(f"the repository of the run is in another folder: {path}")
         tree = self._check_out(requested)
         # A worker that was killed during creation may have created the branch from an earlier HEAD.
         return self._save_record(tree, base=self._git.run(tree.path, "rev-parse", "HEAD").strip())
@@ -132,7 +132,7 @@ class WorktreeManager:
         moved = msgspec.structs.replace(lost, path=str(path), host=self._host)
         with _lock_repository(moved.common):
             self._git.run(moved.repository, "worktree", "repair", moved.path, writable=_git_writes(moved))
-        return self._complete_checkout(moved, own=moved.own)
+        return self._complete_checkout(moved, git_folder=moved.own)
 
     def exists_here(self, tree: RunWorktree) -> bool:
         """Returns whether the worktree exists on this machine."""
@@ -189,11 +189,11 @@ class WorktreeManager:
         make_private_folder(self._root)
         with _lock_repository(requested.common):
             self._add_worktree(requested)
-        own = self._git.run(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
-        return self._complete_checkout(requested, own=own)
+        git_folder = self._git.run(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
+        return self._complete_checkout(requested, git_folder=git_folder)
 
-    def _complete_checkout(self, requested: RunWorktree, *, own: str) -> RunWorktree:
-        tree = self._save_record(requested, own=own, host=self._host)
+    def _complete_checkout(self, requested: RunWorktree, *, git_folder: str) -> RunWorktree:
+        tree = self._save_record(requested, own=git_folder, host=self._host)
         self.create_branch_folders(tree)
         if self._workspace_trust(tree.repository).trusted:
             self._workspace_trust(tree.path).trust()
@@ -212,7 +212,7 @@ class WorktreeManager:
         folder = Path(requested.common, "worktrees")
         for attempt in range(_ADD_ATTEMPTS):
             folder.mkdir(exist_ok=True)  # a sandbox can grant only folders that exist
-            place = folder.stat().st_ino
+            inode = folder.stat().st_ino
             if self._branch_exists(requested):
                 names = [requested.path, requested.branch]
             else:
@@ -220,7 +220,7 @@ class WorktreeManager:
             try:
                 self._git.run(requested.repository, "worktree", "add", "--quiet", *names, writable=writable)
             except ProcessError:
-                is_replaced = not folder.exists() or folder.stat().st_ino != place
+                is_replaced = not folder.exists() or folder.stat().st_ino != inode
                 if attempt == _ADD_ATTEMPTS - 1 or not is_replaced:  # else another program has pruned the worktrees
                     raise
             else:
@@ -234,8 +234,12 @@ class WorktreeManager:
     def _remove_stale_locks(self, tree: RunWorktree) -> None:
         """Waits for lock files and then deletes them. Only the run's own git works in the worktree: one that was killed
         with its worker leaves its locks, and one that still runs removes them."""
-        own, until = Path(tree.own), monotonic() + self._lock_timeout
-        locks = (own / "index.lock", own / "HEAD.lock", Path(tree.common, "refs", "heads", f"{tree.branch}.lock"))
+        git_folder, until = Path(tree.own), monotonic() + self._lock_timeout
+        locks = (
+            git_folder / "index.lock",
+            git_folder / "HEAD.lock",
+            Path(tree.common, "refs", "heads", f"{tree.branch}.lock"),
+        )
         while any(lock.exists() for lock in locks) and monotonic() < until:
             sleep(0.05)
         for lock in locks:
@@ -254,29 +258,29 @@ class WorktreeManager:
     def _other_checkouts(self, tree: RunWorktree) -> list[str]:
         """Returns other worktrees of ours that have the branch checked out, because git allows one checkout per branch.
         Checkouts that a user made are not returned."""
-        own, branch = Path(tree.path), f"branch refs/heads/{tree.branch}"
+        own_path, branch = Path(tree.path), f"branch refs/heads/{tree.branch}"
         listed = self._git.run(tree.repository, "worktree", "list", "--porcelain", "-z").split("\0\0")
         paths = [
             Path(entry.lstrip("\0").partition("\0")[0].removeprefix("worktree ")) for entry in listed if branch in entry
         ]
-        return [str(path) for path in paths if (path.parent.name, path.name) == (own.parent.name, own.name)]
+        return [str(path) for path in paths if (path.parent.name, path.name) == (own_path.parent.name, own_path.name)]
 
     def _worktree_path(self, run_id: str) -> Path:
         return self._root / f"outrider-{short_id(run_id)}"
 
     def _workspace_trust(self, folder: str) -> WorkspaceTrust:
-        """A checkout of a trusted project is trusted as well."""
+        """Returns the trust of a folder; a checkout of a trusted project is trusted as well."""
         return WorkspaceTrust(find_project(Path(folder), self._folders.home), self._folders.trust_file)
 
 
 def git_runner(folders: AppFolders) -> GitRunner:
-    """Returns what runs git for background runs: in the sandbox of this machine."""
+    """Returns a runner of git for background runs, which uses the sandbox of this machine."""
     sandbox = LazySandbox(folders.data / "scratch", lambda: os.environ.get("PATH", ""))
     return GitRunner(sandbox, hidden=(folders.data, folders.config))
 
 
 def _git_writes(tree: RunWorktree) -> tuple[Path, ...]:
-    """Returns what git writes for a worktree and its branch; settings and hooks of the repository are not among it."""
+    """Returns the paths that git writes for a worktree and its branch, without settings and hooks of the repository."""
     common = Path(tree.common)
     return (Path(tree.path), *(common / name for name in ("objects", "refs", "logs", "worktrees", "lfs")))
 
@@ -345,12 +349,12 @@ class RunWorkspace:
             tree, is_moved = await asyncio.to_thread(self._ensure_worktree, self._worktrees, session, job)
         except ProcessError as problem:
             raise ConfigurationError(f"cannot create a worktree for this run: {problem}") from problem
-        known = stored_worktree(session)
-        if tree is None or tree == known:
+        stored = stored_worktree(session)
+        if tree is None or tree == stored:
             return session.workspace_directory
-        if known is not None and is_moved:
+        if stored is not None and is_moved:
             await self._send_notice(session, f"The worktree of this run was moved, with its files, to {tree.path}.")
-        elif known is not None:
+        elif stored is not None:
             restored = await self.snapshots.restore_files(run_id, tree) if self.snapshots else None
             await self._announce_recreation(session, tree, restored)
         metadata = {**session.metadata, METADATA_KEY: msgspec.to_builtins(tree)}
@@ -364,7 +368,7 @@ class RunWorkspace:
     async def finish_workspace(
         self, run_id: str, job: JobSpec, owns_run: Callable[[], Awaitable[bool]]
     ) -> WorktreeChanges | None:
-        """Commits what the run left, if it is still this worker's. A worktree without changes is removed, and the
+        """Commits what the run left, if this worker still owns the run. A worktree without changes is removed, and the
         session's workspace is reset."""
         if self._worktrees is None or not job.worktree:
             return None
@@ -401,17 +405,17 @@ class RunWorkspace:
         self, worktrees: WorktreeManager, session: StoredSession, job: JobSpec
     ) -> tuple[RunWorktree | None, bool]:
         """Returns the worktree of the run, and whether it is the known one at another path."""
-        known = stored_worktree(session)
-        if known is None:
+        stored = stored_worktree(session)
+        if stored is None:
             limits, workspace = stored_limits(session.metadata), session.workspace_directory
             is_inside = limits is not None and bool(limits.folder) and is_within(workspace, limits.folder)
             folder = limits.folder if limits is not None and is_inside else ""
             return worktrees.create_worktree(session.id, job.prompt, workspace, folder), False
-        if not worktrees.exists_here(known):
-            moved = worktrees.adopt_worktree(session.id, known)
-            return moved or worktrees.recreate_worktree(session.id, known), moved is not None
-        worktrees.create_branch_folders(known)
-        return known, False
+        if not worktrees.exists_here(stored):
+            moved = worktrees.adopt_worktree(session.id, stored)
+            return moved or worktrees.recreate_worktree(session.id, stored), moved is not None
+        worktrees.create_branch_folders(stored)
+        return stored, False
 
     async def save_snapshot(self, run_id: str, progress: object = None, *, force: bool = False) -> None:
         """Stores the changed files of the run's worktree, if it has made progress since the last time. Does not raise:
@@ -476,8 +480,8 @@ class WorktreeSnapshots:
     def is_due(self, run_id: str, progress: object, *, force: bool) -> bool:
         """Returns whether to store the files now: the run has made progress, and some time has passed since the last
         snapshot or `force` is set."""
-        before, last = self._last.setdefault(run_id, (progress, self._clock()))
-        if not force and (before == progress or self._clock() - last < SNAPSHOT_SECONDS):
+        before, last_time = self._last.setdefault(run_id, (progress, self._clock()))
+        if not force and (before == progress or self._clock() - last_time < SNAPSHOT_SECONDS):
             return False
         self._last[run_id] = (progress, self._clock())
         return True
@@ -505,7 +509,7 @@ class WorktreeSnapshots:
     async def delete_files(self, run_id: str) -> None:
         """Deletes what is stored of a run that has ended."""
         self._last.pop(run_id, None)
-        with suppress(SQLAlchemyError):  # it needs space only
+        with suppress(SQLAlchemyError):  # a snapshot that stays only takes space
             await asyncio.to_thread(self._table.delete_snapshot, run_id)
 
 

@@ -55,43 +55,47 @@ class SweBenchInstance(msgspec.Struct, frozen=True, kw_only=True):
 
     def tests(self) -> list[str]:
         """Returns the names of the tests that must pass."""
-        found: list[str] = []
-        for given in (self.FAIL_TO_PASS, self.PASS_TO_PASS):
-            names = msgspec.json.decode(given) if isinstance(given, str) and given.strip() else given
-            found += [str(name) for name in names or ()]
-        return found
+        tests: list[str] = []
+        for tests_field in (self.FAIL_TO_PASS, self.PASS_TO_PASS):
+            names = (
+                msgspec.json.decode(tests_field)
+                if isinstance(tests_field, str) and tests_field.strip()
+                else tests_field
+            )
+            tests += [str(name) for name in names or ()]
+        return tests
 
 
 def load_swe_bench(
     path: str | Path, repositories: str | Path, *, test_command: str = "", limit: int | None = None
 ) -> EvalSuite:
-    """Read instances of SWE-bench, one JSON object per line or an array of them, as a suite.
+    """Reads instances of SWE-bench, one JSON object per line or an array of them, as a suite.
 
     `repositories` has a clone for each repository: `owner/name`, `owner__name` or `name`. The workspace is the base
     commit without the history, which would contain the solution. With `test_command` the patch of the tests is applied
     at the end and the command must succeed; `{tests}` in it are the names of the tests. Without it an attempt has no
-    check: write the predictions with `write_predictions` and evaluate them with the official program."""
+    check; write the predictions with `write_predictions` and evaluate them with the official program."""
     file = Path(path)
     cases: list[EvalCase] = []
-    for place, content in _read_instances(file):
+    for location, content in _read_instances(file):
         if limit is not None and len(cases) >= limit:
             break
         try:
             instance = msgspec.convert(msgspec.json.decode(content), SweBenchInstance)
             instance.tests()
         except msgspec.MsgspecError as error:
-            raise ConfigurationError(f"{file}, {place}: it is not an instance of SWE-bench: {error}") from error
+            raise ConfigurationError(f"{file}, {location}: it is not an instance of SWE-bench: {error}") from error
         cases.append(_instance_case(instance, _find_clone(instance.repo, Path(repositories)), test_command))
     return EvalSuite(name=file.stem, cases=tuple(cases), folder=str(file.absolute().parent))
 
 
 def _read_instances(file: Path) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
-    """Yields the instances with their place: the lines of a file, or the members of a JSON array."""
+    """Yields the instances with their location: the lines of a file, or the members of a JSON array."""
     try:
         data = file.read_bytes()
         if data.lstrip().startswith(b"["):
             members = msgspec.json.decode(data, type=list[msgspec.Raw])
-            yield from ((f"instance {number}", one) for number, one in enumerate(members, 1))
+            yield from ((f"instance {number}", member) for number, member in enumerate(members, 1))
             return
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
@@ -100,10 +104,10 @@ def _read_instances(file: Path) -> Iterator[tuple[str, bytes | msgspec.Raw]]:
 
 def _find_clone(repo: str, folder: Path) -> str:
     names = (repo, repo.replace("/", "__"), repo.rpartition("/")[2])
-    found = next((folder / name for name in names if (folder / name).is_dir()), None)
-    if found is None:
+    clone = next((folder / name for name in names if (folder / name).is_dir()), None)
+    if clone is None:
         raise ConfigurationError(f"{folder} has no clone of {repo}; clone it to {folder / names[1]}")
-    return str(found.absolute())
+    return str(clone.absolute())
 
 
 def _instance_case(instance: SweBenchInstance, clone: str, test_command: str) -> EvalCase:
@@ -176,7 +180,7 @@ def _list_files(folder: Path) -> dict[str, os.stat_result]:
 
 
 def _read_lines(path: Path) -> list[str] | None:
-    """Returns the lines of a text file, None for another file and one that may not be read."""
+    """Returns the lines of a text file; None for other files, and for a file that cannot be read."""
     try:
         if path.stat().st_size > MAX_PATCH_FILE:
             return None
@@ -192,7 +196,7 @@ def _end_line(line: str) -> str:
 def _only_texts(patch: str) -> str:
     """Returns a patch without the files that are not text: `git apply` would reject all of it."""
     files = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)
-    return "".join(one for one in files if _BINARY not in one.splitlines())
+    return "".join(file_patch for file_patch in files if _BINARY not in file_patch.splitlines())
 
 
 def _patched_files(patch: str, start: str) -> tuple[str, ...]:
@@ -200,19 +204,19 @@ def _patched_files(patch: str, start: str) -> tuple[str, ...]:
 
 
 def write_predictions(run: EvalRun, path: str | Path, *, variant: str = "") -> int:
-    """Write the changes of the first attempt at each case as predictions of SWE-bench, one JSON object per line, and
-    return their number. `variant` is needed if the run has several."""
-    names = [one.name for one in run.variants]
+    """Writes the changes of the first attempt at each case as predictions of SWE-bench, one JSON object per line, and
+    returns their number. `variant` is needed if the run has several."""
+    names = [variant.name for variant in run.variants]
     if not variant and len(names) > 1:
         raise ConfigurationError(f"the run has several variants; choose one of {', '.join(names)}")
     chosen = variant or names[0]
-    first = {one.case: one for one in reversed(run.select(variant=chosen))}
+    attempts = {attempt.case: attempt for attempt in reversed(run.select(variant=chosen))}
     lines = [
         msgspec.json.encode(
-            {"instance_id": case, "model_name_or_path": chosen, "model_patch": _only_texts(first[case].patch)}
+            {"instance_id": case, "model_name_or_path": chosen, "model_patch": _only_texts(attempts[case].patch)}
         )
         for case in run.cases
-        if case in first
+        if case in attempts
     ]
     Path(path).write_bytes(b"".join(line + b"\n" for line in lines))
     return len(lines)
@@ -231,11 +235,11 @@ def _find_tasks(folder: Path) -> Iterator[Path]:
 
 
 def load_terminal_bench(path: str | Path, *, limit: int | None = None) -> EvalSuite:
-    """Read tasks of terminal-bench: a task folder, or a folder of them.
+    """Reads tasks of terminal-bench: a task folder, or a folder of them.
 
     There is no container: the task's folder `/app` is the workspace, and its tests run with pytest in the sandbox
     after the attempt. A task whose image installs programs has the tag `image`; it works only where they are
-    installed. One with files that are not text lacks them and has the tag `incomplete`."""
+    installed. A task with files that are not text has the tag `incomplete` and lacks these files."""
     folder = Path(path).absolute()
     tasks = list(_find_tasks(folder))[:limit]
     if not tasks:
@@ -263,8 +267,8 @@ def _task_case(task: Path) -> EvalCase:
         if file.is_file() and file.suffix != ".sh" and "__pycache__" not in file.parts
     }
     solution = next((file for name in ("solution.sh", "solution/solve.sh") if (file := task / name).is_file()), None)
-    missing = any(text is None for text in (*files.values(), *tests.values()))
-    tags = (*(["image"] if needs_image else []), *(["incomplete"] if missing else []))
+    is_incomplete = any(text is None for text in (*files.values(), *tests.values()))
+    tags = (*(["image"] if needs_image else []), *(["incomplete"] if is_incomplete else []))
     return EvalCase(
         name=task.name,
         prompt=_as_workspace(instruction).strip(),
@@ -283,7 +287,7 @@ def _task_case(task: Path) -> EvalCase:
 
 
 def _read(file: Path) -> str | None:
-    """Returns a text file, None for another one: cases have texts only."""
+    """Returns the content of a text file; None for other files, because a case can contain text only."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -291,9 +295,9 @@ def _read(file: Path) -> str | None:
 
 
 def _as_workspace(text: str) -> str:
-    """Replace the folders of the container by those in the workspace."""
+    """Replaces the folders of the container by those in the workspace."""
     text = re.sub(r"(?<![\w./-])/tests(?=/)", f"./{_TESTS_FOLDER}", text)
-    return re.sub(r"(?<![\w./-])/app(?![\w.-])(/?)", lambda found: "./" if found[1] else ".", text)
+    return re.sub(r"(?<![\w./-])/app(?![\w.-])(/?)", lambda match: "./" if match[1] else ".", text)
 
 
 def _read_build_files(build: Path) -> tuple[dict[str, str | None], bool]:
@@ -302,34 +306,37 @@ def _read_build_files(build: Path) -> tuple[dict[str, str | None], bool]:
     if not file.is_file():
         return {}, False
     lines = file.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-    found: dict[str, str | None] = {}
+    files: dict[str, str | None] = {}
     for line in lines:
         words = [word for word in line.split() if not word.startswith("--")]
         if len(words) >= 3 and words[0].upper() in ("COPY", "ADD"):
             for source in words[1:-1]:
-                found |= _copied_files(build, source, words[-1])
-    return found, any(line.strip().upper().startswith("RUN ") for line in lines)
+                files |= _copied_files(build, source, words[-1])
+    return files, any(line.strip().upper().startswith("RUN ") for line in lines)
 
 
 def _copied_files(build: Path, source: str, target: str) -> dict[str, str | None]:
     inside = re.sub(r"^(?:/app(?=/|$)|\.)/?", "", target)
     if inside.startswith("/"):
         return {}
-    found: dict[str, str | None] = {}
+    files: dict[str, str | None] = {}
     for path in sorted(build.glob(source.lstrip("./") or "*")):
         if source.lstrip("./") == "" and path.name in _TASK_FILES:  # `COPY . /app` has them in the image of some tasks
             continue
         members = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for member in (one for one in members if one.is_file() and one.name != "Dockerfile"):
+        for member in (path for path in members if path.is_file() and path.name != "Dockerfile"):
             name = member.relative_to(path).as_posix() if path.is_dir() else member.name
-            place = inside if path.is_file() and inside and not inside.endswith("/") else f"{inside.rstrip('/')}/{name}"
-            found[place.lstrip("/")] = _read(member)
-    return found
+            target_path = (
+                inside if path.is_file() and inside and not inside.endswith("/") else f"{inside.rstrip('/')}/{name}"
+            )
+            files[target_path.lstrip("/")] = _read(member)
+    return files
 
 
 def _read_yaml(text: str) -> dict[str, Any]:
-    """Read the top level of a simple YAML file: scalars and block texts, which is all that a task has that matters."""
-    found: dict[str, Any] = {}
+    """Reads the top level of a simple YAML file: scalars and block strings. The fields of a task that are used have no
+    other values."""
+    values: dict[str, Any] = {}
     lines = iter([*text.splitlines(), "end:"])
     line = next(lines, "")
     while line != "end:":
@@ -343,10 +350,12 @@ def _read_yaml(text: str) -> dict[str, Any]:
             block.append(line)
             line = next(lines, "end:")
         if value[:1] in ("|", ">"):
-            found[key] = _dedent_block(block, folded=value[0] == ">")
+            values[key] = _dedent_block(block, folded=value[0] == ">")
         elif value:
-            found[key] = " ".join([value, *(one.strip() for one in block if one.startswith(" "))]).strip("'\"")
-    return found
+            values[key] = " ".join(
+                [value, *(continuation.strip() for continuation in block if continuation.startswith(" "))]
+            ).strip("'\"")
+    return values
 
 
 def _dedent_block(lines: Sequence[str], *, folded: bool) -> str:
@@ -368,8 +377,9 @@ class AddedCase(msgspec.Struct, frozen=True, kw_only=True):
 async def add_session_case(
     archive: SessionArchive, session: str, suite: str | Path, *, data: Path, name: str | None = None
 ) -> AddedCase:
-    """Append a case to a suite in TOML, made from a session: its inputs, the files of its workspace as they were before
-    it, checks for what it achieved, and its answers as a script for runs without a model. Raises ConfigurationError."""
+    """Appends a case to a suite in TOML, made from a session: its inputs, the files of its workspace as they were
+    before it, checks for what it achieved, and its answers as a script for runs without a model. Raises
+    ConfigurationError."""
     stored = await archive.find_session(session)
     messages = (await archive.load(stored.id)).messages
     workspace = Path(stored.workspace_directory) if stored.workspace_directory else None
@@ -382,16 +392,16 @@ def _write_case(
 ) -> AddedCase:
     if file.suffix != ".toml":
         raise ConfigurationError(f"{file}: a case can be added to a .toml file only")
-    taken = {case.name for case in load_suite(file).cases} if file.exists() else set[str]()
+    taken_names = {case.name for case in load_suite(file).cases} if file.exists() else set[str]()
     prompts = [text for message in messages if is_input(message) and (text := _input_text(message))]
     if not prompts:
         raise ConfigurationError("the session has no input")
-    name, notes = _free_name(title or prompts[0], taken), list(changes.notes)
+    name, notes = _free_name(title or prompts[0], taken_names), list(changes.notes)
     fixture, script = file.parent / "fixtures" / name, file.parent / "cassettes" / f"{name}.json"
     table: dict[str, Any] = {"name": name, "prompt": prompts[0] if len(prompts) == 1 else prompts}
     if workspace is not None and workspace.is_dir():
-        own = [path.absolute() for path in (file, fixture.parent, script.parent)]
-        notes += _copy_workspace(workspace, fixture, changes.before, own)
+        own_files = [path.absolute() for path in (file, fixture.parent, script.parent)]
+        notes += _copy_workspace(workspace, fixture, changes.before, own_files)
         table["fixture"] = f"fixtures/{name}"
     script.parent.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(list(_script_items(messages))), indent=1).decode()
@@ -414,12 +424,12 @@ def _input_text(message: Message) -> str:
     return "\n\n".join(texts).strip()
 
 
-def _free_name(text: str, taken: set[str]) -> str:
+def _free_name(text: str, taken_names: set[str]) -> str:
     base = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-") or "case"
     number = 1
-    while (found := base if number == 1 else f"{base}-{number}") in taken:
+    while (name := base if number == 1 else f"{base}-{number}") in taken_names:
         number += 1
-    return found
+    return name
 
 
 class _FileChanges(msgspec.Struct, frozen=True):
@@ -435,10 +445,10 @@ async def _changed_files(session_id: str, workspace: Path | None, data: Path) ->
     if workspace is None or not stores.has_snapshots(workspace):
         return _FileChanges()
     try:
-        found = await stores.open_snapshots(workspace)
-        if isinstance(found, str):
-            return _FileChanges(notes=(found,))
-        return await stores.run_in_thread(lambda: _read_changes(found, session_id))
+        tracker = await stores.open_snapshots(workspace)
+        if isinstance(tracker, str):
+            return _FileChanges(notes=(tracker,))
+        return await stores.run_in_thread(lambda: _read_changes(tracker, session_id))
     finally:
         await stores.close()
 
@@ -447,25 +457,25 @@ def _read_changes(tracker: ChangeTracker, session_id: str) -> _FileChanges:
     before: dict[str, bytes | None] = {}
     after: dict[str, str | None] = {}
     changes = tracker.session_changes(session_id)
-    notes = [f"{path} has no copy of its content before the session" for one in changes for path in one.uncovered]
-    for one in (file for change in changes for file in change.files):
+    notes = [f"{path} has no copy of its content before the session" for change in changes for path in change.uncovered]
+    for file in (file for change in changes for file in change.files):
         try:
-            if one.path not in before:
-                before[one.path] = tracker.read_content(one.before) if one.before else None
-            after[one.path] = tracker.read_content(one.after).decode() if one.after else None
+            if file.path not in before:
+                before[file.path] = tracker.read_content(file.before) if file.before else None
+            after[file.path] = tracker.read_content(file.after).decode() if file.after else None
         except (StoreError, UnicodeDecodeError):
-            after.pop(one.path, None)
-            notes.append(f"{one.path} has no stored text")
+            after.pop(file.path, None)
+            notes.append(f"{file.path} has no stored text")
     return _FileChanges(before, after, tuple(notes))
 
 
 def _copy_workspace(
     workspace: Path, fixture: Path, before: Mapping[str, bytes | None], left_out: Sequence[Path]
 ) -> list[str]:
-    """Copy the files of a workspace as they were before the session, without ignored ones; return notes."""
+    """Copies the files of a workspace as they were before the session, without ignored ones; returns notes."""
     total, count = 0, 0
     for path, status in walk_files(str(workspace)):
-        if any((workspace / path).is_relative_to(one) for one in left_out):
+        if any((workspace / path).is_relative_to(excluded) for excluded in left_out):
             continue
         total, count = total + status.st_size, count + 1
         if count > MAX_FIXTURE_FILES or total > MAX_FIXTURE_BYTES:
@@ -511,15 +521,15 @@ def _suggest_checks(messages: Sequence[Message], changes: _FileChanges) -> list[
     tests = [command for command in commands if _TEST_COMMAND.search(command)]
     if tests:
         return [{"type": "command", "command": tests[-1], "seconds": 300}]
-    found: list[dict[str, Any]] = []
+    checks: list[dict[str, Any]] = []
     for path, text in changes.after.items():
         old = changes.before.get(path)
         if text is None:
-            found += [{"type": "file", "path": path, "exists": False}] if old is not None else []
+            checks += [{"type": "file", "path": path, "exists": False}] if old is not None else []
         elif old != text.encode():
             equals = {"equals": text} if len(text) <= MAX_EXPECTED else {}
-            found.append({"type": "file", "path": path, **equals})
-    return found
+            checks.append({"type": "file", "path": path, **equals})
+    return checks
 
 
 def _case_toml(table: Mapping[str, Any], checks: Iterable[Mapping[str, Any]], reference: Mapping[str, str]) -> str:
@@ -533,7 +543,7 @@ def _case_toml(table: Mapping[str, Any], checks: Iterable[Mapping[str, Any]], re
 
 
 def _toml_value(value: Any) -> str:
-    """Returns a value in TOML. JSON texts are TOML texts, except for the delete character."""
+    """Returns a value in TOML. JSON strings are TOML strings, except for the delete character."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):

@@ -40,10 +40,18 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 class EvalOutcome(Protocol):
-    """What an attempt left behind, for checks: its answer, its transcript, its files and its use of resources.
+    """What an attempt left behind, for checks.
 
-    `steps` counts the model answers and `calls` has the tool calls of all agents. `seconds` is the time of the agents,
-    `baseline` the untouched fixture. `patch` is the difference between the fixture and the workspace."""
+    - `case`: the case of the attempt.
+    - `workspace`: the folder in which the agent worked.
+    - `baseline`: a folder with the untouched fixture.
+    - `answer`: the final answer.
+    - `session`: the transcript.
+    - `usage`: tokens and cost.
+    - `steps`: the number of model answers of all agents.
+    - `seconds`: the time of the agents.
+    - `calls`: the tool calls of all agents.
+    - `patch`: the difference between the fixture and the workspace."""
 
     case: "EvalCase"
     workspace: Path
@@ -61,11 +69,11 @@ class EvalOutcome(Protocol):
         ...
 
     async def run_command(self, command: str, *, seconds: float) -> CommandResult:
-        """Run a command in the workspace, inside the sandbox."""
+        """Runs a command in the workspace, inside the sandbox."""
         ...
 
     async def ask_judge(self, model: str, criterion: str) -> tuple[bool, str]:
-        """Let a model decide whether the attempt fulfils a criterion; return the decision and its reason."""
+        """Lets a model decide whether the attempt fulfils a criterion; returns the decision and its reason."""
         ...
 
 
@@ -81,7 +89,13 @@ class _Check(
 
 
 class FileCheck(_Check, frozen=True, tag="file"):
-    """A file of the workspace: whether it exists, what it contains, lacks, matches (a regular expression) or equals."""
+    """Checks a file of the workspace.
+
+    - `path`: the path in the workspace.
+    - `exists`: whether the file must exist.
+    - `contains`, `lacks`: strings that the file must contain, or must not contain.
+    - `matches`: a regular expression that matches somewhere in the file.
+    - `equals`: the complete content, apart from whitespace around it."""
 
     path: str
     exists: bool = True
@@ -106,8 +120,12 @@ class FileCheck(_Check, frozen=True, tag="file"):
 
 
 class AnswerCheck(_Check, frozen=True, tag="answer"):
-    """The final answer: what it contains, lacks, matches (a regular expression) or equals. Case is ignored unless
-    `ignore_case` is False."""
+    """Checks the final answer.
+
+    - `contains`, `lacks`: strings that the answer must contain, or must not contain.
+    - `matches`: a regular expression that matches somewhere in the answer.
+    - `equals`: the complete answer, apart from whitespace around it.
+    - `ignore_case`: whether case is ignored, except by `equals`."""
 
     contains: Texts = ()
     lacks: Texts = ()
@@ -122,17 +140,21 @@ class AnswerCheck(_Check, frozen=True, tag="answer"):
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
         """Returns why the outcome does not pass, "" if it does."""
-        found = _text_problem(
+        problem = _text_problem(
             outcome.answer, self.contains, self.lacks, self.matches, self.equals, ignore_case=self.ignore_case
         )
-        return found and f"{found}; it is {outcome.answer[:200]!r}"
+        return problem and f"{problem}; it is {outcome.answer[:200]!r}"
 
 
 class CommandCheck(_Check, frozen=True, tag="command"):
-    """A command in the workspace and its exit code; `matches` is a regular expression for its output.
+    """Runs a command in the workspace after the attempt.
 
-    Before it runs, `files` are written, which the agent could not see, and files of the fixture that match a pattern
-    of `restore` get their original contents. `{python}` in the command is this Python interpreter."""
+    - `command`: the command; `{python}` in it is this Python interpreter.
+    - `exit_code`: the expected exit code.
+    - `matches`: a regular expression for its output.
+    - `seconds`: the time limit.
+    - `restore`: patterns of files of the fixture that get their original contents before the command runs.
+    - `files`: files that are written before the command runs; the agent could not see them."""
 
     command: str
     exit_code: int = 0
@@ -162,7 +184,8 @@ class CommandCheck(_Check, frozen=True, tag="command"):
 
 
 class PythonCheck(_Check, frozen=True, tag="python"):
-    """Python code that runs in the workspace and must end without an exception. `restore` as in `CommandCheck`."""
+    """Python code that runs in the workspace and must end without an exception. `restore` has
+    patterns of files of the fixture that get their original contents first."""
 
     code: str
     seconds: float = 60.0
@@ -205,10 +228,10 @@ class SchemaCheck(_Check, frozen=True, tag="schema"):
         text, problem = _read_checked(outcome.workspace, self.path) if self.path else (outcome.answer, "")
         if problem:
             return problem
-        wanted = as_output_type(self.schema)
-        assert wanted is not None
+        output_type = as_output_type(self.schema)
+        assert output_type is not None
         try:
-            wanted.parse_answer(text)
+            output_type.parse_answer(text)
         except OutputMismatch as error:
             return error.message
         return ""
@@ -230,13 +253,13 @@ class CallsCheck(_Check, frozen=True, tag="calls"):
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
         """Returns why the outcome does not pass, "" if it does."""
-        found = [call for call in outcome.calls if self._includes(call)]
+        matches = [call for call in outcome.calls if self._includes(call)]
         lowest = self.at_least if self.at_least is not None else int(self.at_most is None)
-        if len(found) < lowest:
-            made = ", ".join(dict.fromkeys(call.tool for call in outcome.calls)) or "none"
-            return f"{len(found)} calls match, expected at least {lowest}; called tools: {made}"
-        if self.at_most is not None and len(found) > self.at_most:
-            return f"{len(found)} calls match, expected at most {self.at_most}"
+        if len(matches) < lowest:
+            called_tools = ", ".join(dict.fromkeys(call.tool for call in outcome.calls)) or "none"
+            return f"{len(matches)} calls match, expected at least {lowest}; called tools: {called_tools}"
+        if self.at_most is not None and len(matches) > self.at_most:
+            return f"{len(matches)} calls match, expected at most {self.at_most}"
         return ""
 
     def _includes(self, call: ToolPart) -> bool:
@@ -262,14 +285,14 @@ class LimitsCheck(_Check, frozen=True, tag="limits"):
 
     async def find_problem(self, outcome: EvalOutcome) -> str:
         """Returns why the outcome does not pass, "" if it does."""
-        used: dict[str, Any] = {
+        usage: dict[str, Any] = {
             "steps": outcome.steps,
             "calls": len(outcome.calls),
             "seconds": outcome.seconds,
             "tokens": outcome.usage.tokens.total,
             "cost": outcome.usage.total_cost,
         }
-        for name, value in used.items():
+        for name, value in usage.items():
             limit = getattr(self, name)
             if limit is not None and (value is None or float(value) > float(limit)):
                 return f"{name}: {'unknown' if value is None else f'{float(value):g}'}, at most {float(limit):g}"
@@ -298,7 +321,7 @@ class JudgeCheck(_Check, frozen=True, tag="judge"):
 
 Check = FileCheck | AnswerCheck | CommandCheck | PythonCheck | SchemaCheck | CallsCheck | LimitsCheck | JudgeCheck
 CheckFunction = Callable[[EvalOutcome], "bool | str | Awaitable[bool | str | None] | None"]
-"""Takes an `EvalOutcome`; returns None or True if it passes, False or a text that says why not."""
+"""Takes an `EvalOutcome`; returns None or True if it passes, False or a string that says why not."""
 
 
 def _find_mistake(check: Check) -> str:
@@ -339,7 +362,7 @@ def _find_wrong_schema(schema: Any) -> str:
     if unknown or not isinstance(inner, dict):
         return f"the type {unknown[0]!r} is unknown" if unknown else "properties is not a table"
     members = [*cast("dict[str, Any]", inner).values(), *([values["items"]] if "items" in values else [])]
-    return next((wrong for one in members if (wrong := _find_wrong_schema(one))), "")
+    return next((wrong for member in members if (wrong := _find_wrong_schema(member))), "")
 
 
 def _as_tuple(value: Texts) -> tuple[str, ...]:
@@ -349,12 +372,12 @@ def _as_tuple(value: Texts) -> tuple[str, ...]:
 def _text_problem(
     text: str, contains: Texts, lacks: Texts, matches: str, equals: str | None, *, ignore_case: bool = False
 ) -> str:
-    shown = text.casefold() if ignore_case else text
-    for wanted in _as_tuple(contains):
-        if (wanted.casefold() if ignore_case else wanted) not in shown:
-            return f"it does not contain {wanted!r}"
+    searched = text.casefold() if ignore_case else text
+    for expected in _as_tuple(contains):
+        if (expected.casefold() if ignore_case else expected) not in searched:
+            return f"it does not contain {expected!r}"
     for unwanted in _as_tuple(lacks):
-        if (unwanted.casefold() if ignore_case else unwanted) in shown:
+        if (unwanted.casefold() if ignore_case else unwanted) in searched:
             return f"it contains {unwanted!r}"
     flags = re.MULTILINE | (re.IGNORECASE if ignore_case else 0)
     if matches and not re.search(matches, text, flags):
@@ -382,7 +405,7 @@ def _is_outside(name: str) -> bool:
 
 
 def write_files(folder: Path, files: Mapping[str, str], *, replace: bool = False) -> None:
-    """Write files below a folder. Raises ConfigurationError for a path that leads out of it. With `replace`, links,
+    """Writes files below a folder. Raises ConfigurationError for a path that leads out of it. With `replace`, links,
     files and folders that are in the way are removed: an agent may have created them."""
     for name, text in files.items():
         path = folder / name
@@ -408,11 +431,11 @@ def _remove_obstacles(folder: Path, parts: Sequence[str]) -> None:
 
 
 def restore_files(baseline: Path, workspace: Path, patterns: Iterable[str]) -> None:
-    """Give the files of the fixture that match a pattern their original contents."""
-    wanted = list(patterns)
-    for path in sorted(baseline.rglob("*")) if wanted else ():
+    """Restores the original contents of the fixture's files that match a pattern."""
+    pattern_list = list(patterns)
+    for path in sorted(baseline.rglob("*")) if pattern_list else ():
         name = path.relative_to(baseline).as_posix()
-        if path.is_file() and not path.is_symlink() and any(fnmatch.fnmatch(name, pattern) for pattern in wanted):
+        if path.is_file() and not path.is_symlink() and any(fnmatch.fnmatch(name, pattern) for pattern in pattern_list):
             _remove_obstacles(workspace, Path(name).parts)
             (workspace / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, workspace / name)
@@ -427,13 +450,20 @@ class EvalReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EvalCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
-    """One task. `prompt` is the input of the agent, or several that follow each other.
+    """One task.
 
-    The workspace is a copy of the folder `fixture`, or of the `commit` of the git repository at the path `repository`
-    without its history, with `files` added; `setup` commands run in it first. All `checks`
-    must pass; in Python a check may be a function that takes an `EvalOutcome`. `limits` bound the attempt. `reference`
-    is a correct solution, with which `validate_suite` tests the checks. `cassette` is a recording for runs without a
-    network: a cassette, or a script in JSON."""
+    - `name`: unique in the suite.
+    - `prompt`: the input of the agent, or several inputs that follow each other.
+    - `checks`: all must pass; in Python a check may be a function that takes an `EvalOutcome`.
+    - `fixture`: a folder of which the workspace is a copy.
+    - `files`: files that are added to the workspace.
+    - `repository`: the path of a git repository whose files are the workspace, without its history.
+    - `commit`: the commit of the repository.
+    - `setup`: commands that run in the workspace first.
+    - `limits`: bound the attempt.
+    - `reference`: a correct solution, with which `validate_suite` tests the checks.
+    - `cassette`: a recording for runs without a network: a cassette, or a script in JSON.
+    - `tags`: select cases."""
 
     name: str
     prompt: str | tuple[str, ...]
@@ -451,8 +481,10 @@ class EvalCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         prompt, checks = cast("tuple[Any, Any]", (self.prompt, self.checks))
         prompts: Any = (prompt,) if isinstance(prompt, str) else prompt
-        if not isinstance(prompts, list | tuple) or not all(isinstance(one, str) for one in cast("list[Any]", prompts)):
-            raise ConfigurationError(f"case {self.name!r}: prompt is a text, or a tuple of texts, got {prompt!r}")
+        if not isinstance(prompts, list | tuple) or not all(
+            isinstance(prompt, str) for prompt in cast("list[Any]", prompts)
+        ):
+            raise ConfigurationError(f"case {self.name!r}: prompt is a string, or a tuple of strings, got {prompt!r}")
         if not isinstance(checks, list | tuple):
             raise ConfigurationError(f"case {self.name!r}: checks is a tuple; write checks=(AnswerCheck(contains=…),)")
 
@@ -498,7 +530,7 @@ class EvalMatrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class EvalVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of a matrix; empty texts mean the default."""
+    """One combination of a matrix; empty strings mean the default."""
 
     agent: str = ""
     model: str = ""
@@ -512,9 +544,17 @@ class EvalVariant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
-    """Cases with the matrix that they run over. `repeat` attempts are made for each case and variant, `concurrency` at
-    the same time, until `max_cost` dollars are spent. `limits` are the default of cases. `judge` is the model of
-    checks that need one. Relative paths start at `folder`, that of the file."""
+    """Cases with the matrix that they run over.
+
+    - `name`: the name in reports.
+    - `cases`: the tasks.
+    - `matrix`: the agents, models, prompts and policies that are combined.
+    - `repeat`: the number of attempts for each case and variant.
+    - `concurrency`: how many attempts run at the same time.
+    - `max_cost`: no attempt starts after this many dollars are spent.
+    - `limits`: for cases without their own limits.
+    - `judge`: the model of checks that need one, as PROVIDER/MODEL.
+    - `folder`: where relative paths start: the folder of the file."""
 
     name: str
     cases: tuple[EvalCase, ...]
@@ -529,7 +569,7 @@ class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         cases: Any = self.cases
         if not isinstance(cases, list | tuple) or not all(
-            isinstance(one, EvalCase) for one in cast("list[Any]", cases)
+            isinstance(case, EvalCase) for case in cast("list[Any]", cases)
         ):
             raise ConfigurationError(
                 f"suite {self.name!r}: cases is a tuple of EvalCase values; write cases=(EvalCase(name=…, prompt=…),)"
@@ -556,12 +596,12 @@ class EvalSuite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def select(self, patterns: Iterable[str] = (), tags: Iterable[str] = ()) -> "EvalSuite":
         """Returns the suite with the cases whose name matches a pattern and that have one of the tags. Raises
         ConfigurationError if there are none."""
-        names, wanted = tuple(patterns), set(tags)
+        names, required_tags = tuple(patterns), set(tags)
         cases = tuple(
             case
             for case in self.cases
             if (not names or any(fnmatch.fnmatchcase(case.name, name) for name in names))
-            and (not wanted or wanted & set(case.tags))
+            and (not required_tags or required_tags & set(case.tags))
         )
         if not cases:
             hint = suggest_name(names[0], [case.name for case in self.cases]) if names else ""
@@ -603,7 +643,7 @@ class _SuiteTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load_suite(path: str | Path) -> EvalSuite:
-    """Read a suite: a TOML file, a Python file that defines `suite` or `cases`, a folder with a `suite.toml`, or the
+    """Reads a suite: a TOML file, a Python file that defines `suite` or `cases`, a folder with a `suite.toml`, or the
     name of a built-in suite. Python files are executed. Raises ConfigurationError, which names the file, the case and
     the key."""
     file = _find_file(path)
@@ -648,10 +688,10 @@ def _decode_toml(file: Path) -> _SuiteTable:
 
 
 def _name_case(text: str, values: Mapping[str, Any]) -> str:
-    """Add the name of the case to an error that has its number."""
-    place = re.search(r"`cases\[(\d+)\]", text)
+    """Adds the name of the case to an error that has its number."""
+    position = re.search(r"`cases\[(\d+)\]", text)
     try:
-        return f"{text} (case {values['cases'][int(place[1])]['name']!r})" if place else text
+        return f"{text} (case {values['cases'][int(position[1])]['name']!r})" if position else text
     except (KeyError, TypeError):
         return text
 
@@ -679,15 +719,15 @@ def _build_case(table: _CaseTable, suite: _SuiteTable) -> EvalCase:
     return EvalCase(**values)
 
 
-def _build_limits(given: dict[str, Any] | None, where: str) -> Limits | None:
-    if given is None:
+def _build_limits(values: dict[str, Any] | None, where: str) -> Limits | None:
+    if values is None:
         return None
-    unknown = given.keys() - set(Limits.__struct_fields__)
+    unknown = values.keys() - set(Limits.__struct_fields__)
     if unknown:
         name = sorted(unknown)[0]
         raise ConfigurationError(f"{where}: unknown key {name!r}{suggest_name(name, Limits.__struct_fields__)}")
     try:
-        return Limits(**given)
+        return Limits(**values)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.message}") from error
 
@@ -711,14 +751,14 @@ def _load_python(file: Path) -> EvalSuite:
         names = runpy.run_path(str(file))
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        place = f"{file}, line {lines[-1]}" if lines else str(file)
-        raise ConfigurationError(f"{place}: {type(error).__name__}: {error}") from error
+        location = f"{file}, line {lines[-1]}" if lines else str(file)
+        raise ConfigurationError(f"{location}: {type(error).__name__}: {error}") from error
     finally:
         with suppress(ValueError):
             sys.path.remove(str(file.parent))
-    found = names.get("suite")
-    if isinstance(found, EvalSuite):
-        return found if found.folder != "." else msgspec.structs.replace(found, folder=str(file.parent))
+    suite = names.get("suite")
+    if isinstance(suite, EvalSuite):
+        return suite if suite.folder != "." else msgspec.structs.replace(suite, folder=str(file.parent))
     cases = names.get("cases")
     if not isinstance(cases, list | tuple) or not all(
         isinstance(case, EvalCase) for case in cast("Iterable[object]", cases)
@@ -728,7 +768,7 @@ def _load_python(file: Path) -> EvalSuite:
 
 
 async def evaluate_check(check: Check | CheckFunction, outcome: EvalOutcome) -> CheckResult:
-    """Run one check. An exception of a check function is a failed check."""
+    """Runs one check. An exception of a check function is a failed check."""
     if isinstance(check, Check):
         try:
             problem = await check.find_problem(outcome)
@@ -737,13 +777,13 @@ async def evaluate_check(check: Check | CheckFunction, outcome: EvalOutcome) -> 
         return CheckResult(check.title, not problem, problem[:MAX_DETAIL])
     name = getattr(check, "__name__", type(check).__name__)
     try:
-        found = check(outcome)
-        if isinstance(found, Awaitable):
-            found = cast("object", await found)
+        verdict = check(outcome)
+        if isinstance(verdict, Awaitable):
+            verdict = cast("object", await verdict)
     except (Exception, SystemExit) as error:  # noqa: BLE001  code of the user may raise anything
         return CheckResult(name, False, f"{type(error).__name__}: {error}"[:MAX_DETAIL])  # noqa: FBT003
-    passed = found is None or found is True
-    return CheckResult(name, passed, "" if passed else str(found or "")[:MAX_DETAIL])
+    passed = verdict is None or verdict is True
+    return CheckResult(name, passed, "" if passed else str(verdict or "")[:MAX_DETAIL])
 
 
 def list_calls(messages: Iterable[Message]) -> Iterator[ToolPart]:

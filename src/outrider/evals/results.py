@@ -102,15 +102,15 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
     def select(self, *, case: str | None = None, variant: str | None = None) -> list[EvalAttempt]:
         """Returns the attempts at a case, of a variant, or both."""
         return [
-            one
-            for one in self.attempts
-            if (case is None or one.case == case) and (variant is None or one.variant == variant)
+            attempt
+            for attempt in self.attempts
+            if (case is None or attempt.case == case) and (variant is None or attempt.variant == variant)
         ]
 
     def pass_rate(self, *, case: str | None = None, variant: str | None = None) -> PassRate:
         """Returns the share of passed attempts, of all that count."""
-        counted = [one for one in self.select(case=case, variant=variant) if one.is_counted]
-        return PassRate(sum(one.status == "passed" for one in counted), len(counted))
+        counted = [attempt for attempt in self.select(case=case, variant=variant) if attempt.is_counted]
+        return PassRate(sum(attempt.status == "passed" for attempt in counted), len(counted))
 
     @property
     def cost(self) -> Decimal | None:
@@ -120,10 +120,10 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Whether every attempt passed."""
-        return all(one.status == "passed" for one in self.attempts)
+        return all(attempt.status == "passed" for attempt in self.attempts)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run to `results.json` in a folder and return the path."""
+        """Writes the run to `results.json` in a folder and returns the path."""
         path = Path(folder) / RESULTS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".json.part")
@@ -133,7 +133,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | Path) -> "EvalRun":
-        """Read a run from its folder or its file. Raises ConfigurationError."""
+        """Reads a run from its folder or its file. Raises ConfigurationError if it cannot be read."""
         file = Path(path)
         file = file / RESULTS_FILE if file.is_dir() else file
         try:
@@ -144,7 +144,7 @@ class EvalRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def total_cost(attempts: Iterable[EvalAttempt]) -> Decimal | None:
     """Returns the sum of known costs; None if a price is unknown."""
-    costs = [one.cost for one in attempts if one.status != "skipped"]
+    costs = [attempt.cost for attempt in attempts if attempt.status != "skipped"]
     return None if any(cost is None for cost in costs) else sum((cost for cost in costs if cost), Decimal(0))
 
 
@@ -176,11 +176,11 @@ def exact_test(strata: Iterable[Stratum], *, mid_p: bool = False) -> float:
     observed = 0
     for stratum in strata:
         observed += stratum[1][0]
-        added: dict[int, float] = {}
+        convolved: dict[int, float] = {}
         for value, likely in distribution.items():
             for number, share in _passed_in_second(stratum):
-                added[value + number] = added.get(value + number, 0.0) + likely * share
-        distribution = added
+                convolved[value + number] = convolved.get(value + number, 0.0) + likely * share
+        distribution = convolved
     limit = distribution[observed]
     equal = sum(likely for likely in distribution.values() if math.isclose(likely, limit, rel_tol=1e-9))
     below = sum(likely for likely in distribution.values() if likely < limit * (1 - 1e-9))
@@ -202,9 +202,9 @@ def permutation_test(strata: Sequence[tuple[Sequence[float], Sequence[float]]], 
     for number in range(1, PERMUTATIONS + 1):
         total = 0.0
         for a, b in usable:
-            both = a + b
-            random.shuffle(both)
-            total += sum(both[len(a) :]) / len(b) - sum(both[: len(a)]) / len(a)
+            pooled = a + b
+            random.shuffle(pooled)
+            total += sum(pooled[len(a) :]) / len(b) - sum(pooled[: len(a)]) / len(a)
         extreme += abs(total) >= observed * (1 - 1e-9)
         if extreme == ENOUGH_EXTREMES:
             return extreme / number
@@ -212,12 +212,12 @@ def permutation_test(strata: Sequence[tuple[Sequence[float], Sequence[float]]], 
 
 
 def adjust_p_values(values: Sequence[float]) -> list[float]:
-    """Correct p-values for the number of tests (Holm), so that a wrong alarm is unlikely over all of them together."""
-    order = sorted(range(len(values)), key=lambda at: values[at])
+    """Corrects p-values for the number of tests (Holm), so that a wrong alarm is unlikely over all of them together."""
+    order = sorted(range(len(values)), key=lambda position: values[position])
     adjusted, highest = [1.0] * len(values), 0.0
-    for rank, at in enumerate(order):
-        highest = max(highest, min(1.0, values[at] * (len(values) - rank)))
-        adjusted[at] = highest
+    for rank, position in enumerate(order):
+        highest = max(highest, min(1.0, values[position] * (len(values) - rank)))
+        adjusted[position] = highest
     return adjusted
 
 
@@ -264,10 +264,10 @@ class VariantComparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict:
         """Whether the pass rate changed by more than noise, in total or in a case."""
-        changes = [one for one in (self.total, *self.cases) if one.significant]
+        changes = [change for change in (self.total, *self.cases) if change.significant]
         if not changes:
             return "no significant change"
-        return "regression" if any(one.difference < 0 for one in changes) else "improvement"
+        return "regression" if any(change.difference < 0 for change in changes) else "improvement"
 
 
 class EvalComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,10 +283,10 @@ class EvalComparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> Verdict:
         """`regression` if any variant got worse by more than noise, else `improvement` if one got better."""
-        found = {one.verdict for one in self.variants}
-        if "regression" in found:
+        verdicts = {comparison.verdict for comparison in self.variants}
+        if "regression" in verdicts:
             return "regression"
-        return "improvement" if "improvement" in found else "no significant change"
+        return "improvement" if "improvement" in verdicts else "no significant change"
 
 
 def compare_runs(
@@ -296,7 +296,7 @@ def compare_runs(
     alpha: float = 0.05,
     variants: tuple[str, str] | None = None,
 ) -> EvalComparison:
-    """Compare two runs of a suite, case by case, and say what changed by more than noise.
+    """Compares two runs of a suite, case by case, and reports what changed by more than noise.
 
     Variants of the same name are compared, or those two that `variants` names, the first of `before` and the second of
     `after`. If both runs have only one variant, it is compared whatever its name is. Raises ConfigurationError if
@@ -310,28 +310,30 @@ def compare_runs(
     shared = [case for case in before.cases if case in after.cases]
     if not shared:
         raise ConfigurationError("the two runs have no case in common")
-    found = tuple(_compare_variant(before, after, pair, shared, alpha / len(pairs)) for pair in pairs)
-    if not any(one.cases for one in found):
+    comparisons = tuple(_compare_variant(before, after, pair, shared, alpha / len(pairs)) for pair in pairs)
+    if not any(comparison.cases for comparison in comparisons):
         raise ConfigurationError(
             "nothing can be compared: in every case, all attempts of one run had errors or were skipped"
         )
     compared = [*(before.select(variant=a) for a, _ in pairs), *(after.select(variant=b) for _, b in pairs)]
     return EvalComparison(
-        variants=found,
+        variants=comparisons,
         alpha=alpha,
         only_before=tuple(case for case in before.cases if case not in after.cases),
         only_after=tuple(case for case in after.cases if case not in before.cases),
-        not_counted=sum(not one.is_counted for several in compared for one in several if one.case in shared),
+        not_counted=sum(
+            not attempt.is_counted for attempts in compared for attempt in attempts if attempt.case in shared
+        ),
     )
 
 
-def _match_variants(before: EvalRun, after: EvalRun, wanted: tuple[str, str] | None) -> list[tuple[str, str]]:
-    first, second = ([one.name for one in run.variants] for run in (before, after))
-    if wanted is not None:
-        for name, known in zip(wanted, (first, second), strict=True):
-            if name not in known:
-                raise ConfigurationError(f"the run has no variant {name!r}; it has {'; '.join(map(repr, known))}")
-        return [wanted]
+def _match_variants(before: EvalRun, after: EvalRun, names: tuple[str, str] | None) -> list[tuple[str, str]]:
+    first, second = ([variant.name for variant in run.variants] for run in (before, after))
+    if names is not None:
+        for name, variants in zip(names, (first, second), strict=True):
+            if name not in variants:
+                raise ConfigurationError(f"the run has no variant {name!r}; it has {'; '.join(map(repr, variants))}")
+        return [names]
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
     pairs = [(name, name) for name in first if name in second]
@@ -349,7 +351,7 @@ def _compare_variant(
         case: (before.pass_rate(case=case, variant=pair[0]), after.pass_rate(case=case, variant=pair[1]))
         for case in cases
     }
-    counted = {case: both for case, both in rates.items() if both[0].total and both[1].total}
+    counted = {case: pair_rates for case, pair_rates in rates.items() if pair_rates[0].total and pair_rates[1].total}
     strata = {case: ((a.passed, a.total), (b.passed, b.total)) for case, (a, b) in counted.items()}
     # A part of the probability of a wrong alarm is for the total, the rest is divided between the cases.
     total_p = min(1.0, exact_test(strata.values(), mid_p=True) / TOTAL_SHARE)
@@ -384,10 +386,10 @@ def _sum_rates(rates: Iterable[PassRate]) -> PassRate:
 
 
 _FIGURES: Mapping[str, Callable[[EvalAttempt], float | None]] = {
-    "cost": lambda one: None if one.cost is None else float(one.cost),
-    "seconds": lambda one: one.seconds,
-    "steps": lambda one: float(one.steps),
-    "tokens": lambda one: float(one.tokens),
+    "cost": lambda attempt: None if attempt.cost is None else float(attempt.cost),
+    "seconds": lambda attempt: attempt.seconds,
+    "steps": lambda attempt: float(attempt.steps),
+    "tokens": lambda attempt: float(attempt.tokens),
 }
 
 
@@ -409,13 +411,13 @@ def _compare_figures(
 
 
 def _read_figure(run: EvalRun, case: str, variant: str, read: Callable[[EvalAttempt], float | None]) -> Sequence[float]:
-    found = [read(one) for one in run.select(case=case, variant=variant) if one.is_counted]
-    return [value for value in found if value is not None]
+    values = [read(attempt) for attempt in run.select(case=case, variant=variant) if attempt.is_counted]
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return sum(found) / len(found) if found else None
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 # Reports.
@@ -452,7 +454,7 @@ def to_html(run: EvalRun, comparison: EvalComparison | None = None) -> str:
         "<h2>Attempts</h2><table><tr><th>case<th>variant<th>status<th class=number>steps"
         "<th class=number>time<th class=number>cost<th>trace</tr>"
     )
-    parts += [_attempt_html(one) for one in run.attempts]
+    parts += [_attempt_html(attempt) for attempt in run.attempts]
     return render_page(run.suite, _STYLE, "\n".join([*parts, "</table>"]))
 
 
@@ -464,8 +466,8 @@ def _summary_html(run: EvalRun) -> str:
     for variant in run.variants:
         rate, attempts = run.pass_rate(variant=variant.name), run.select(variant=variant.name)
         low, high = rate.interval
-        counted = [one for one in attempts if one.is_counted]
-        means = _mean(one.seconds for one in counted), _mean(float(one.steps) for one in counted)
+        counted = [attempt for attempt in attempts if attempt.is_counted]
+        means = _mean(attempt.seconds for attempt in counted), _mean(float(attempt.steps) for attempt in counted)
         rows.append(
             f"<tr><td>{escape(variant.name)}<td><svg class=bar role=presentation>"
             f"<rect class=rate width='{rate.rate:.1%}' height='100%'/>"
@@ -491,23 +493,23 @@ def _cases_html(run: EvalRun) -> str:
     return "\n".join([*rows, "</table>"])
 
 
-def _attempt_html(one: EvalAttempt) -> str:
+def _attempt_html(attempt: EvalAttempt) -> str:
     from outrider.presentation.html_page import escape_text as escape
 
     checks = "".join(
         f"<li class={'passed' if check.passed else 'failed'}>{escape(check.name)}"
         f"{f'<pre>{escape(check.detail)}</pre>' if check.detail else ''}</li>"
-        for check in one.checks
+        for check in attempt.checks
     )
     details = f"<ul>{checks}</ul>" if checks else ""
-    for title, text in (("Error", one.error), ("Answer", one.answer), ("Changes", one.patch)):
+    for title, text in (("Error", attempt.error), ("Answer", attempt.answer), ("Changes", attempt.patch)):
         details += f"<small>{title}</small><pre>{escape(text)}</pre>" if text else ""
-    link = f"<a href='{escape(one.trace)}'>trace</a>" if one.trace else ""
+    link = f"<a href='{escape(attempt.trace)}'>trace</a>" if attempt.trace else ""
     return (
-        f"<tr><td>{escape(one.case)} <small>{one.number}</small><td>{escape(one.variant)}"
-        f"<td><details><summary class={one.status}>{one.status}</summary>{details}</details>"
-        f"<td class=number>{one.steps}<td class=number>{format_duration(one.seconds)}"
-        f"<td class=number>{format_cost(one.cost)}<td>{link}</tr>"
+        f"<tr><td>{escape(attempt.case)} <small>{attempt.number}</small><td>{escape(attempt.variant)}"
+        f"<td><details><summary class={attempt.status}>{attempt.status}</summary>{details}</details>"
+        f"<td class=number>{attempt.steps}<td class=number>{format_duration(attempt.seconds)}"
+        f"<td class=number>{format_cost(attempt.cost)}<td>{link}</tr>"
     )
 
 
@@ -518,16 +520,17 @@ def to_junit(run: EvalRun) -> str:
     parts = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites name={quoteattr(run.suite)}>"]
     for variant in run.variants:
         attempts = run.select(variant=variant.name)
-        count = {kind: sum(one.status == kind for one in attempts) for kind in ("failed", "error", "skipped")}
+        count = {kind: sum(attempt.status == kind for attempt in attempts) for kind in ("failed", "error", "skipped")}
+        seconds = sum(attempt.seconds for attempt in attempts)
         parts.append(
             f'<testsuite name={quoteattr(variant.name)} tests="{len(attempts)}" failures="{count["failed"]}" '
-            f'errors="{count["error"]}" skipped="{count["skipped"]}" time="{sum(o.seconds for o in attempts):.3f}">'
+            f'errors="{count["error"]}" skipped="{count["skipped"]}" time="{seconds:.3f}">'
         )
-        for one in attempts:
-            name = one.case if run.repeat == 1 else f"{one.case} [{one.number}]"
-            head = f'<testcase classname={quoteattr(run.suite)} name={quoteattr(name)} time="{one.seconds:.3f}">'
-            tag = {"failed": "failure", "error": "error", "skipped": "skipped"}.get(one.status)
-            problem = _xml_text(one.problem)
+        for attempt in attempts:
+            name = attempt.case if run.repeat == 1 else f"{attempt.case} [{attempt.number}]"
+            head = f'<testcase classname={quoteattr(run.suite)} name={quoteattr(name)} time="{attempt.seconds:.3f}">'
+            tag = {"failed": "failure", "error": "error", "skipped": "skipped"}.get(attempt.status)
+            problem = _xml_text(attempt.problem)
             inner = f"<{tag} message={quoteattr(problem[:200])}>{escape(problem)}</{tag}>" if tag else ""
             parts.append(f"{head}{inner}</testcase>")
         parts.append("</testsuite>")
@@ -542,14 +545,14 @@ def _xml_text(text: str) -> str:
 def comparison_text(comparison: EvalComparison) -> str:
     """Returns a comparison as text: the verdict, and for each variant what changed and whether it is noise."""
     lines = [comparison.verdict]
-    for one in comparison.variants:
-        name = one.after if one.before == one.after else f"{one.before} -> {one.after}"
-        lines += ["", f"{name}: {one.verdict}", f"  {_rate_line(one.total, 'pass rate')}"]
-        changed = [case for case in one.cases if case.before.rate != case.after.rate]
-        lines += [f"  {_rate_line(case, case.name)}" for case in sorted(changed, key=lambda case: case.p_value)]
-        lines += [f"  {_figure_line(figure)}" for figure in one.figures if figure.before is not None]
-    missing = [("only in the first run", comparison.only_before), ("only in the second run", comparison.only_after)]
-    lines += [f"\n{title}: {', '.join(names)}" for title, names in missing if names]
+    for variant in comparison.variants:
+        name = variant.after if variant.before == variant.after else f"{variant.before} -> {variant.after}"
+        lines += ["", f"{name}: {variant.verdict}", f"  {_rate_line(variant.total, 'pass rate')}"]
+        changed_cases = [case for case in variant.cases if case.before.rate != case.after.rate]
+        lines += [f"  {_rate_line(case, case.name)}" for case in sorted(changed_cases, key=lambda case: case.p_value)]
+        lines += [f"  {_figure_line(figure)}" for figure in variant.figures if figure.before is not None]
+    unmatched = [("only in the first run", comparison.only_before), ("only in the second run", comparison.only_after)]
+    lines += [f"\n{title}: {', '.join(names)}" for title, names in unmatched if names]
     if comparison.not_counted:
         lines.append(f"\n{comparison.not_counted} attempts had errors or were skipped, and do not count")
     return "\n".join(lines)

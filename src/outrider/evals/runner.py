@@ -105,8 +105,8 @@ def _slug(text: str) -> str:
 
 
 class EvalBudget:
-    """The money of a run. An attempt gets its share of what is left when it starts, so that parallel attempts cannot
-    overspend."""
+    """The budget of a run. An attempt reserves its share of what remains when it starts, so that parallel attempts
+    cannot overspend."""
 
     def __init__(self, maximum: Decimal | float | None, slots: int) -> None:
         self._left = None if maximum is None else Decimal(str(maximum))
@@ -115,7 +115,7 @@ class EvalBudget:
         self.unknown = False  # a price is not known
 
     def reserve(self) -> Decimal | None:
-        """Returns how much an attempt may cost, None without a limit. 0 means that nothing is left."""
+        """Returns how much an attempt may cost, None without a limit. 0 means that the budget is spent."""
         if self._left is None:
             return None
         free = max(1, self._slots - len(self._reserved))
@@ -178,10 +178,10 @@ class SuiteWorkspace:
             await self._export_commit(case, folder)
         write_files(folder, case.files)
         for command in case.setup_commands:
-            done = await self.run_command(command, folder, seconds=SETUP_SECONDS)
-            if done.exit_code != 0:
-                end = "it was stopped" if done.exit_code is None else f"exit code {done.exit_code}"
-                problem = f"setup command {command!r} failed, {end}: {done.text[-500:]}"
+            result = await self.run_command(command, folder, seconds=SETUP_SECONDS)
+            if result.exit_code != 0:
+                end = "it was stopped" if result.exit_code is None else f"exit code {result.exit_code}"
+                problem = f"setup command {command!r} failed, {end}: {result.text[-500:]}"
                 raise ConfigurationError(f"case {case.name!r}: {problem}")
         return folder
 
@@ -195,9 +195,9 @@ class SuiteWorkspace:
             f"git add -A -f && git {identity} commit -q --allow-empty -m base"
         )
         async with ProcessSupervisor(environment={**child_environment(os.environ), **GIT_VARIABLES}) as supervisor:
-            done = await supervisor.run_command(f"git-{new_id()}", command, workdir=folder, limit=SETUP_SECONDS)
-        if done.exit_code != 0:
-            raise ConfigurationError(f"case {case.name!r}: {case.repository} cannot be read: {done.text[-500:]}")
+            result = await supervisor.run_command(f"git-{new_id()}", command, workdir=folder, limit=SETUP_SECONDS)
+        if result.exit_code != 0:
+            raise ConfigurationError(f"case {case.name!r}: {case.repository} cannot be read: {result.text[-500:]}")
 
     async def run_command(self, command: str, workspace: Path, *, seconds: float) -> CommandResult:
         """Runs a command that may write in the workspace only. Raises ConfigurationError without a sandbox."""
@@ -284,7 +284,7 @@ class SuiteRunner:
     ) -> None:
         self._suite = suite
         self._agents = list(agents)
-        self._providers = {one.name: one for one in map(as_provider, providers)}
+        self._providers = {provider.name: provider for provider in map(as_provider, providers)}
         self._tools = tuple(tools)
         self._suite_workspace = suite_workspace
         self._folder = folder
@@ -354,8 +354,8 @@ class SuiteRunner:
             results: list[RunResult[str]] = []
             for prompt in case.prompts:
                 results.append(await engine.prompt(session_id, prompt))
-                used = results[-1].usage
-                outcome.usage = outcome.usage.plus(used.tokens, used.total_cost)
+                usage = results[-1].usage
+                outcome.usage = outcome.usage.plus(usage.tokens, usage.total_cost)
                 if results[-1].reason != "completed":
                     break
             outcome.seconds = monotonic() - start
@@ -373,8 +373,8 @@ class SuiteRunner:
 
         jobs = self._background.jobs if isinstance(self._background, Background) else self._background
         assert jobs is not None
-        prompt, *more = outcome.case.prompts
-        if more:
+        prompt, *further_prompts = outcome.case.prompts
+        if further_prompts:
             raise ConfigurationError(f"case {outcome.case.name!r} has several prompts; workers take one")
         policy, start = self._policy_of(variant), monotonic()
         run = await jobs.submit_run(
@@ -546,8 +546,8 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
 def _status_without_checks(end: AttemptEnd, money: Decimal | None, limits: Limits) -> AttemptStatus | None:
     """Returns the status of an attempt that cannot be judged by its checks: the model was not reached, or the run's
     money was spent. None for all others, also for those that reached a limit of the case."""
-    own = (ContextOverflowError, ContentFilterError)
-    if isinstance(end.error, ProviderError) and not isinstance(end.error, own):
+    attempt_errors = (ContextOverflowError, ContentFilterError)
+    if isinstance(end.error, ProviderError) and not isinstance(end.error, attempt_errors):
         return "error"
     if end.limit == "cost" and money is not None and (limits.cost is None or limits.cost > money):
         return "skipped"
@@ -577,18 +577,18 @@ def replay_providers(
         )
 
     return [
-        CassetteClient(one, factory, fail)
-        if one.kind in NON_HTTP_KINDS
-        else replace(one, api_key="replayed", credentials=None, options={**one.options, "cassette": factory})
-        for one in providers.values()
+        CassetteClient(provider, factory, fail)
+        if provider.kind in NON_HTTP_KINDS
+        else replace(provider, api_key="replayed", credentials=None, options={**provider.options, "cassette": factory})
+        for provider in providers.values()
     ]
 
 
 def _store_cassette(recorded: Path, cassette: Path, workspace: Path) -> None:
     """Moves the recording of the session to its place, without the path of the workspace."""
-    found = sorted(recorded.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    if found:
-        text = found[0].read_text(encoding="utf-8").replace(str(workspace), WORKSPACE_MARK)
+    recordings = sorted(recorded.glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    if recordings:
+        text = recordings[0].read_text(encoding="utf-8").replace(str(workspace), WORKSPACE_MARK)
         cassette.parent.mkdir(parents=True, exist_ok=True)
         cassette.write_text(text, encoding="utf-8")
 
@@ -596,11 +596,12 @@ def _store_cassette(recorded: Path, cassette: Path, workspace: Path) -> None:
 class RunSuiteKeywords(TypedDict, total=False):
     """The keyword arguments of `run_suite` and `async_run_suite`.
 
-    With `folder` the results and a trace of each attempt are written there. `repeat`, `concurrency` and `max_cost`
-    replace those of the suite. `sandbox="none"` states that the machine is a sandbox itself, such as a container.
-    `cassettes="record"` records all requests next to the suite, `"replay"` answers them from there without a network.
-    With `background` the attempts are runs of its queue, for workers on this machine. `on_attempt` is called after each
-    attempt, with the number of those that have ended and of all."""
+    - `folder`: where the results and a trace of each attempt are written.
+    - `repeat`, `concurrency`, `max_cost`: replace those of the suite.
+    - `sandbox`: "none" states that the machine is a sandbox itself, such as a container.
+    - `cassettes`: "record" records all requests next to the suite, "replay" answers them from there without a network.
+    - `background`: a queue; the attempts are runs of it, for workers on this machine.
+    - `on_attempt`: called after each attempt, with the number of those that have ended and of all."""
 
     folder: str | Path | None
     repeat: int | None
@@ -613,7 +614,7 @@ class RunSuiteKeywords(TypedDict, total=False):
 
 
 class _SuiteProgress:
-    """The attempts of a run: what waits, what has ended, and the money."""
+    """The waiting and ended attempts of a run, and its budget."""
 
     def __init__(self, suite: EvalSuite, options: RunSuiteKeywords) -> None:
         money = options.get("max_cost")
@@ -641,10 +642,10 @@ class _SuiteProgress:
 
     async def _take_attempts(self, runner: SuiteRunner, queue: Iterator[tuple[EvalCase, EvalVariant, int]]) -> None:
         for case, variant, number in queue:
-            done = await _run_within_budget(runner, self.budget, case, variant, number)
-            self._ended[case.name, variant.name, number] = done
+            attempt = await _run_within_budget(runner, self.budget, case, variant, number)
+            self._ended[case.name, variant.name, number] = attempt
             if self._on_attempt is not None:
-                self._on_attempt(done, len(self._ended), len(self.waiting))
+                self._on_attempt(attempt, len(self._ended), len(self.waiting))
 
     def collect(self) -> EvalRun:
         """Returns the attempts that have ended so far, in the order of the suite."""
@@ -723,15 +724,15 @@ async def _run_within_budget(
         )
     cost: Decimal | None = Decimal(0)
     try:
-        done = await runner.run_attempt(case, variant, number, money)
-        cost = done.cost
+        attempt = await runner.run_attempt(case, variant, number, money)
+        cost = attempt.cost
     except ConfigurationError:
         raise
     except (OutriderError, OSError) as error:  # before the agent has started
-        done = _failed_attempt(case, variant, number, error, Decimal(0))
+        attempt = _failed_attempt(case, variant, number, error, Decimal(0))
     finally:
         budget.settle(money, cost)
-    return done
+    return attempt
 
 
 def _failed_attempt(
@@ -777,7 +778,7 @@ async def validate_suite(suite: EvalSuite, *, sandbox: Literal["auto", "none"] =
 
 
 async def _validate_case(case: EvalCase, suite_workspace: SuiteWorkspace) -> CaseValidation:
-    checks = [one for one in case.checks if not isinstance(one, CallsCheck | LimitsCheck | JudgeCheck)]
+    checks = [check for check in case.checks if not isinstance(check, CallsCheck | LimitsCheck | JudgeCheck)]
     if case.reference is None or not checks:
         return CaseValidation(case=case.name, problem="it has no reference solution, or no check for it")
     untouched = _AttemptOutcome(case, suite_workspace, *await suite_workspace.copy_fixture(case))
@@ -787,10 +788,10 @@ async def _validate_case(case: EvalCase, suite_workspace: SuiteWorkspace) -> Cas
     write_files(solved.workspace, case.reference.files, replace=True)
     commands = case.reference.commands
     for command in (commands,) if isinstance(commands, str) else commands:
-        done = await solved.run_command(command, seconds=SETUP_SECONDS)
-        if done.exit_code != 0:
-            return CaseValidation(case=case.name, problem=f"the reference command failed: {done.text[-500:]}")
+        result = await solved.run_command(command, seconds=SETUP_SECONDS)
+        if result.exit_code != 0:
+            return CaseValidation(case=case.name, problem=f"the reference command failed: {result.text[-500:]}")
     solved.answer = case.reference.answer
-    found = [await evaluate_check(check, solved) for check in checks]
-    failed = [f"{check.name}: {check.detail}" for check in found if not check.passed]
+    results = [await evaluate_check(check, solved) for check in checks]
+    failed = [f"{check.name}: {check.detail}" for check in results if not check.passed]
     return CaseValidation(case=case.name, problem=f"the reference fails: {'; '.join(failed)}" if failed else "")

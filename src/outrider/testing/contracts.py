@@ -52,24 +52,24 @@ CHECK_SECONDS = 60.0
 
 
 def scripted_model(*answers: Any, name: str = "demo", **options: Any) -> Provider:
-    """Returns a provider that gives these answers in order: texts, calls of tools (`call(…)`, or lists with several
+    """Returns a provider that gives these answers in order: strings, calls of tools (`call(…)`, or lists with several
     pieces), or one function that takes the request and returns an answer."""
     script = answers[0] if len(answers) == 1 and callable(answers[0]) else list(answers)
     return Provider(name, "scripted", options={"script": script, **options})
 
 
 async def check_store(make_store: Callable[[], Store], *, seconds: float = CHECK_SECONDS) -> None:
-    """Check an implementation of `outrider.stores.Store`. `make_store` returns a new, empty store for each check; the
+    """Checks an implementation of `outrider.stores.Store`. `make_store` returns a new, empty store for each check; the
     check opens and closes it."""
 
     if not callable(make_store):
         raise ConfigurationError(f"check_store() takes a function that returns a new store, got {make_store!r}")
 
-    made: object = make_store()
-    if missing := [name for name in STORE_METHODS if not callable(getattr(made, name, None))]:
+    store: object = make_store()
+    if missing_methods := [name for name in STORE_METHODS if not callable(getattr(store, name, None))]:
         raise AssertionError(
-            f"the contract is not fulfilled: make_store() returned a {type(made).__name__} without the methods "
-            f"{', '.join(missing)} of outrider.stores.Store"
+            f"the contract is not fulfilled: make_store() returned a {type(store).__name__} without the methods "
+            f"{', '.join(missing_methods)} of outrider.stores.Store"
         )
 
     async def run(check: Callable[[Store], Awaitable[None]]) -> None:
@@ -82,9 +82,9 @@ async def check_store(make_store: Callable[[], Store], *, seconds: float = CHECK
 async def check_provider(
     provider: Provider | CustomProvider, model: str, *, message: str = "Say hello.", seconds: float = CHECK_SECONDS
 ) -> None:
-    """Check a provider of the program with a few requests to `model`."""
-    known = as_provider(provider)
-    client = model_client(known) if known is provider else CustomClient(known, checks_parts=False)
+    """Checks a provider of the program with a few requests to `model`."""
+    own_provider = as_provider(provider)
+    client = model_client(own_provider) if own_provider is provider else CustomClient(own_provider, checks_parts=False)
     request = Request(model, Prompt([ModelMessage("user", (TextPart(message),))]))
     try:
         await _run_checks(_PROVIDER_CHECKS, lambda check: check(client, request), seconds)
@@ -146,9 +146,9 @@ async def _check_sessions(store: Store) -> None:
     _require(await store.get(session.id) == session, "`get` does not return what `create` returned")
     _require(session.time is not None and session.seq == 1, "a new session needs its times and the sequence number 1")
     await _require_error(StoreError, store.create(session), "a second session with the same id is accepted")
-    changed = await store.update(session.id, SessionUpdate(title="a run"))
-    _require((changed.title, changed.owner) == ("a run", "ada"), "`update` does not change the title only")
-    _require(changed.seq > session.seq, "`update` does not increase the sequence number")
+    updated = await store.update(session.id, SessionUpdate(title="a run"))
+    _require((updated.title, updated.owner) == ("a run", "ada"), "`update` does not change the title only")
+    _require(updated.seq > session.seq, "`update` does not increase the sequence number")
 
 
 async def _check_unknown_sessions(store: Store) -> None:
@@ -174,15 +174,18 @@ async def _check_lists(store: Store) -> None:
     ]
     await _fill(store, sessions[0], "the newest activity")
     page = await store.list(limit=2)
-    found = [*page.sessions]
+    sessions_found = [*page.sessions]
     while page.next is not None:
         page = await store.list(limit=2, after=page.next)
-        found += page.sessions
-    _require({one.id for one in found} == {one.id for one in sessions}, "the pages of `list` do not have every session")
-    _require(len(found) == len(sessions), "a session is on two pages of `list`")
-    _require(found[0].id == sessions[0].id, "`list` does not start with the latest activity")
+        sessions_found += page.sessions
+    _require(
+        {session.id for session in sessions_found} == {session.id for session in sessions},
+        "the pages of `list` do not have every session",
+    )
+    _require(len(sessions_found) == len(sessions), "a session is on two pages of `list`")
+    _require(sessions_found[0].id == sessions[0].id, "`list` does not start with the latest activity")
     owned = (await store.list(SessionFilter(owner="ada"))).sessions
-    _require({one.title for one in owned} == {"1", "3"}, "`list` does not filter by owner")
+    _require({session.title for session in owned} == {"1", "3"}, "`list` does not filter by owner")
 
 
 async def _check_messages(store: Store) -> None:
@@ -197,39 +200,41 @@ async def _check_messages(store: Store) -> None:
     call = ToolPart(call_id="c", tool="t", state=ToolPending({}, "", "ready"))
     call.adopt(messages[3].id, session.id)
     await store.append(session.id, [call])
-    ended = msgspec.structs.replace(call, state=ToolCompleted({}, "done", EndedTime(1, 2)))
-    await store.append(session.id, [ended])
+    ended_call = msgspec.structs.replace(call, state=ToolCompleted({}, "done", EndedTime(1, 2)))
+    await store.append(session.id, [ended_call])
     parts = (await store.load(session.id)).messages[3].parts
     _require([part.id for part in parts[1:]] == [call.id], "a part that is written again is there twice")
-    _require(parts[-1] == ended, "a part that is written again does not replace the stored one")
+    _require(parts[-1] == ended_call, "a part that is written again does not replace the stored one")
 
 
 async def _check_changes(store: Store) -> None:
     session = await _create(store)
     await _fill(store, session, "one", "two")
-    seen: list[int] = []
+    numbers: list[int] = []
     async with aclosing(store.changes(session.id, follow=False)) as changes:
         async for change in changes:
-            seen.append(change.seq)
-    last = (await store.get(session.id)).seq
-    _require(seen == sorted(seen) and len(seen) == len(set(seen)), "`changes` has sequence numbers out of order")
-    _require(seen and seen[-1] == last, "`changes` does not end with the last sequence number")
-    async with aclosing(store.changes(session.id, after=last)) as changes:
-        waiting = asyncio.ensure_future(anext(changes))
+            numbers.append(change.seq)
+    last_seq = (await store.get(session.id)).seq
+    _require(
+        numbers == sorted(numbers) and len(numbers) == len(set(numbers)), "`changes` has sequence numbers out of order"
+    )
+    _require(numbers and numbers[-1] == last_seq, "`changes` does not end with the last sequence number")
+    async with aclosing(store.changes(session.id, after=last_seq)) as changes:
+        next_change = asyncio.ensure_future(anext(changes))
         await _fill(store, session, "three")
-        _require((await waiting).seq == last + 1, "`changes` does not continue without a gap")
+        _require((await next_change).seq == last_seq + 1, "`changes` does not continue without a gap")
 
 
 async def _check_leases(store: Store) -> None:
-    session, one, other = await _create(store), current_process(), current_process()
-    lease = await store.acquire(session.id, one)
-    await _require_error(SessionInUseError, store.acquire(session.id, other), "two owners can hold a lease")
+    session, first_owner, second_owner = await _create(store), current_process(), current_process()
+    lease = await store.acquire(session.id, first_owner)
+    await _require_error(SessionInUseError, store.acquire(session.id, second_owner), "two owners can hold a lease")
     message = _message(session, "x")
     await _require_error(
         SessionInUseError, store.append(session.id, [message]), "a leased session can be written without its token"
     )
     await store.append(session.id, [message], token=lease.token)
-    newer = await store.acquire(session.id, other, take_over=True)
+    newer = await store.acquire(session.id, second_owner, take_over=True)
     _require(newer.token > lease.token, "the token of a new lease is not larger")
     await _require_error(
         LeaseLostError, store.append(session.id, [message], token=lease.token), "an outdated token can write"
@@ -246,9 +251,9 @@ async def _check_inbox(store: Store) -> None:
     items = [InboxItem(session_id=session.id, message=_message(session, text)) for text in ("one", "two")]
     for item in (*items, items[0]):
         await store.put_inbox(item)
-    waiting = await store.inbox(session.id)
+    queued = await store.inbox(session.id)
     _require(
-        [item.id for item in waiting] == [item.id for item in items], "the inbox has another order or an item twice"
+        [item.id for item in queued] == [item.id for item in items], "the inbox has another order or an item twice"
     )
     await store.append(session.id, [items[0].message], takes=[items[0].id])
     _require([item.id for item in await store.inbox(session.id)] == [items[1].id], "a taken item stays in the inbox")
@@ -281,12 +286,12 @@ async def _check_forks(store: Store) -> None:
 
 
 async def _check_search(store: Store) -> None:
-    session, other = await _create(store), await _create(store)
+    session, unrelated = await _create(store), await _create(store)
     await _fill(store, session, "the walrus and the carpenter")
-    await _fill(store, other, "the carpenter alone")
+    await _fill(store, unrelated, "the carpenter alone")
     hits = await store.search("walrus carpenter")
     _require({hit.session_id for hit in hits} == {session.id}, "`search` finds text without every word of the query")
-    _require(await store.search("carp*", session_id=other.id), "`search` does not find the start of a word")
+    _require(await store.search("carp*", session_id=unrelated.id), "`search` does not find the start of a word")
     _require(not await store.search("unicorn"), "`search` finds words that are not there")
 
 
@@ -383,7 +388,7 @@ class _DeltaChecker:
             try:
                 msgspec.json.decode(text or "{}", type=dict[str, Any])
             except msgspec.DecodeError:
-                self.problems.append(f"the input of the call {index} is no JSON object")
+                self.problems.append(f"the input of the call {index} is not a JSON object")
 
     def _start_part(self, start: PartStart) -> None:
         if self._kinds and start.index not in self._kinds and start.index < max(self._kinds):
@@ -403,7 +408,7 @@ def _cache_counts(tokens: Tokens) -> tuple[int, int]:
 
 
 async def _check_conversation(client: ModelClient, request: Request) -> None:
-    """A conversation with a call, its result and a tool is accepted."""
+    """Checks that a conversation with a call, its result and a tool is accepted."""
     tool = ToolSpec("look", "Look at something.", {"type": "object", "properties": {"at": {"type": "string"}}})
     call = ToolUsePart(tool_id="call_1", tool_name="look", tool_input={"at": "it"})
     result = ToolResultPart(tool_use_id="call_1", content="a cat", tool_name="look")
@@ -422,7 +427,7 @@ async def _check_parallel(client: ModelClient, request: Request) -> None:
 
 
 async def _check_closing(client: ModelClient, request: Request) -> None:
-    """An answer can be left after its first delta, and the next one is complete."""
+    """Checks that an answer can be left after its first delta, and that the next one is complete."""
     deltas = client.stream(request)
     await anext(deltas)
     await deltas.aclose()
@@ -470,7 +475,7 @@ CRASH_POINTS = {
     "after a result is stored": "FP-after-result",
     "after a commit of the store": "FP-after-commit",
 }
-"""Where `crash` kills a program: the words of the report, and the name of the point in the engine."""
+"""Where `crash` kills a program: the text of the report, and the name of the point in the engine."""
 
 
 class CrashRun(msgspec.Struct, frozen=True):
@@ -510,12 +515,12 @@ class CrashReport(msgspec.Struct, frozen=True):
         """Returns a line for every crash."""
         lines = [f"{len(self.runs)} crashes; effects without a crash: {_list_effects(self.expected)}"]
         for run in self.runs:
-            found = [
+            findings = [
                 f"ran twice: {_list_effects(run.repeated_effects)}" if run.repeated_effects else "",
                 f"lost: {_list_effects(run.missing_effects)}" if run.missing_effects else "",
                 f"the second start failed: {run.error[-500:]}" if run.error else "",
             ]
-            lines.append(f"{run.point}, visit {run.visit}: {'; '.join(filter(None, found)) or 'exact'}")
+            lines.append(f"{run.point}, visit {run.visit}: {'; '.join(filter(None, findings)) or 'exact'}")
         return "\n".join(lines)
 
     def check(self, *, may_lose: bool = False) -> None:
@@ -546,7 +551,7 @@ def crash(
     that the program had in that folder, one for each time that an effect happened. Each point is tried at its first
     `visits` visits. Works on systems with SIGKILL."""
     if isinstance(program, str):
-        raise ConfigurationError(f"crash() takes the words of a command, such as {program.split()!r}, got one text")
+        raise ConfigurationError(f"crash() takes the words of a command, such as {program.split()!r}, got one string")
     if not callable(effects):
         raise ConfigurationError(f"crash(): effects is a function that takes a folder, got {effects!r}")
     variables = os.environ | dict(environment or {})
@@ -560,8 +565,8 @@ def crash(
         expected = Counter(effects(folder))
     runs = [
         run
-        for words, point in points.items()
-        for run in _crash_at(command, effects, expected, words, point, visits, variables, seconds)
+        for label, point in points.items()
+        for run in _crash_at(command, effects, expected, label, point, visits, variables, seconds)
     ]
     return CrashReport(dict(expected), tuple(runs))
 
@@ -570,7 +575,7 @@ def _crash_at(
     command: list[str],
     effects: Callable[[Path], Iterable[str]],
     expected: Counter[str],
-    words: str,
+    label: str,
     point: str,
     visits: int,
     variables: Mapping[str, str],
@@ -584,18 +589,18 @@ def _crash_at(
             if code != -signal.SIGKILL:
                 return  # the program does not visit this point so often
             code, output = _run_program(command, folder, variables, seconds)
-            found = Counter(effects(folder))
-            yield CrashRun(words, visit, dict(found - expected), dict(expected - found), output if code else "")
+            counted = Counter(effects(folder))
+            yield CrashRun(label, visit, dict(counted - expected), dict(expected - counted), output if code else "")
 
 
 def _run_program(command: list[str], folder: Path, variables: Mapping[str, str], seconds: float) -> tuple[int, str]:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=folder, env=variables, capture_output=True, text=True, timeout=seconds, check=False
         )
     except subprocess.TimeoutExpired:
         return 1, f"no end within {seconds:g} seconds"
-    return done.returncode, done.stdout + done.stderr
+    return process.returncode, process.stdout + process.stderr
 
 
 def _list_effects(effects: Mapping[str, int]) -> str:

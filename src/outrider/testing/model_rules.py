@@ -30,10 +30,10 @@ _GOOGLE = _words(
 _REFERENCE_SIBLINGS = _words("title description default")
 
 
-def strict_problems(what: str, schema: Body) -> Problems:
+def strict_problems(subject: str, schema: Body) -> Problems:
     """Yields why OpenAI rejects a schema in strict mode."""
-    for place, inner in schemas_in(schema, ()):
-        head = f"Invalid schema for {what}: In context={place}"
+    for path, inner in schemas_in(schema, ()):
+        head = f"Invalid schema for {subject}: In context={path}"
         yield from (f"{head}, '{word}' is not permitted." for word in sorted(inner.keys() & _NOT_STRICT))
         if "$ref" in inner and (beside := sorted(inner.keys() - {"$ref", "$defs"})):
             yield f"{head}, $ref cannot have keywords {set(beside)}."
@@ -46,71 +46,71 @@ def strict_problems(what: str, schema: Body) -> Problems:
         if inner.get("additionalProperties") is not False:
             yield f"{head}, 'additionalProperties' is required to be supplied and to be false."
         if set(inner.get("required", ())) != set(inner.get("properties", ())):
-            missing = sorted(set(inner.get("properties", ())) - set(inner.get("required", ())))
+            missing_names = sorted(set(inner.get("properties", ())) - set(inner.get("required", ())))
             yield (
                 f"{head}, 'required' is required to be supplied and to be an array including every key in properties. "
-                f"Missing '{missing[0] if missing else ''}'."
+                f"Missing '{missing_names[0] if missing_names else ''}'."
             )
 
 
-def anthropic_problems(what: str, schema: Body) -> Problems:
+def anthropic_problems(subject: str, schema: Body) -> Problems:
     """Yields why Anthropic rejects a schema that it has to enforce."""
     for _, inner in schemas_in(schema, ()):
         kind = inner.get("type")
         for word in sorted(inner.keys() - _ANTHROPIC):
-            yield f"{what}: For '{kind}' type, property '{word}' is not supported"
+            yield f"{subject}: For '{kind}' type, property '{word}' is not supported"
         if inner.get("minItems", 0) > 1:
-            yield f"{what}: For 'array' type, 'minItems' values other than 0 or 1 are not supported"
+            yield f"{subject}: For 'array' type, 'minItems' values other than 0 or 1 are not supported"
         if inner.get("format", "date") not in _ANTHROPIC_FORMATS:
-            yield f"{what}: '{inner['format']}' is not a supported string format"
+            yield f"{subject}: '{inner['format']}' is not a supported string format"
         if kind == "object" and inner.get("additionalProperties") is not False:
-            yield f"{what}: For 'object' type, 'additionalProperties' must be explicitly set to false"
+            yield f"{subject}: For 'object' type, 'additionalProperties' must be explicitly set to false"
         if not inner.keys() & {"type", "anyOf", "allOf", "$ref", "enum", "const"}:
-            yield f"{what}: a schema must have a 'type'"
+            yield f"{subject}: a schema must have a 'type'"
     definitions: Body = schema.get("$defs", {})
     if any(name in _references(definitions[name], definitions) for name in definitions):
-        yield f"{what}: Circular reference detected in schema definitions"
+        yield f"{subject}: Circular reference detected in schema definitions"
 
 
-def google_problems(what: str, schema: Body) -> Problems:
+def google_problems(subject: str, schema: Body) -> Problems:
     """Yields why Gemini rejects the JSON schema of a response."""
-    for place, inner in schemas_in(schema, ()):
-        here = ".".join((what, *place))
+    for path, inner in schemas_in(schema, ()):
+        here = ".".join((subject, *path))
         yield from (f"{here}: the keyword {word} is not supported" for word in sorted(inner.keys() - _GOOGLE))
         if "$ref" in inner and any(not word.startswith("$") for word in inner.keys() - _REFERENCE_SIBLINGS):
             yield f"{here}: a schema with $ref must not have other properties"
 
 
-def _references(schema: Any, definitions: Body, seen: frozenset[str] = frozenset()) -> frozenset[str]:
+def _references(schema: Any, definitions: Body, visited: frozenset[str] = frozenset()) -> frozenset[str]:
     """Returns the names of all definitions that a schema refers to."""
     for _, inner in schemas_in(schema, ()):
         name = str(inner.get("$ref", "")).removeprefix("#/$defs/")
-        if name in definitions and name not in seen:
-            seen = _references(definitions[name], definitions, seen | {name})
-    return seen
+        if name in definitions and name not in visited:
+            visited = _references(definitions[name], definitions, visited | {name})
+    return visited
 
 
-def array_problems(what: str, schema: Any, at: tuple[str, ...]) -> Problems:
+def array_problems(subject: str, schema: Any, path: tuple[str, ...]) -> Problems:
     """Yields why OpenAI rejects the arrays of a schema."""
-    for place, inner in schemas_in(schema, at):
+    for inner_path, inner in schemas_in(schema, path):
         if inner.get("type") == "array" and "items" not in inner and "prefixItems" not in inner:
-            yield f"Invalid schema for {what}: In context={place}, array schema missing items."
+            yield f"Invalid schema for {subject}: In context={inner_path}, array schema missing items."
 
 
-def schemas_in(given: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Body]]:
-    """Yields every schema inside of a schema, with its place."""
-    if not isinstance(given, dict):
+def schemas_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Body]]:
+    """Yields every schema inside of a schema, with its path."""
+    if not isinstance(value, dict):
         return
-    schema = cast("Body", given)
-    yield at, schema
+    schema = cast("Body", value)
+    yield path, schema
     for word in ("properties", "$defs", "definitions"):
         for name, inner in cast("Body", schema.get(word) or {}).items():
-            yield from schemas_in(inner, (*at, word, name))
+            yield from schemas_in(inner, (*path, word, name))
     for word in ("items", "additionalProperties", "not"):
-        yield from schemas_in(schema.get(word), (*at, word))
+        yield from schemas_in(schema.get(word), (*path, word))
     for word in ("anyOf", "oneOf", "allOf", "prefixItems"):
         for number, inner in enumerate(cast("list[Any]", schema.get(word) or [])):
-            yield from schemas_in(inner, (*at, word, str(number)))
+            yield from schemas_in(inner, (*path, word, str(number)))
 
 
 def as_table(value: Any) -> Body:
@@ -122,7 +122,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 def find_duplicates(ids: list[str]) -> list[str]:
-    return sorted({one for one in ids if ids.count(one) > 1}) if len(set(ids)) < len(ids) else []
+    return sorted({name for name in ids if ids.count(name) > 1}) if len(set(ids)) < len(ids) else []
 
 
 def claude_version(model: str) -> tuple[int, int]:
@@ -134,8 +134,8 @@ def claude_version(model: str) -> tuple[int, int]:
 
 
 def anthropic_tools(tools: list[Body]) -> Problems:
-    for at, tool in enumerate(tools):
-        where, schema = f"tools.{at}.custom", as_table(tool.get("input_schema"))
+    for index, tool in enumerate(tools):
+        where, schema = f"tools.{index}.custom", as_table(tool.get("input_schema"))
         if not (IDENTIFIER.fullmatch(tool["name"]) and len(tool["name"]) <= 128):
             yield f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
         if "type" not in schema:
@@ -170,13 +170,13 @@ RESPONSES_EFFORTS: Mapping[str, tuple[str, ...]] = {
 
 
 def effort_problems(effort: str | None, model: str, levels: Mapping[str, tuple[str, ...]], name: str) -> Problems:
-    allowed = levels.get(model)
-    if effort is None or allowed is None or effort in allowed:
+    supported = levels.get(model)
+    if effort is None or supported is None or effort in supported:
         return
-    if not allowed:
+    if not supported:
         yield f"Unsupported parameter: '{name}' is not supported with this model."
         return
-    listed = ", ".join(repr(level) for level in allowed)
+    listed = ", ".join(repr(level) for level in supported)
     yield f"Unsupported value: '{effort}' is not supported with the '{model}' model. Supported values are: {listed}."
 
 
@@ -196,21 +196,21 @@ def openai_tools(functions: list[Body], where: str) -> Problems:
             "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length "
             f"{len(functions)} instead."
         )
-    for at, function in enumerate(functions):
+    for index, function in enumerate(functions):
         name: str = function["name"]
         schema = as_table(function.get("parameters", {"type": "object", "properties": {}}))
         if not IDENTIFIER.fullmatch(name):
             yield (
-                f"Invalid '{where.format(at)}': string does not match pattern. Expected a string that matches the "
+                f"Invalid '{where.format(index)}': string does not match pattern. Expected a string that matches the "
                 "pattern '^[a-zA-Z0-9_-]+$'."
             )
         if len(name) > 64:
-            yield too_long(where.format(at), 64, len(name))
-        found = schema.get("type")
-        if found != "object":
+            yield too_long(where.format(index), 64, len(name))
+        schema_type = schema.get("type")
+        if schema_type != "object":
             yield (
                 f"Invalid schema for function '{name}': schema must be a JSON Schema of 'type: \"object\"', got "
-                f"'type: \"{found}\"'."
+                f"'type: \"{schema_type}\"'."
             )
         elif "properties" not in schema and not function.get("strict"):
             yield f"Invalid schema for function '{name}': In context=(), object schema missing properties."
@@ -221,10 +221,10 @@ def openai_tools(functions: list[Body], where: str) -> Problems:
         yield "Duplicate function names are not allowed in 'tools'."
 
 
-def too_long(where: str, most: int, found: int) -> str:
+def too_long(where: str, max_length: int, length: int) -> str:
     return (
-        f"Invalid '{where}': string too long. Expected a string with maximum length {most}, but got a string with "
-        f"length {found} instead."
+        f"Invalid '{where}': string too long. Expected a string with maximum length {max_length}, but got a string "
+        f"with length {length} instead."
     )
 
 
@@ -248,9 +248,9 @@ def gemini_thinking(config: Body, model: str) -> Problems:
 
 
 def google_tools(tools: list[Body]) -> Problems:
-    declared = [one for tool in tools for one in tool.get("functionDeclarations") or ()]
-    for at, function in enumerate(declared):
-        where = f"tools[0].function_declarations[{at}]"
+    declared = [function for tool in tools for function in tool.get("functionDeclarations") or ()]
+    for index, function in enumerate(declared):
+        where = f"tools[0].function_declarations[{index}]"
         if not _GOOGLE_NAME.fullmatch(function["name"]):
             yield (
                 f"* GenerateContentRequest.{where}.name: Invalid function name. Must start with a letter or an "
@@ -259,14 +259,15 @@ def google_tools(tools: list[Body]) -> Problems:
             )
         yield from google_schema(function.get("parameters"), f"{where}.parameters")
     yield from (
-        f"Duplicate function declaration found: {name}" for name in find_duplicates([one["name"] for one in declared])
+        f"Duplicate function declaration found: {name}"
+        for name in find_duplicates([function["name"] for function in declared])
     )
 
 
 def google_schema(schema: Any, where: str) -> Problems:
-    """`parametersJsonSchema` and `responseJsonSchema` accept JSON Schema; the older fields a part of it."""
-    for place, inner in schemas_in(schema, ()):
-        here = ".".join((where, *place))
+    """Yields why Gemini rejects a schema in one of the older fields, which accept only a part of JSON Schema."""
+    for path, inner in schemas_in(schema, ()):
+        here = ".".join((where, *path))
         yield from (unknown_name(word, here) for word in sorted(set(inner) - _GOOGLE_SCHEMA))
         kind = str(inner.get("type", "")).lower()
         if kind == "array" and "items" not in inner:
@@ -290,13 +291,13 @@ _GOOGLE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]+")
 
 
-def unknown_name(name: str, place: str = "") -> str:
-    where = f" at '{place}'" if place else ""
+def unknown_name(name: str, path: str = "") -> str:
+    where = f" at '{path}'" if path else ""
     return f'Invalid JSON payload received. Unknown name "{name}"{where}: Cannot find field.'
 
 
 def _complexity_problems(schema: Body) -> Problems:
-    """Anthropic compiles a strict schema to a grammar, and limits its optional parameters and unions."""
+    """Yields a problem of a schema with too many optional parameters or unions: Anthropic compiles it to a grammar."""
     objects = [inner for _, inner in schemas_in(schema, ()) if "properties" in inner]
     optional = sum(len(inner["properties"].keys() - set(inner.get("required") or ())) for inner in objects)
     fields = [as_table(field) for inner in objects for field in inner["properties"].values()]
@@ -331,15 +332,16 @@ _OTHER_NAME = re.compile(rf".*[/:].*|[a-z]+\.[a-z].*|({'|'.join(_OTHER_FAMILIES)
 def is_other_vendors(kind: str, model: str) -> bool:
     """Returns whether a model is served by a gateway or by another vendor, with the API of this one. Each of them has
     fields and models that the vendor does not have."""
-    own = {"anthropic": ("claude",), "google": ("gemini", "gemma", "models/")}.get(kind, ("ft:",))
-    return not model.startswith(own) and _OTHER_NAME.fullmatch(model) is not None
+    own_prefixes = {"anthropic": ("claude",), "google": ("gemini", "gemma", "models/")}.get(kind, ("ft:",))
+    return not model.startswith(own_prefixes) and _OTHER_NAME.fullmatch(model) is not None
 
 
 def model_exists(kind: str, model: str) -> bool:
     """Returns whether a name can be one of this vendor's models.
 
     New models appear every week, so the rule is how the vendors build names: a family with a version, then known words,
-    dates and at most one short code name that is no misspelling of a known word."""
+    dates and at most one short code name that is not a misspelling of a known
+    word."""
     if "/" in model.removeprefix("models/") or model.startswith(("ft:", "models/gemma", "gemma")):
         return True
     if kind == "anthropic":
@@ -350,8 +352,8 @@ def model_exists(kind: str, model: str) -> bool:
         return False
     if kind == "openai" and model.endswith("-instruct"):  # for the older API of completions
         return False
-    rest = [word for word in model[named.end() :].split("-") if word]
-    unknown = [word for word in rest if word not in words and not re.fullmatch(r"\d{2,4}|\d{6}|\d{8}|v\d", word)]
+    suffixes = [word for word in model[named.end() :].split("-") if word]
+    unknown = [word for word in suffixes if word not in words and not re.fullmatch(r"\d{2,4}|\d{6}|\d{8}|v\d", word)]
     return not unknown or (len(unknown) == 1 and len(unknown[0]) <= 6 and not _is_misspelled(unknown[0], words))
 
 
@@ -362,15 +364,15 @@ def _claude_exists(model: str) -> bool:
     return named is not None and (named[1] in _CLAUDE_FAMILIES or not _is_misspelled(named[1], _CLAUDE_FAMILIES))
 
 
-def _is_misspelled(word: str, known: frozenset[str]) -> bool:
-    return bool(difflib.get_close_matches(word, known, 1, 0.75))
+def _is_misspelled(word: str, known_words: frozenset[str]) -> bool:
+    return bool(difflib.get_close_matches(word, known_words, 1, 0.75))
 
 
 def chat_settings(body: Body, model: str) -> Problems:
     """Yields the settings of a Chat Completions request that a reasoning model does not support."""
-    for at, message in enumerate(body["messages"]):
+    for index, message in enumerate(body["messages"]):
         if model.startswith("o1-mini") and message["role"] in ("system", "developer"):
-            yield f"Unsupported value: 'messages[{at}].role' does not support '{message['role']}' with this model."
+            yield f"Unsupported value: 'messages[{index}].role' does not support '{message['role']}' with this model."
     if not re.match(r"o\d|gpt-5", model) or "chat" in model:
         return
     if body.get("max_tokens") is not None:
@@ -396,7 +398,8 @@ def sampling_problems(body: Body, model: str) -> Problems:
 
 
 def _reasons_on_request(model: str) -> bool:
-    """Since GPT-5.1, models reason only if the request asks for it, and accept the settings of other models."""
+    """Returns whether a model reasons only if the request asks for it, and accepts the settings of other models:
+    GPT-5.1 and newer do."""
     return re.match(r"gpt-5\.\d", model) is not None
 
 
@@ -405,8 +408,8 @@ _IMAGE_STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 
 def image_problems(url: str) -> Problems:
     """Yields why OpenAI rejects the data of an image."""
-    head, found, data = url.partition(";base64,")
-    if not (found and head.startswith("data:")):
+    head, separator, data = url.partition(";base64,")
+    if not (separator and head.startswith("data:")):
         return
     try:
         start = base64.b64decode(data[:64][: len(data[:64]) // 4 * 4])

@@ -41,7 +41,7 @@ def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
     recording = _is_recording(request, monkeypatch)
     folder = _cassette_folder(request)
-    name = _test_name(request, lambda found: recording or (folder / f"{found}.jsonl").exists())
+    name = _test_name(request, lambda name: recording or (folder / f"{name}.jsonl").exists())
     marker = request.node.get_closest_marker("outrider_cassette")
     options = dict(marker.kwargs) if marker else {}
     yield RecordedProviders(folder / f"{name}.jsonl", recording=recording, **options)
@@ -54,7 +54,7 @@ def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     from outrider.testing.replay import ReplayedAgents
 
     recording, folder = _is_recording(request, monkeypatch), _cassette_folder(request)
-    name = _test_name(request, lambda found: recording or (folder / f"{found}.session.json").exists())
+    name = _test_name(request, lambda name: recording or (folder / f"{name}.session.json").exists())
     yield ReplayedAgents(folder, name, recording=recording)
 
 
@@ -84,10 +84,10 @@ def _test_name(request: pytest.FixtureRequest, is_used: Callable[[str], bool]) -
     """Returns the name of the test for its files: two tests of one module have different ones. Older recordings
     have a name without the class and the hash."""
     node: pytest.Item = request.node
-    classes = [one.name for one in node.listchain() if isinstance(one, pytest.Class)]
+    classes = [node.name for node in node.listchain() if isinstance(node, pytest.Class)]
     name = ".".join([request.path.stem, *classes, node.name])
     values = node.name.partition("[")[2]
     if re.search(r"[^\w.-]", values.removesuffix("]")):  # the name has these characters of parameters as "-"
         name += f"-{zlib.crc32(values.encode()):08x}"
-    earlier, found = (re.sub(r"[^\w.-]+", "-", one) for one in (f"{request.path.stem}.{node.name}", name))
-    return found if is_used(found) or not is_used(earlier) else earlier
+    earlier, current = (re.sub(r"[^\w.-]+", "-", raw_name) for raw_name in (f"{request.path.stem}.{node.name}", name))
+    return current if is_used(current) or not is_used(earlier) else earlier

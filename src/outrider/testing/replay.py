@@ -45,15 +45,16 @@ class ReplayedAgents:
         """Runs one session with these inputs. While recording, it is stored next to the test; otherwise the stored
         session is replayed with the current agents. Call `check()` on the result, or inspect its `differences`."""
         engine = Engine(agents, providers, _as_tools(tools), attended=False, **options)
-        wanted = [inputs] if isinstance(inputs, str) else list(inputs)
+        expected_inputs = [inputs] if isinstance(inputs, str) else list(inputs)
         if self.recording:
-            session_id = await self._record_session(engine, wanted)
+            session_id = await self._record_session(engine, expected_inputs)
         else:
             session_id = await self._import_recorded(engine.store)
             recorded = await load_session(engine.store, session_id)
             recorded_inputs = [message.join_text() for message in recorded.messages if is_input(message)]
-            assert recorded_inputs == wanted, (
-                f"the recording has the inputs {recorded_inputs}, not {wanted}; record again with --outrider-record"
+            assert recorded_inputs == expected_inputs, (
+                f"the recording has the inputs {recorded_inputs}, not {expected_inputs}; record again with "
+                "--outrider-record"
             )
         return await replay(
             engine,
@@ -76,8 +77,8 @@ class ReplayedAgents:
         """Forks the stored session and continues it with a change: see `outrider.what_if`. The models' responses are
         recorded and replayed too."""
         self._forks += 1
-        played = self._with_cassette(providers, self._folder / f"{self._name}.fork{self._forks}.jsonl")
-        engine = Engine(agents, played, _as_tools(tools), attended=False)
+        recorded_providers = self._with_cassette(providers, self._folder / f"{self._name}.fork{self._forks}.jsonl")
+        engine = Engine(agents, recorded_providers, _as_tools(tools), attended=False)
         return await what_if(engine, await self._import_recorded(engine.store), at_step=at_step, **changes)
 
     async def session(self) -> Session:
@@ -96,8 +97,8 @@ class ReplayedAgents:
         self._folder.mkdir(parents=True, exist_ok=True)
         async with engine.replace(cassettes=self._folder) as recording:
             session_id = await recording.create(workspace=".")
-            for words in inputs:
-                end = await recording.prompt(session_id, words)
+            for text in inputs:
+                end = await recording.prompt(session_id, text)
                 if end.error is not None:
                     raise end.error
         cassette_path(self._folder, session_id).replace(self._cassette_path)
@@ -113,13 +114,16 @@ class ReplayedAgents:
         except FileNotFoundError:
             raise AssertionError(f"there is no {self._session_path}; record one with --outrider-record") from None
 
-    def _with_cassette(self, providers: Sequence[Provider], tape: Path) -> list[Provider]:
-        deck = CassetteTransportFactory(CassetteOptions(path=str(tape), mode="record" if self.recording else "replay"))
+    def _with_cassette(self, providers: Sequence[Provider], path: Path) -> list[Provider]:
+        mode = "record" if self.recording else "replay"
+        factory = CassetteTransportFactory(CassetteOptions(path=str(path), mode=mode))
         if self.recording:
-            deck.cassette.erase()
+            factory.cassette.erase()
         return [
-            one if one.kind in NON_HTTP_KINDS else replace(one, options={**one.options, "cassette": deck})
-            for one in providers
+            provider
+            if provider.kind in NON_HTTP_KINDS
+            else replace(provider, options={**provider.options, "cassette": factory})
+            for provider in providers
         ]
 
 
@@ -133,7 +137,7 @@ class RecordedProviders:
     def __init__(self, path: Path, *, recording: bool, ignore: Iterable[str] = (), secrets: Iterable[str] = ()) -> None:
         self.path = path
         self.recording = recording
-        self._deck = CassetteTransportFactory(
+        self._factory = CassetteTransportFactory(
             CassetteOptions(
                 path=str(path),
                 mode="record" if recording else "replay",
@@ -142,17 +146,17 @@ class RecordedProviders:
             )
         )
         if recording:
-            self._deck.cassette.erase()
+            self._factory.cassette.erase()
 
     def provider(self, name: str, kind: ProviderKind, **fields: Any) -> Provider:
         """Returns a Provider with the given fields; a key is needed only while recording."""
-        options = {**fields.pop("options", {}), "cassette": self._deck}
+        options = {**fields.pop("options", {}), "cassette": self._factory}
         return Provider(name, kind, options=options, **fields)
 
     @property
     def unplayed(self) -> int:
         """Number of recorded exchanges that were not replayed."""
-        return 0 if self.recording else len(self._deck.replay_transport.unplayed)
+        return 0 if self.recording else len(self._factory.replay_transport.unplayed)
 
 
 def refuse_network(monkeypatch: pytest.MonkeyPatch) -> None:

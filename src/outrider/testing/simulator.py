@@ -74,7 +74,7 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
 
     @property
     def output_schema(self) -> Body | None:
-        """JSON schema of the wanted output."""
+        """JSON schema of the requested output."""
         return self._rules.output_schema(self.body)
 
     @property
@@ -82,12 +82,15 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
         """Schemas of the offered functions by name."""
         offered: list[Any] = self.body.get("tools") or []
         if self.kind == "google":
-            functions = [one for tool in offered for one in tool.get("functionDeclarations") or ()]
-            return {one["name"]: one.get("parametersJsonSchema") or one.get("parameters") or {} for one in functions}
+            functions = [function for tool in offered for function in tool.get("functionDeclarations") or ()]
+            return {
+                function["name"]: function.get("parametersJsonSchema") or function.get("parameters") or {}
+                for function in functions
+            }
         if self.kind == "anthropic":
             return {tool["name"]: tool["input_schema"] for tool in offered if "input_schema" in tool}
         functions = [tool.get("function", tool) for tool in offered if tool.get("type", "function") == "function"]
-        return {one["name"]: one.get("parameters") or {} for one in functions}
+        return {function["name"]: function.get("parameters") or {} for function in functions}
 
     @property
     def _rules(self) -> ApiRules:
@@ -101,13 +104,21 @@ _Answers = list[Any] | Callable[[SimulatedRequest], Any]
 
 
 class Chaos(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """Faults of a simulator. Each field of a fault is the share of requests that have it, from 0 to 1; one request has
-    at most one fault. The same `seed` gives the same faults to the same requests.
+    """Faults of a simulator. The value of a fault is the share of requests that have it, from 0 to 1; one request has
+    at most one fault.
 
-    Before an answer: `rate_limit` (429 with `retry-after`), `overloaded` (529 or 503) and `server_error` (500). In an
-    answer: `cut` (the connection ends in any event), `stall` (nothing comes for `stall_seconds`), `trickle` (a few
-    bytes at a time) and `wrong_usage` (token counts are missing, zero or too large). In its calls: `malformed_json`,
-    `truncated_json`, `duplicate_ids` and `many_calls` (`calls` in one answer)."""
+    - `seed`: the same seed gives the same faults to the same requests.
+    - `rate_limit`: status 429 with `retry-after`, in place of an answer.
+    - `overloaded`: status 529 or 503, in place of an answer.
+    - `server_error`: status 500, in place of an answer.
+    - `cut`: the connection ends in any event of the answer.
+    - `stall`: nothing is sent for `stall_seconds` in the middle of the answer.
+    - `trickle`: the answer is sent a few bytes at a time.
+    - `wrong_usage`: token counts are missing, zero or too large.
+    - `malformed_json`, `truncated_json`, `duplicate_ids`: faults in the calls of the answer.
+    - `many_calls`: `calls` calls in one answer.
+    - `retry_after`: seconds in the header `retry-after`.
+    - `stall_seconds`, `calls`: settings of `stall` and `many_calls`."""
 
     seed: int = 0
     rate_limit: float = 0.0
@@ -127,10 +138,10 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            value, most = getattr(self, name), 1 if name in FAULTS else inf
-            if name != "seed" and not (isinstance(value, int | float) and 0 <= value <= most):
-                wanted = "a share of requests, from 0 to 1" if name in FAULTS else "a number of at least 0"
-                raise ConfigurationError(f"Chaos({name}={value!r}): it is {wanted}")
+            value, maximum = getattr(self, name), 1 if name in FAULTS else inf
+            if name != "seed" and not (isinstance(value, int | float) and 0 <= value <= maximum):
+                expected = "a share of requests, from 0 to 1" if name in FAULTS else "a number of at least 0"
+                raise ConfigurationError(f"Chaos({name}={value!r}): it is {expected}")
 
     @classmethod
     def of_every_kind(cls, share: float, **settings: Any) -> Self:
@@ -138,7 +149,7 @@ class Chaos(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
         return cls(**dict.fromkeys(FAULTS, share / len(FAULTS)), **settings)
 
     def choose_fault(self, number: int) -> tuple[str, random.Random]:
-        """Returns the fault of a request, or an empty text, and the source of its random choices."""
+        """Returns the fault of a request, "" for none, and the source of its random choices."""
         chance = random.Random(f"{self.seed}:{number}")
         drawn = chance.random()
         for name in FAULTS:
@@ -158,16 +169,23 @@ FAULTS = (*_ERRORS, "cut", "stall", "trickle", "wrong_usage", *_CALL_FAULTS)
 class Simulator:
     """Local server for Anthropic Messages, OpenAI Chat Completions, OpenAI Responses and Gemini, streaming or not.
 
-    `script` is a list of answers, used in order by all APIs, a function that returns the answer to a request, or the
-    path of a script file (`.toml`, `.json`) or a cassette (`.jsonl`). An answer is a text, a list of pieces (texts,
-    calls made with `call`, `SimulatedReasoning`, …), or a `SimulatedError`. A request that breaks a rule of its API
-    gets the vendor's error and no answer. `requests` has the accepted requests, `rejected` the errors of the others,
-    `faults` the faults of `chaos` by request number. Use it with `with` (in a thread) or `async with` (in this loop).
+    Use it with `with` (in a thread) or `async with` (in this loop). A request that breaks a rule of its API gets the
+    vendor's error and no answer. The attribute `requests` has the accepted requests, `rejected` the errors of the
+    others, and `faults` the faults of `chaos` by request number.
 
-    `delay` is the time between two events of a stream, `latency` the median time to the first, and `tokens_per_second`
-    the rate at which texts are sent. `context_tokens` limits requests, at four characters a token. `any_model` accepts
-    models that the vendor does not have. `log` is a file that gets a JSON line for every request. `tls` makes the
-    server use HTTPS; each handshake starts after `tls_delay` seconds.
+    - `script`: a list of answers, used in order by all APIs, a function that returns the answer to a request, or the
+      path of a script file (`.toml`, `.json`) or a cassette (`.jsonl`). An answer is a string, a list of pieces
+      (strings, calls made with `call`, `SimulatedReasoning`, …), or a `SimulatedError`.
+    - `delay`: seconds between two events of a stream.
+    - `context_tokens`: the limit of a request, at four characters a token.
+    - `chaos`: the faults.
+    - `latency`: the median number of seconds until the first event.
+    - `tokens_per_second`: the rate at which text is sent.
+    - `any_model`: whether to accept models that the vendor does not have.
+    - `log`: a file that gets a JSON line for every request.
+    - `port`: the port to listen on; 0 selects a free one.
+    - `tls`: makes the server use HTTPS.
+    - `tls_delay`: seconds before each handshake.
     """
 
     def __init__(
@@ -333,25 +351,27 @@ class Simulator:
             error = _fault_error(api, fault, self._chaos)
             self.faults[number] = fault
             return await connection.send_json(api.error_body(error), error.status, error.headers)
-        changed = _change_calls(pieces, fault, self._chaos, chance) if fault in _CALL_FAULTS else pieces
-        if fault and (fault not in _CALL_FAULTS or changed is not pieces):
+        changed_pieces = _change_calls(pieces, fault, self._chaos, chance) if fault in _CALL_FAULTS else pieces
+        if fault and (fault not in _CALL_FAULTS or changed_pieces is not pieces):
             self.faults[number] = fault
         change = _wrong_usage(chance) if fault == "wrong_usage" else None
         if pieces and isinstance(pieces[0], RecordedAnswer):
             recorded = pieces[0]
             frames = self._disturbed(_recorded_frames(recorded), fault, chance)
             return await connection.send_frames(frames, recorded.headers.get("content-type", ""), recorded.status)
-        while changed and isinstance(changed[0], asyncio.Event | float | int):  # before the head of the response
-            await connection.wait_for(changed[0])
-            changed = changed[1:]
+        while changed_pieces and isinstance(
+            changed_pieces[0], asyncio.Event | float | int
+        ):  # before the head of the response
+            await connection.wait_for(changed_pieces[0])
+            changed_pieces = changed_pieces[1:]
         if request.streaming and sse:
             size = 4 if self._tokens_per_second else 0
-            frames = self._delayed(api.stream(changed, request.model, size=size, change=change))
+            frames = self._delayed(api.stream(changed_pieces, request.model, size=size, change=change))
             return await connection.send_frames(self._disturbed(frames, fault, chance))
-        for piece in changed:
+        for piece in changed_pieces:
             if isinstance(piece, WAITS):
                 await connection.wait_for(piece)
-        content = msgspec.json.encode(_whole_body(api, request, changed, change))
+        content = msgspec.json.encode(_whole_body(api, request, changed_pieces, change))
         halves: list[Frame] = [content[: len(content) // 2], content[len(content) // 2 :]]
         return await connection.send_frames(self._disturbed(iter(halves), fault, chance), "application/json")
 
@@ -404,20 +424,20 @@ class Simulator:
         if fault not in ("cut", "stall", "trickle"):
             yield from frames
             return
-        given = list(frames)
-        events = [at for at, frame in enumerate(given) if isinstance(frame, bytes)]
-        place = chance.choice(events)
-        for at, frame in enumerate(given):
+        frame_list = list(frames)
+        events = [position for position, frame in enumerate(frame_list) if isinstance(frame, bytes)]
+        fault_position = chance.choice(events)
+        for position, frame in enumerate(frame_list):
             if fault == "trickle" and isinstance(frame, bytes):
                 for start in range(0, len(frame), 7):
                     yield frame[start : start + 7]
                     yield 0.001
                 continue
-            if at == place and fault == "cut" and isinstance(frame, bytes):
+            if position == fault_position and fault == "cut" and isinstance(frame, bytes):
                 yield frame[: chance.randrange(len(frame))]
                 yield BrokenConnection()
                 return
-            if at == place and fault == "stall":
+            if position == fault_position and fault == "stall":
                 yield self._chaos.stall_seconds
             yield frame
 
@@ -455,12 +475,12 @@ def find_request_error(
 ) -> SimulatedError | None:
     """Returns the error with which the vendor rejects a request; None if it accepts it. For models that other vendors
     serve with this API, only the conversation is checked."""
-    others = is_other_vendors(api.kind, request.model)
-    if not others and not any_model and request.model and not model_exists(api.kind, request.model):
+    is_foreign = is_other_vendors(api.kind, request.model)
+    if not is_foreign and not any_model and request.model and not model_exists(api.kind, request.model):
         return _missing_model(api.kind, request.model)
     try:
-        rules = (api.rules.conversation_problems, *(() if others else (api.rules.model_problems,)))
-        problem = next((one for rule in rules for one in rule(request.body, request.model)), None)
+        rules = (api.rules.conversation_problems, *(() if is_foreign else (api.rules.model_problems,)))
+        problem = next((problem for rule in rules for problem in rule(request.body, request.model)), None)
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         problem = f"Input does not match the expected shape: {error}"
     return None if problem is None else SimulatedError(400, problem)
@@ -511,20 +531,20 @@ def _read_script(script: Script) -> _Answers:
 
 def _file_script(path: Path) -> AnswerFunction:
     file = read_script_file(path)
-    matching = [one for one in file.answers if one.when]
-    ordered = [one for one in file.answers if not one.when for _ in range(one.times)]
-    given = 0
+    matching = [scripted for scripted in file.answers if scripted.when]
+    ordered = [scripted for scripted in file.answers if not scripted.when for _ in range(scripted.times)]
+    answer_count = 0
 
     def answer(request: SimulatedRequest) -> Answer:
-        nonlocal given
-        last = "\n".join([*request.texts[-1:], *request.results[-1:]])
-        for one in matching:
-            if one.when in last:
-                return one.to_answer()
-        if not ordered or (given >= len(ordered) and not file.repeat):
+        nonlocal answer_count
+        last_texts = "\n".join([*request.texts[-1:], *request.results[-1:]])
+        for scripted in matching:
+            if scripted.when in last_texts:
+                return scripted.to_answer()
+        if not ordered or (answer_count >= len(ordered) and not file.repeat):
             return SimulatedError(400, f"{path.name} has {len(ordered)} answers without `when`, and all are given")
-        given += 1
-        return ordered[(given - 1) % len(ordered)].to_answer()
+        answer_count += 1
+        return ordered[(answer_count - 1) % len(ordered)].to_answer()
 
     return answer
 
@@ -542,11 +562,11 @@ def _fault_error(api: SimulatedApi, fault: str | None, chaos: Chaos) -> Simulate
 
 def _change_calls(pieces: list[Any], fault: str, chaos: Chaos, chance: random.Random) -> list[Any]:
     """Returns the pieces of an answer with a fault in its calls; the same list if it has none."""
-    at = next((at for at, piece in enumerate(pieces) if isinstance(piece, ToolUsePart)), None)
-    if at is None:
+    position = next((index for index, piece in enumerate(pieces) if isinstance(piece, ToolUsePart)), None)
+    if position is None:
         return pieces
-    use: ToolUsePart = pieces[at]
-    before, after = pieces[:at], pieces[at + 1 :]
+    use: ToolUsePart = pieces[position]
+    before, after = pieces[:position], pieces[position + 1 :]
     if fault == "many_calls":
         return [*before, *(call(use.tool_name, **use.tool_input) for _ in range(chaos.calls)), *after]
     if fault == "duplicate_ids":
@@ -578,16 +598,16 @@ def _whole_body(
 ) -> Body | list[Body]:
     """Returns an answer that is not sent as events. Gemini sends an array to a client that streams without them."""
     if request.streaming:
-        return [one[1] for one in api.events(pieces, request.model, 0) if isinstance(one, tuple)]
+        return [payload[1] for payload in api.events(pieces, request.model, 0) if isinstance(payload, tuple)]
     body = api.body(pieces, request.model)
     return change(body) if change else body
 
 
 def _recorded_frames(recorded: RecordedAnswer) -> Iterator[Frame]:
-    *events, rest = recorded.content.split(b"\n\n")
+    *events, remainder = recorded.content.split(b"\n\n")
     yield from (event + b"\n\n" for event in events)
-    if rest:
-        yield rest
+    if remainder:
+        yield remainder
     if recorded.cut:
         yield BrokenConnection()
 
@@ -672,7 +692,7 @@ class _HttpConnection:
         """Returns the next request; None if the client has closed an idle connection or does not send HTTP."""
         while not self._received:
             if self._problem:
-                await self.send_json({"error": {"message": f"this is no HTTP request: {self._problem}"}}, 400)
+                await self.send_json({"error": {"message": f"this is not an HTTP request: {self._problem}"}}, 400)
                 return None
             data = await self._reader.read(_READ_BYTES)
             if not data and self._is_incomplete:

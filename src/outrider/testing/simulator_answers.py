@@ -51,7 +51,7 @@ class BrokenConnection(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
 
 class MalformedCall(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
-    """A call whose arguments are this text, which may be no JSON. Gemini ends such an answer without the call."""
+    """A call whose arguments are a string that may not be valid JSON. Gemini ends such an answer without the call."""
 
     tool: str
     arguments: str
@@ -152,7 +152,7 @@ def _split(text: str, size: int = 0) -> tuple[str, ...]:
     """Splits a text, because every text of a stream comes in several pieces."""
     if size or len(text) > 2_048:
         size = size or 1_024
-        return tuple(text[at : at + size] for at in range(0, len(text), size))
+        return tuple(text[start : start + size] for start in range(0, len(text), size))
     return text[: len(text) // 2], text[len(text) // 2 :]
 
 
@@ -205,9 +205,9 @@ def _anthropic_deltas(block: Body, size: int) -> Iterator[Body]:
         case {"type": "thinking", "thinking": text, "signature": signature}:
             yield from ({"type": "thinking_delta", "thinking": half} for half in _split(text, size))
             yield {"type": "signature_delta", "signature": signature}
-        case {"input": given}:
-            written = given if isinstance(given, str) else _as_json(given)
-            yield from ({"type": "input_json_delta", "partial_json": half} for half in _split(written, size))
+        case {"input": arguments}:
+            encoded = arguments if isinstance(arguments, str) else _as_json(arguments)
+            yield from ({"type": "input_json_delta", "partial_json": half} for half in _split(encoded, size))
         case _:
             pass
 
@@ -225,7 +225,7 @@ def _anthropic_block(piece: Any) -> Body:
         case ServerSearch(query):
             return {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": query}}
         case _:
-            raise TypeError(f"{piece!r} is no piece of an answer")
+            raise TypeError(f"{piece!r} is not a piece of an answer")
 
 
 def _anthropic_message(model: str) -> Body:
@@ -267,10 +267,10 @@ def _chat_events(pieces: Sequence[AnswerPiece], model: str, size: int) -> _Paylo
             case str():
                 yield from (chunk({"content": half}) for half in _split(piece, size))
             case ToolUsePart() | MalformedCall():
-                whole = _chat_call(piece)
-                start = whole | {"index": calls, "function": whole["function"] | {"arguments": ""}}
+                chat_call = _chat_call(piece)
+                start = chat_call | {"index": calls, "function": chat_call["function"] | {"arguments": ""}}
                 yield chunk({"tool_calls": [start]})
-                for half in _split(whole["function"]["arguments"], size):
+                for half in _split(chat_call["function"]["arguments"], size):
                     yield chunk({"tool_calls": [{"index": calls, "function": {"arguments": half}}]})
                 calls += 1
             case _:
@@ -301,8 +301,8 @@ def _chat_finish(pieces: Sequence[AnswerPiece]) -> str:
 
 
 def _responses_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
-    given = [piece for piece in pieces if isinstance(piece, (str, SimulatedReasoning, *CALLS))]
-    return _response(pieces, [_response_item(piece) for piece in given], model)
+    items = [piece for piece in pieces if isinstance(piece, (str, SimulatedReasoning, *CALLS))]
+    return _response(pieces, [_response_item(piece) for piece in items], model)
 
 
 def _response(pieces: Sequence[AnswerPiece], items: list[Body], model: str, status: str = "") -> Body:
@@ -347,36 +347,38 @@ def _plain_responses_events(pieces: Sequence[AnswerPiece], model: str, size: int
         elif not isinstance(piece, MaxTokens):
             items.append(_response_item(piece))
             yield from _item_events(items[-1], len(items) - 1, size)
-    done = "response.incomplete" if _has(pieces, MaxTokens) else "response.completed"
-    yield _event(done, response=_response(pieces, items, model))
+    event_type = "response.incomplete" if _has(pieces, MaxTokens) else "response.completed"
+    yield _event(event_type, response=_response(pieces, items, model))
 
 
-def _item_events(item: Body, at: int, size: int) -> Iterator[tuple[str, Body]]:
-    place = {"output_index": at, "item_id": item["id"]}
+def _item_events(item: Body, index: int, size: int) -> Iterator[tuple[str, Body]]:
+    position = {"output_index": index, "item_id": item["id"]}
     match item:
         case {"type": "message", "content": [{"text": text}]}:
             part: Body = {"type": "output_text", "text": "", "annotations": []}
-            yield _event("response.output_item.added", output_index=at, item=item | {"content": []})
-            yield _event("response.content_part.added", **place, content_index=0, part=part)
+            yield _event("response.output_item.added", output_index=index, item=item | {"content": []})
+            yield _event("response.content_part.added", **position, content_index=0, part=part)
             for half in _split(text, size):
-                yield _event("response.output_text.delta", **place, content_index=0, delta=half)
-            yield _event("response.output_text.done", **place, content_index=0, text=text)
-            yield _event("response.content_part.done", **place, content_index=0, part=part | {"text": text})
+                yield _event("response.output_text.delta", **position, content_index=0, delta=half)
+            yield _event("response.output_text.done", **position, content_index=0, text=text)
+            yield _event("response.content_part.done", **position, content_index=0, part=part | {"text": text})
         case {"type": "function_call", "arguments": arguments}:
-            yield _event("response.output_item.added", output_index=at, item=item | {"arguments": ""})
+            yield _event("response.output_item.added", output_index=index, item=item | {"arguments": ""})
             for half in _split(arguments, size):
-                yield _event("response.function_call_arguments.delta", **place, delta=half)
-            yield _event("response.function_call_arguments.done", **place, arguments=arguments)
+                yield _event("response.function_call_arguments.delta", **position, delta=half)
+            yield _event("response.function_call_arguments.done", **position, arguments=arguments)
         case _:
-            yield _event("response.output_item.added", output_index=at, item=item | {"summary": []})
+            yield _event("response.output_item.added", output_index=index, item=item | {"summary": []})
             text = item["summary"][0]["text"]
             part = {"type": "summary_text", "text": ""}
-            yield _event("response.reasoning_summary_part.added", **place, summary_index=0, part=part)
+            yield _event("response.reasoning_summary_part.added", **position, summary_index=0, part=part)
             for half in _split(text, size):
-                yield _event("response.reasoning_summary_text.delta", **place, summary_index=0, delta=half)
-            yield _event("response.reasoning_summary_text.done", **place, summary_index=0, text=text)
-            yield _event("response.reasoning_summary_part.done", **place, summary_index=0, part=part | {"text": text})
-    yield _event("response.output_item.done", output_index=at, item=item)
+                yield _event("response.reasoning_summary_text.delta", **position, summary_index=0, delta=half)
+            yield _event("response.reasoning_summary_text.done", **position, summary_index=0, text=text)
+            yield _event(
+                "response.reasoning_summary_part.done", **position, summary_index=0, part=part | {"text": text}
+            )
+    yield _event("response.output_item.done", output_index=index, item=item)
 
 
 def _response_item(piece: Any) -> Body:
@@ -396,7 +398,7 @@ def _response_item(piece: Any) -> Body:
             named = {"call_id": call_id or "call_1", "name": tool, "arguments": arguments}
             return {"type": "function_call", "id": f"fc_{new_id()}", "status": "completed", **named}
         case _:
-            raise TypeError(f"{piece!r} is no piece of an answer of the Responses API")
+            raise TypeError(f"{piece!r} is not a piece of an answer of the Responses API")
 
 
 def _google_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
@@ -528,7 +530,7 @@ SIMULATED_APIS: dict[str, SimulatedApi] = {api.kind: api for api in _APIS}
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call in a script file. `raw` replaces the arguments by a text that may be no JSON."""
+    """A call in a script file. `raw` replaces the arguments by a string that may not be valid JSON."""
 
     tool: str
     arguments: dict[str, Any] = {}
@@ -556,11 +558,11 @@ class ScriptedAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         pieces: list[AnswerPiece] = [self.wait] if self.wait else []
         pieces += [SimulatedReasoning(self.reasoning)] if self.reasoning else []
         pieces += [self.text] if self.text else []
-        for one in self.calls:
-            if one.raw is None:
-                pieces.append(call(one.tool, one.id, **one.arguments))
+        for scripted in self.calls:
+            if scripted.raw is None:
+                pieces.append(call(scripted.tool, scripted.id, **scripted.arguments))
             else:
-                pieces.append(MalformedCall(one.tool, one.raw, one.id))
+                pieces.append(MalformedCall(scripted.tool, scripted.raw, scripted.id))
         ends: dict[str, AnswerPiece] = {"max_tokens": MaxTokens(), "refusal": Refusal(), "cut": BrokenConnection()}
         return [*pieces, ends[self.end]] if self.end else pieces
 
@@ -573,7 +575,7 @@ class ScriptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_script_file(path: Path) -> ScriptFile:
-    """Reads a script file. Raises ConfigurationError with the place of a mistake."""
+    """Reads a script file. Raises ConfigurationError with the position of a mistake."""
     decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
     try:
         return decode(path.read_bytes(), type=ScriptFile)
@@ -586,26 +588,28 @@ def read_script_file(path: Path) -> ScriptFile:
 def read_cassette_answers(path: Path) -> list[RecordedAnswer]:
     """Returns the recorded responses of a cassette, in order."""
     return [
-        RecordedAnswer(one.status or 200, one.headers, join_chunks(one.chunks), one.failure is not None)
-        for one in Cassette(path).read_exchanges()
+        RecordedAnswer(
+            exchange.status or 200, exchange.headers, join_chunks(exchange.chunks), exchange.failure is not None
+        )
+        for exchange in Cassette(path).read_exchanges()
     ]
 
 
 def sample_arguments(schema: Any) -> Any:
     """Returns the smallest value that a JSON schema accepts, as arguments of a call."""
-    given = cast("Body", schema) if isinstance(schema, dict) else {}
+    schema_table = cast("Body", schema) if isinstance(schema, dict) else {}
     for word in ("const", "default", "example"):
-        if word in given:
-            return given[word]
-    if given.get("enum"):
-        return given["enum"][0]
+        if word in schema_table:
+            return schema_table[word]
+    if schema_table.get("enum"):
+        return schema_table["enum"][0]
     for word in ("anyOf", "oneOf", "allOf"):
-        if given.get(word):
-            return sample_arguments(given[word][0])
-    named: Any = given.get("type", "object" if "properties" in given else "string")
+        if schema_table.get(word):
+            return sample_arguments(schema_table[word][0])
+    named: Any = schema_table.get("type", "object" if "properties" in schema_table else "string")
     kind = str(cast("list[Any]", named)[0] if isinstance(named, list) else named).lower()
     if kind == "object":
-        fields: Body = given.get("properties") or {}
-        return {name: sample_arguments(fields[name]) for name in given.get("required") or () if name in fields}
+        fields: Body = schema_table.get("properties") or {}
+        return {name: sample_arguments(fields[name]) for name in schema_table.get("required") or () if name in fields}
     plain: Body = {"integer": 1, "number": 1, "boolean": False, "array": [], "null": None}
     return plain.get(kind, "text")

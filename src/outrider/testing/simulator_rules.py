@@ -112,8 +112,8 @@ class AnthropicRules:
         return [block["signature"] for block in self._blocks(body) if block["type"] == "thinking"]
 
     def output_schema(self, body: Body) -> Body | None:
-        wanted = as_table(body.get("output_config")).get("format") or body.get("output_format")
-        return as_table(wanted).get("schema")
+        output_format = as_table(body.get("output_config")).get("format") or body.get("output_format")
+        return as_table(output_format).get("schema")
 
     def _blocks(self, body: Body, *roles: str) -> Iterator[Body]:
         for role, blocks in _merged(body["messages"], "content"):
@@ -138,7 +138,7 @@ _BLOCK_FIELDS = {
 
 
 def _merged(messages: list[Body], field: str) -> list[tuple[str, list[Body]]]:
-    """Joins neighbours of one role: Anthropic and Google accept them as one message."""
+    """Joins adjacent messages of one role, which Anthropic and Google accept as one message."""
     merged: list[tuple[str, list[Body]]] = []
     for message in messages:
         content: Any = message.get(field)
@@ -152,8 +152,8 @@ def _merged(messages: list[Body], field: str) -> list[tuple[str, list[Body]]]:
 
 
 def _anthropic_roles(messages: list[Body], model: str) -> Problems:
-    for at, message in enumerate(messages):
-        if message["role"] == "system" and at and claude_version(model) >= (4, 8):
+    for index, message in enumerate(messages):
+        if message["role"] == "system" and index and claude_version(model) >= (4, 8):
             continue
         if message["role"] == "system":
             yield (
@@ -161,37 +161,40 @@ def _anthropic_roles(messages: list[Body], model: str) -> Problems:
                 '"system" as an input message role.'
             )
         elif message["role"] not in ("user", "assistant"):
-            yield f"messages.{at}.role: Input should be 'user' or 'assistant'"
+            yield f"messages.{index}.role: Input should be 'user' or 'assistant'"
         yield from (
-            f"messages.{at}.{name}: Extra inputs are not permitted" for name in set(message) - {"role", "content"}
+            f"messages.{index}.{name}: Extra inputs are not permitted" for name in set(message) - {"role", "content"}
         )
 
 
 def _anthropic_contents(messages: list[Body]) -> Problems:
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         content: Any = message["content"]
         if not content:
             yield (
-                f"messages.{at}: all messages must have non-empty content except for the optional final assistant "
+                f"messages.{index}: all messages must have non-empty content except for the optional final assistant "
                 "message"
             )
-        for place, block in enumerate(as_list(content)):
-            where = f"messages.{at}.content.{place}"
+        for block_index, block in enumerate(as_list(content)):
+            where = f"messages.{index}.content.{block_index}"
             if block["type"] == "text" and not block["text"]:
                 yield "messages: text content blocks must be non-empty"
             if block["type"] == "text" and len(content) == 1 and not block["text"].strip():
                 yield "messages: text content blocks must contain non-whitespace text"
             inner = as_list(block.get("content"))
-            if block.get("is_error") and any(one["type"] != "text" for one in inner):
+            if block.get("is_error") and any(part["type"] != "text" for part in inner):
                 yield f"{where}.tool_result: all content must be type `text` if `is_error` is true"
             if block["type"] == "tool_use" and not isinstance(block["input"], dict):
                 yield f"{where}.tool_use.input: Input should be a valid dictionary"
 
 
-def _anthropic_prefill(last: Body, model: str) -> Problems:
-    """An answer that the API itself paused ends with a block of that API and is sent back."""
-    content: Any = last["content"]
-    if last["role"] != "assistant" or (isinstance(content, list) and content[-1]["type"] not in ("text", "tool_use")):
+def _anthropic_prefill(last_message: Body, model: str) -> Problems:
+    """Yields problems of the last message. An answer that the API has paused ends with a block of it and is sent
+    back."""
+    content: Any = last_message["content"]
+    if last_message["role"] != "assistant" or (
+        isinstance(content, list) and content[-1]["type"] not in ("text", "tool_use")
+    ):
         return
     if claude_version(model) >= (4, 6):
         yield "This model does not support assistant message prefill. The conversation must end with a user message."
@@ -200,40 +203,41 @@ def _anthropic_prefill(last: Body, model: str) -> Problems:
 
 
 def _anthropic_pairs(messages: list[tuple[str, list[Body]]]) -> Problems:
-    asked: list[str] = []
-    for at, (_, blocks) in enumerate([*messages, ("user", list[Body]())]):
+    call_ids: list[str] = []
+    for index, (_, blocks) in enumerate([*messages, ("user", list[Body]())]):
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
         leading = [block["tool_use_id"] for block in blocks[: len(results)] if block["type"] == "tool_result"]
-        for missing in (use for use in asked if use not in leading):
+        for missing in (use for use in call_ids if use not in leading):
             yield (
-                f"messages.{at - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+                f"messages.{index - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
                 f"{missing}. Each `tool_use` block must have a corresponding `tool_result` block in the next message."
             )
-        for orphan in (result for result in results if result not in asked):
+        for orphan in (result for result in results if result not in call_ids):
             yield (
-                f"messages.{at}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {orphan}. Each "
+                f"messages.{index}.content.0: unexpected `tool_use_id` found in `tool_result` blocks: {orphan}. Each "
                 "`tool_result` block must have a corresponding `tool_use` block in the previous message."
             )
         yield from (
-            f"messages.{at}.content: each tool_use must have a single result. Found multiple `tool_result` blocks with "
-            f"id: {result}"
+            f"messages.{index}.content: each tool_use must have a single result. Found multiple `tool_result` blocks "
+            f"with id: {result}"
             for result in find_duplicates(results)
         )
-        for unanswered in _open_server_uses(blocks) if at < len(messages) - 1 else ():
-            yield f"messages.{at}: server tool use with id `{unanswered}` was found without a corresponding result"
-        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        for unanswered in _open_server_uses(blocks) if index < len(messages) - 1 else ():
+            yield f"messages.{index}: server tool use with id `{unanswered}` was found without a corresponding result"
+        call_ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
         kinds = [block["type"] for block in blocks]
-        if asked and "text" in kinds[kinds.index("tool_use") :]:
+        if call_ids and "text" in kinds[kinds.index("tool_use") :]:
             yield (
-                f"messages.{at + 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-                f"{asked[0]}. Each `tool_use` block must have a corresponding `tool_result` block in the next message."
+                f"messages.{index + 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+                f"{call_ids[0]}. Each `tool_use` block must have a corresponding `tool_result` block in the next "
+                "message."
             )
-        if find_duplicates(asked):
-            yield f"messages.{at}.content: `tool_use` ids must be unique"
+        if find_duplicates(call_ids):
+            yield f"messages.{index}.content: `tool_use` ids must be unique"
 
 
 def _open_server_uses(blocks: list[Body]) -> list[str]:
-    """Code of the vendor that calls a tool of the client waits for its result, so it has none yet."""
+    """Returns server uses without a result. Code of the vendor that waits for a tool of the client has none yet."""
     if any(block["type"] == "tool_use" for block in blocks):
         return []
     results = {block.get("tool_use_id") for block in blocks if block["type"].endswith("_tool_result")}
@@ -243,9 +247,9 @@ def _open_server_uses(blocks: list[Body]) -> list[str]:
 def _anthropic_blocks(body: Body) -> Problems:
     marks = sum("cache_control" in block for block in [*body.get("tools", ()), *as_list(body.get("system"))])
     marks += "cache_control" in body
-    for at, message in enumerate(body["messages"]):
-        for place, block in enumerate(as_list(message["content"])):
-            where, kind = f"messages.{at}.content.{place}", block["type"]
+    for index, message in enumerate(body["messages"]):
+        for block_index, block in enumerate(as_list(message["content"])):
+            where, kind = f"messages.{index}.content.{block_index}", block["type"]
             marks += "cache_control" in block
             if kind == "thinking" and _is_foreign(block.get("signature"), "anthropic"):
                 yield f"{where}: Invalid `signature` in `thinking` block"
@@ -285,15 +289,15 @@ def _claude_settings(body: Body, model: str) -> Problems:
 
 def _output_format(body: Body) -> Problems:
     newer = as_table(body.get("output_config")).get("format")
-    for name, wanted in (("output_config.format", newer), ("output_format", body.get("output_format"))):
-        if wanted is not None and "schema" not in wanted:
+    for name, output_format in (("output_config.format", newer), ("output_format", body.get("output_format"))):
+        if output_format is not None and "schema" not in output_format:
             yield f"{name}.schema: Field required"
-        elif wanted is not None:
-            yield from anthropic_problems(f"{name}.schema", wanted["schema"])
+        elif output_format is not None:
+            yield from anthropic_problems(f"{name}.schema", output_format["schema"])
 
 
 def _claude_sampling(body: Body, model: str) -> Problems:
-    """Since 4.7, models have no sampling settings; since 4.1, they take one of two."""
+    """Yields problems of sampling settings. Since 4.7, models have none; since 4.1, they take one of two."""
     version = claude_version(model)
     for name in ("temperature", "top_p", "top_k") if version >= (4, 7) else ():
         if body.get(name) is not None and (name == "top_k" or body[name] != 1):
@@ -303,11 +307,11 @@ def _claude_sampling(body: Body, model: str) -> Problems:
 
 
 def _output_problems(body: Body, model: str) -> Problems:
-    most = _claude_output(model)
-    if most is not None and body["max_tokens"] > most:
+    max_tokens = _claude_output(model)
+    if max_tokens is not None and body["max_tokens"] > max_tokens:
         yield (
-            f"max_tokens: {body['max_tokens']} > {most}, which is the maximum allowed number of output tokens for "
-            f"{model}"
+            f"max_tokens: {body['max_tokens']} > {max_tokens}, which is the maximum allowed number of output tokens "
+            f"for {model}"
         )
     if body["max_tokens"] < 1:
         yield "max_tokens: must be greater than or equal to 1"
@@ -340,8 +344,8 @@ def _thinking_settings(body: Body) -> Problems:
 
 
 def _thinking_first(messages: list[Body]) -> Problems:
-    """With a thinking budget, an answer whose results are sent must begin with its thinking, or the first answer since
-    the last input must."""
+    """Yields a problem unless an answer whose results are sent, or the first answer since the last input, begins with
+    its thinking. Models with a thinking budget require it."""
     if len(messages) < 2 or not _has_results(messages[-1]):
         return
     first = len(messages) - 2
@@ -385,20 +389,20 @@ class ChatRules:
                     "'messages' must contain the word 'json' in some form, to use 'response_format' of type "
                     "'json_object'."
                 )
-        for at, message in enumerate(body["messages"]):
+        for index, message in enumerate(body["messages"]):
             for name in sorted(set(message) - _CHAT_MESSAGE_FIELDS):
-                yield f"Unrecognized request argument supplied: messages[{at}].{name}"
+                yield f"Unrecognized request argument supplied: messages[{index}].{name}"
         yield from openai_tools(
             [tool["function"] for tool in body.get("tools") or () if tool.get("type", "function") == "function"],
             "tools[{}].function.name",
         )
-        for at, message in enumerate(body["messages"]):
+        for index, message in enumerate(body["messages"]):
             if message.get("content") == []:
-                yield f"Invalid 'messages[{at}].content': empty array. Expected an array with minimum length 1."
-            yield from _chat_blocks(at, as_list(message.get("content")), model)
-        wanted = as_table(body.get("response_format")).get("json_schema")
-        if wanted and wanted.get("strict"):
-            yield from strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
+                yield f"Invalid 'messages[{index}].content': empty array. Expected an array with minimum length 1."
+            yield from _chat_blocks(index, as_list(message.get("content")), model)
+        json_schema = as_table(body.get("response_format")).get("json_schema")
+        if json_schema and json_schema.get("strict"):
+            yield from strict_problems(f"response_format '{json_schema.get('name')}'", json_schema["schema"])
 
     def texts(self, body: Body) -> list[str]:
         return _without_state(_joined(message["content"]) for message in body["messages"] if message["role"] == "user")
@@ -440,43 +444,44 @@ def _dependent_settings(body: Body) -> Problems:
         yield "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled."
 
 
-def _chat_blocks(at: int, blocks: list[Body], model: str) -> Problems:
+def _chat_blocks(index: int, blocks: list[Body], model: str) -> Problems:
     for block in blocks:
         if block["type"] == "input_audio" and "audio" not in model:
-            yield f"Invalid 'messages[{at}]'. Content blocks are expected to be either text or image_url type."
+            yield f"Invalid 'messages[{index}]'. Content blocks are expected to be either text or image_url type."
         if block["type"] == "image_url":
-            given: Any = block["image_url"]
-            yield from image_problems(given if isinstance(given, str) else given["url"])
+            image_url: Any = block["image_url"]
+            yield from image_problems(image_url if isinstance(image_url, str) else image_url["url"])
 
 
 _MAX_STRING = 10 * 2**20
 
 
 def _chat_messages(messages: list[Body], *, is_gateway: bool) -> Problems:
-    """A gateway, whose models are named VENDOR/MODEL, passes longer call ids on."""
-    for at, message in enumerate(messages):
+    """Yields problems of messages. A gateway, whose models are named VENDOR/MODEL, accepts longer call ids."""
+    for index, message in enumerate(messages):
         content: Any = message.get("content")
         calls: Any = message.get("tool_calls")
         if message["role"] not in _CHAT_ROLES:
             supported = ", ".join(repr(role) for role in _CHAT_ROLES)
             yield f"Invalid value: '{message['role']}'. Supported values are: {supported}."
         if calls == []:
-            yield f"Invalid 'messages[{at}].tool_calls': empty array. Expected an array with minimum length 1."
+            yield f"Invalid 'messages[{index}].tool_calls': empty array. Expected an array with minimum length 1."
         if content is None and not calls and not message.get("function_call") and not message.get("audio"):
-            yield f"Invalid value for 'content': expected a string, got null. messages.[{at}].content"
+            yield f"Invalid value for 'content': expected a string, got null. messages.[{index}].content"
         if isinstance(content, str) and len(content) > _MAX_STRING:
-            yield too_long(f"messages[{at}].content", _MAX_STRING, len(content))
-        for place, call in enumerate(calls or ()):
+            yield too_long(f"messages[{index}].content", _MAX_STRING, len(content))
+        for call_index, call in enumerate(calls or ()):
             if len(call["id"]) > 40 and not is_gateway:
-                yield too_long(f"messages[{at}].tool_calls[{place}].id", 40, len(call["id"]))
+                yield too_long(f"messages[{index}].tool_calls[{call_index}].id", 40, len(call["id"]))
             if not isinstance(as_table(call.get("function")).get("arguments", ""), str):
-                yield f"Invalid type for 'messages[{at}].tool_calls[{place}].function.arguments': expected a string."
+                where = f"messages[{index}].tool_calls[{call_index}].function.arguments"
+                yield f"Invalid type for '{where}': expected a string."
 
 
 def _chat_pairs(messages: list[Body]) -> Problems:
     open_calls: list[str] = []
     closing: Body = {"role": "user"}
-    for at, message in enumerate([*messages, closing]):
+    for index, message in enumerate([*messages, closing]):
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
                 yield "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."
@@ -490,7 +495,8 @@ def _chat_pairs(messages: list[Body]) -> Problems:
             )
         open_calls = [call["id"] for call in message.get("tool_calls") or ()]
         if find_duplicates(open_calls):
-            yield f"Duplicate value for 'tool_call_id' of '{open_calls[0]}' in message with 'tool_calls' at index {at}."
+            where = f"in message with 'tool_calls' at index {index}"
+            yield f"Duplicate value for 'tool_call_id' of '{open_calls[0]}' {where}."
 
 
 class ResponsesRules:
@@ -515,17 +521,17 @@ class ResponsesRules:
         for item in _input_items(body):
             yield from _media_problems([*as_list(item.get("content")), *as_list(item.get("output"))])
         yield from sampling_problems(body, model)
-        least = body.get("max_output_tokens")
-        if least is not None and least < 16 and "/" not in model:
+        max_tokens = body.get("max_output_tokens")
+        if max_tokens is not None and max_tokens < 16 and "/" not in model:
             yield (
                 "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got "
-                f"{least} instead."
+                f"{max_tokens} instead."
             )
         functions = [tool for tool in body.get("tools") or () if tool["type"] == "function"]
         yield from openai_tools(functions, "tools[{}].name")
-        wanted = as_table(as_table(body.get("text")).get("format"))
-        if wanted.get("strict"):
-            yield from strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
+        output_format = as_table(as_table(body.get("text")).get("format"))
+        if output_format.get("strict"):
+            yield from strict_problems(f"response_format '{output_format.get('name')}'", output_format["schema"])
 
     def texts(self, body: Body) -> list[str]:
         return _without_state(_joined(item["content"]) for item in _input_items(body) if item.get("role") == "user")
@@ -564,26 +570,26 @@ _CONTENT_TYPES = {
 
 
 def _input_items(body: Body) -> list[Body]:
-    given: Any = body.get("input") or []
-    return [{"role": "user", "content": given}] if isinstance(given, str) else given
+    input_value: Any = body.get("input") or []
+    return [{"role": "user", "content": input_value}] if isinstance(input_value, str) else input_value
 
 
 def _item_contents(items: list[Body]) -> Problems:
-    for at, item in enumerate(items):
+    for index, item in enumerate(items):
         if item.get("type", "message") != "message":
             continue
         content: Any = item["content"]
-        allowed = _CONTENT_TYPES.get(item["role"])
-        if allowed is None:
+        content_types = _CONTENT_TYPES.get(item["role"])
+        if content_types is None:
             supported = ", ".join(repr(role) for role in _CONTENT_TYPES)
             yield f"Invalid value: '{item['role']}'. Supported values are: {supported}."
         if content == []:
-            yield f"Invalid 'input[{at}].content': empty array. Expected an array with minimum length 1."
+            yield f"Invalid 'input[{index}].content': empty array. Expected an array with minimum length 1."
         if isinstance(content, str) and len(content) > _MAX_STRING:
-            yield too_long(f"input[{at}].content", _MAX_STRING, len(content))
+            yield too_long(f"input[{index}].content", _MAX_STRING, len(content))
         for piece in as_list(content):
-            if allowed and piece["type"] not in allowed:
-                listed = " and ".join(repr(kind) for kind in allowed)
+            if content_types and piece["type"] not in content_types:
+                listed = " and ".join(repr(kind) for kind in content_types)
                 yield f"Invalid value: '{piece['type']}'. Supported values are: {listed}."
 
 
@@ -600,15 +606,15 @@ def _media_problems(pieces: list[Body]) -> Problems:
 
 
 def _item_pairs(items: list[Body], *, stored: bool) -> Problems:
-    """A call can be part of a stored conversation, which the request continues."""
+    """Yields calls without output and outputs without call, which may be in a stored conversation."""
     calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
     outputs = [item["call_id"] for item in items if item.get("type") == "function_call_output"]
     yield from (f"No tool output found for function call {call}." for call in calls if call not in set(outputs))
-    asked: set[str] = set()
+    call_ids: set[str] = set()
     for item in items:
         if item.get("type") == "function_call":
-            asked.add(item["call_id"])
-        if item.get("type") == "function_call_output" and item["call_id"] not in asked and not stored:
+            call_ids.add(item["call_id"])
+        if item.get("type") == "function_call_output" and item["call_id"] not in call_ids and not stored:
             yield f"No tool call found for function call output with call_id {item['call_id']}."
     for twice in chain(
         find_duplicates(calls),
@@ -619,8 +625,8 @@ def _item_pairs(items: list[Body], *, stored: bool) -> Problems:
 
 
 def _item_reasoning(items: list[Body]) -> Problems:
-    for at, item in enumerate(items):
-        following = items[at + 1] if at + 1 < len(items) else {}
+    for index, item in enumerate(items):
+        following = items[index + 1] if index + 1 < len(items) else {}
         by_client = following.get("role", "assistant") != "assistant" or str(following.get("type")).endswith("_output")
         if item.get("type") == "reasoning" and (by_client or not following):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
@@ -628,19 +634,19 @@ def _item_reasoning(items: list[Body]) -> Problems:
 
 def _item_ids(items: list[Body]) -> Problems:
     prefixes = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
-    for at, item in enumerate(items):
+    for index, item in enumerate(items):
         kind = item.get("type", "message")
         unknown = set(item) - _ITEM_FIELDS.get(kind, set(item))
-        yield from (f"Unknown parameter: 'input[{at}].{name}'." for name in sorted(unknown))
+        yield from (f"Unknown parameter: 'input[{index}].{name}'." for name in sorted(unknown))
         if kind == "reasoning" and not item.get("id") and not item.get("encrypted_content"):
-            yield f"Missing required parameter: 'input[{at}].id'."
+            yield f"Missing required parameter: 'input[{index}].id'."
         elif kind == "reasoning" and _is_foreign(item.get("encrypted_content") or "stored", "openai-responses"):
             yield f"The encrypted content for item {item.get('id')} could not be verified."
         prefix = prefixes.get(kind, "")
         if not str(item.get("id") or prefix).startswith(prefix):
-            yield f"Invalid 'input[{at}].id': '{item['id']}'. Expected an ID that begins with '{prefix}'."
+            yield f"Invalid 'input[{index}].id': '{item['id']}'. Expected an ID that begins with '{prefix}'."
         if len(item.get("call_id") or "") > 64:
-            yield too_long(f"input[{at}].call_id", 64, len(item["call_id"]))
+            yield too_long(f"input[{index}].call_id", 64, len(item["call_id"]))
 
 
 class GoogleRules:
@@ -677,10 +683,10 @@ class GoogleRules:
         return _without_state(part["text"] for part in self._parts(body, "user") if "text" in part)
 
     def results(self, body: Body) -> list[str]:
-        given: list[Body] = [
+        responses: list[Body] = [
             part["functionResponse"]["response"] for part in self._parts(body) if "functionResponse" in part
         ]
-        return [str(next(iter(response.values()))) if len(response) == 1 else str(response) for response in given]
+        return [str(next(iter(response.values()))) if len(response) == 1 else str(response) for response in responses]
 
     def system(self, body: Body) -> str:
         return "".join(part["text"] for part in as_table(body.get("systemInstruction")).get("parts", ()))
@@ -722,12 +728,12 @@ _FREE_FIELDS = ("args", "response", "parametersJsonSchema", "responseJsonSchema"
 def as_camel_case(value: Any, *, names_are_data: bool = False) -> Any:
     """Returns a request with the names of JSON: the API accepts those of its protocol buffers (`inline_data`) too."""
     if isinstance(value, list):
-        return [as_camel_case(one) for one in cast("list[Any]", value)]
+        return [as_camel_case(item) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
     fields: Body = {}
     for name, inner in cast("Body", value).items():
-        camel = name if names_are_data else re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
+        camel = name if names_are_data else re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
         fields[camel] = inner if camel in _FREE_FIELDS else as_camel_case(inner, names_are_data=camel == "properties")
         if isinstance(inner, dict) and camel in _LISTS and not names_are_data:
             fields[camel] = [fields[camel]]
@@ -735,37 +741,37 @@ def as_camel_case(value: Any, *, names_are_data: bool = False) -> Any:
 
 
 def _google_contents(contents: list[Body]) -> Problems:
-    for at, content in enumerate(contents):
+    for index, content in enumerate(contents):
         role = content.get("role") or "user"  # samples of the vendor have none, or "function" for results
         if role not in ("user", "model", "function"):
             yield "Please use a valid role: user, model."
         if not content.get("parts"):
-            yield f"* GenerateContentRequest.contents[{at}].parts: contents.parts must not be empty.\n"
-        for place, part in enumerate(content.get("parts") or ()):
-            given = len(part.keys() & _PART_DATA)
-            if given > 1 or (not given and not part.keys() & _PART_DATA_SIBLINGS):
+            yield f"* GenerateContentRequest.contents[{index}].parts: contents.parts must not be empty.\n"
+        for part_index, part in enumerate(content.get("parts") or ()):
+            data_fields = len(part.keys() & _PART_DATA)
+            if data_fields > 1 or (not data_fields and not part.keys() & _PART_DATA_SIBLINGS):
                 yield (
-                    f"* GenerateContentRequest.contents[{at}].parts[{place}].data: required oneof field 'data' must "
-                    "have one initialized field\n"
+                    f"* GenerateContentRequest.contents[{index}].parts[{part_index}].data: required oneof field 'data' "
+                    "must have one initialized field\n"
                 )
 
 
 def _google_turns(contents: list[tuple[str, list[Body]]]) -> Problems:
-    """The API compares the number of calls and responses, not their names."""
-    asked = 0
+    """Yields problems of turns. The API compares the number of calls and responses, not their names."""
+    call_count = 0
     if contents[0][0] == "model" and any("functionCall" in part for part in contents[0][1]):
         yield (
             "Please ensure that function call turn comes immediately after a user turn or after a function "
             "response turn."
         )
     for _, parts in [*contents, ("user", list[Body]())]:
-        given = sum("functionResponse" in part for part in parts)
-        if given != asked:
+        response_count = sum("functionResponse" in part for part in parts)
+        if response_count != call_count:
             yield (
                 "Please ensure that the number of function response parts is equal to the number of function call "
                 "parts of the function call turn."
             )
-        asked = sum("functionCall" in part for part in parts)
+        call_count = sum("functionCall" in part for part in parts)
 
 
 def _gemini_abilities(body: Body, config: Body, model: str) -> Problems:

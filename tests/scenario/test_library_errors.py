@@ -451,7 +451,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "async with Background",
     ),
     "prompt of a run": (lambda: submit(3), "submit(): message", "a text"),
-    "empty prompt of a run": (lambda: submit(""), "the prompt is empty", "pass a text"),
+    "empty prompt of a run": (lambda: submit(""), "the prompt is empty", "pass a string"),
     "a misspelled order": (lambda: submit(worksapce="/w"), "submit() has no argument", "did you mean 'workspace'"),
     "mode of a run": (lambda: submit(mode="yolo"), "submit() has the unknown mode", "modes: chat"),
     "limits of a run": (lambda: submit(limits=3), "submit(): limits", "Limits("),

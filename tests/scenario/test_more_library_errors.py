@@ -280,7 +280,7 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
     "effects": (lambda: crash(["true"], ANY or 3), "crash(): effects", "a function that takes a folder"),
     "prefix of nothing": (lambda: assert_stable_prefix(ANY or 3), "assert_stable_prefix()", "takes a Session"),
     "case": (lambda: EvalCase(name="a", **ANY or {"promt": "x"}), "EvalCase()", "did you mean 'prompt'"),
-    "prompt of a case": (lambda: EvalCase(name="a", prompt=ANY or 3), "case 'a': prompt", "a text"),
+    "prompt of a case": (lambda: EvalCase(name="a", prompt=ANY or 3), "case 'a': prompt", "a string"),
     "check of a case": (
         lambda: EvalCase(name="a", prompt="x", checks=ANY or AnswerCheck(contains="a")),
         "case 'a': checks",

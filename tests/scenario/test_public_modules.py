@@ -510,7 +510,7 @@ async def test_the_contract_suite_of_providers_accepts_good_ones_and_finds_broke
 
     with pytest.raises(AssertionError) as caught:
         await check_provider(BrokenParrot(), "grey")
-    problems = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "no JSON object", "closing")
+    problems = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "not a JSON object", "closing")
     assert [word for word in problems if word not in str(caught.value)] == []
 
 

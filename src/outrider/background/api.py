@@ -184,9 +184,10 @@ def _require_extra() -> None:
     """Raises ConfigurationError if the extra with the queue is not installed."""
     from importlib.util import find_spec
 
-    if missing := [name for name in ("dbos", "sqlalchemy") if find_spec(name) is None]:
+    missing = next((name for name in ("dbos", "sqlalchemy") if find_spec(name) is None), None)
+    if missing is not None:
         raise ConfigurationError(
-            f"Background needs the extra `background` ({missing[0]} is missing): pip install 'outrider[background]'"
+            f"Background needs the extra `background` ({missing} is missing): pip install 'outrider[background]'"
         )
 
 
@@ -202,7 +203,7 @@ def check_order(prompt: object, order: "JobOptions") -> None:
     check_arguments("submit()", {**order, "message": prompt})
     check_mode(order.get("mode"), "submit()")
     if prompt is None or prompt == "":
-        raise ConfigurationError("submit(): the prompt is empty; pass a text")
+        raise ConfigurationError("submit(): the prompt is empty; pass a string")
     for name, expected_type in (("place", QueuePlacement), ("terms", JobOverrides)):
         if not isinstance(value := order.get(name, expected_type()), expected_type):
             raise ConfigurationError(f"submit(): {name} is a {expected_type.__name__}(…), got {type(value).__name__}")

@@ -23,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from outrider.errors import ConfigurationError, StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
 from outrider.sessions.database_files import check_encoding, configure_connection, prepare_file, to_store_error
 
-# SQLAlchemy parses a text each time that it is made of one; the statements of runs are few.
+# SQLAlchemy parses the string of a statement each time; runs have few different statements.
 sql_text = lru_cache(maxsize=512)(sa.text)
 
 T = TypeVar("T")
@@ -132,7 +132,8 @@ async def repeat_during_outage(work: Callable[P, T], *args: P.args, **kwargs: P.
 
 
 def is_outage(problem: BaseException) -> bool:
-    """Whether the database is unreachable, locked or out of connections, so that a later attempt may succeed."""
+    """Returns whether the database is unreachable, locked or out of connections, so that a later attempt may
+    succeed."""
     if isinstance(problem, sql_errors.DBAPIError) and problem.connection_invalidated:
         return True
     return isinstance(problem, sql_errors.OperationalError | sql_errors.InterfaceError | sql_errors.TimeoutError)
@@ -508,7 +509,7 @@ def _entry_of(status: WorkflowStatus, *, started: bool) -> dict[str, Any]:
 
 
 def is_unexpected_error(record: logging.LogRecord) -> bool:
-    """Log filter for DBOS: drops the error of a canceled workflow, because cancellation is a requested end."""
+    """Filters log records of DBOS: drops the error of a canceled workflow, because cancellation is a requested end."""
     raised = record.exc_info[1] if record.exc_info else None
     return not isinstance(raised, error.DBOSAwaitedWorkflowCancelledError)
 

@@ -89,13 +89,13 @@ async def iterate_session_tree(store: Store, run_id: str) -> AsyncIterator[str]:
                 break
 
 
-def remaining_limits(limits: Limits, used: RunUsage) -> Limits:
+def remaining_limits(limits: Limits, run_usage: RunUsage) -> Limits:
     """Returns the limits less what the run has used. Limits apply to all workers of a run together."""
-    usage = used.usage
+    usage = run_usage.usage
     return replace(
         limits,
-        turns=None if limits.turns is None else max(limits.turns - used.steps, 0),
-        seconds=None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
+        turns=None if limits.turns is None else max(limits.turns - run_usage.steps, 0),
+        seconds=None if limits.seconds is None else max(limits.seconds - run_usage.seconds, 0.0),
         tokens=None if limits.tokens is None else max(limits.tokens - usage.tokens.total, 0),
         cost=None if limits.cost is None else max(limits.cost - (usage.total_cost or 0), Decimal(0)),
     )
@@ -176,7 +176,7 @@ def _has_running_call(engine: Engine, run_id: str) -> bool:
 
 
 def is_disk_full(problem: BaseException) -> bool:
-    """Whether a disk was full: that of the store, or one of this machine, also when git reports it."""
+    """Returns whether a disk was full: that of the store, or one of this machine, also when git reports it."""
     if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return isinstance(problem, StorageFullError) or os.strerror(errno.ENOSPC) in str(problem)
@@ -356,8 +356,9 @@ class RunExecutor:
             await self._release_and_save(run_id, engine)
 
     async def _release_and_save(self, run_id: str, engine: Engine) -> bool:
-        """Releases a run, then stores its files with what its canceled calls have written; no call can start meanwhile.
-        Returns whether both succeeded. If not, another worker takes over the lease, and the other runs are released."""
+        """Releases a run, then stores its files with what its canceled calls have written; no call can start in
+        between. Returns whether both succeeded. If not, another worker takes over the lease, and the other runs are
+        released."""
         try:
             await self.release_run(run_id, engine)
             await self._workspace.save_snapshot(run_id, force=True)
@@ -484,15 +485,15 @@ class RunExecutor:
         is_alone = (
             messages is not None and not self._engine.runtime.titles and not any(map(Message.get_calls, messages))
         )
-        used = await compute_run_usage(self._engine.store, run_id, messages, is_alone=is_alone)
+        run_usage = await compute_run_usage(self._engine.store, run_id, messages, is_alone=is_alone)
         return RunOutcome(
             reason=reason,
             output=_text_of(end) if end else "",
             error=str(end.error) if end and end.error else "",
-            steps=used.steps,
-            tokens=used.usage.tokens,
-            cost=used.usage.total_cost,
-            seconds=round(used.seconds, 3),
+            steps=run_usage.steps,
+            tokens=run_usage.usage.tokens,
+            cost=run_usage.usage.total_cost,
+            seconds=round(run_usage.seconds, 3),
         )
 
 

@@ -388,7 +388,7 @@ class JobClient:
         """Cancels a run. Its worker aborts the turn at its next heartbeat; everything stored stays stored. A run that
         is over does not change."""
         run, entry = await self._read_run(run_id)
-        while not run.is_over:  # another process may start it meanwhile, or a worker leave it because it waits
+        while not run.is_over:  # another process may start it in between, or a worker may release it
             await asyncio.to_thread(self._cancel_once, run, entry)
             run, entry = await self._read_run(run_id)
         return run
@@ -410,7 +410,7 @@ class JobClient:
         is_queued = await asyncio.to_thread(self._queue.reopen_run, run, entry, is_retry=True)
         run = await self.get_run(run_id)
         if not is_queued and run.state in ("failed", "canceled"):
-            raise OutriderError(f"the run was not retried, because it has changed meanwhile; it is {run.state}")
+            raise OutriderError(f"the run was not retried, because it has changed in between; it is {run.state}")
         return run
 
     async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:

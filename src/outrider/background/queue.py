@@ -170,14 +170,14 @@ class RunQueue:
         """Inserts a new run in the caller's transaction, which also enqueues the workflow; does nothing if the run
         exists. If `run.provider` is empty, the provider of the agent applies. The run can start at time `ready`."""
         line = {"id": run.id, "queue": run.queue, "user": run.user, "agent": agent, "provider": run.provider}
-        added = db.execute(
+        inserted = db.execute(
             sql_text(
                 f"INSERT INTO {self._runs_table} VALUES (:id, :queue, :user, :agent, :provider, NULL)"
                 " ON CONFLICT DO NOTHING"
             ),
             line,
         )
-        if not added.rowcount:
+        if not inserted.rowcount:
             return
         start = run.number if ready is None else ready
         entry = {"priority": run.priority, "created": run.number, "ready": start, "after_run": after_run}
@@ -286,7 +286,7 @@ class RunQueue:
 
     def requeue_pending(self, run_id: str, worker_id: str) -> bool:
         """Puts a run back into the queue whose workflow DBOS lists as executed by a worker, if it is the worker's or
-        released. A worker that was paused can take the workflow of a run that another worker has ended meanwhile; DBOS
+        released. A worker that was paused can take the workflow of a run that another worker has ended since; DBOS
         then rejects the outcome of that one, and lists the run as started until a worker executes it again."""
         is_open = "id = :id AND (worker = :worker OR state = 'released')"
         return self._update("state = 'queued', worker = ''", is_open, notify=True, id=run_id, worker=worker_id)
@@ -388,7 +388,7 @@ class RunQueue:
         )
 
     def notify_workers(self) -> None:
-        """Makes workers look at the queue and at waiting runs now."""
+        """Makes workers read the queue and the waiting runs now."""
         with self._engine.begin() as db:
             self._database.notify_workers(db, started=True)
 
@@ -405,10 +405,10 @@ class RunQueue:
     def _update(self, assignments: str, condition: str, *, notify: bool = False, **values: Any) -> bool:
         with (self._engine if notify else self._statements).begin() as db:
             statement = f"UPDATE {self._entries} SET {assignments} WHERE {condition}"
-            changed = bool(db.execute(sql_text(statement), values).rowcount)
-            if changed and notify:
+            is_changed = bool(db.execute(sql_text(statement), values).rowcount)
+            if is_changed and notify:
                 self._database.notify_workers(db, started="canceled" in assignments)
-            return changed
+            return is_changed
 
     def _select_entries(self, condition: str = "", **values: Any) -> Sequence[QueueEntry]:
         """Returns the entries that match the condition, or without one those with the `ids`."""
@@ -445,10 +445,13 @@ class RunQueue:
         return f"({' OR '.join(self._startable_conditions())})"
 
     def _startable_conditions(self) -> tuple[str, str]:
-        startable, held = self._database.entries_by("entries_startable"), self._database.entries_by("entries_held")
+        startable, held_index = (
+            self._database.entries_by("entries_startable"),
+            self._database.entries_by("entries_held"),
+        )
         return (
             f"EXISTS (SELECT 1 FROM {startable} WHERE {STARTABLE})",
-            f"EXISTS (SELECT 1 FROM {held} WHERE held = 1 AND state = 'queued' AND ready <= :now)",
+            f"EXISTS (SELECT 1 FROM {held_index} WHERE held = 1 AND state = 'queued' AND ready <= :now)",
         )
 
     def _acquire_lock(self, db: sa.Connection) -> None:
@@ -587,7 +590,7 @@ def _limited_groups(limits: BackgroundTable) -> Iterable[tuple[LimitGroup, Bound
 
 
 class WaitingRuns:
-    """A table with the ids of runs that a worker's heartbeat must look at, because they wait for approvals or for their
+    """A table with the ids of runs that a worker's heartbeat must check, because they wait for approvals or for their
     next attempt. A run is added before its worker releases it, and removed in the transaction that queues it again."""
 
     def __init__(self, database: RunDatabase) -> None:

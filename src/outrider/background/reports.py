@@ -96,7 +96,7 @@ class ReportTable:
             return self._select_report(db, run_id)
 
     def _lock_ownership(self, db: sa.Connection, run_id: str, ends_attempt: int | None = None) -> bool:
-        """Whether the run is the worker's, and stays so until the end of the transaction."""
+        """Locks the entry of the run until the end of the transaction; returns whether the run is the worker's."""
         if not self._worker_id:
             return True
         values = {"id": run_id, **self._ownership(ends_attempt)}

@@ -269,8 +269,8 @@ class Worker:
             await self._attempt(work)
 
     async def _run_workflow(self, encoded_job: Any) -> Any:
-        """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
-        worker."""
+        """Executes a run as a DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that
+        opened the worker."""
         run_id = DBOS.workflow_id or ""
         self._executing[run_id] += 1
         try:

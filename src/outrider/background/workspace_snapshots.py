@@ -37,7 +37,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 def capture_files(root: Path, names: Iterable[str], limit: int) -> list[SnapshotFile] | None:
     """Reads the named files below `root`, without following links. Returns None if they have more than `limit`
-    bytes. Raises OSError if the worktree is no folder: its files are not deleted."""
+    bytes. Raises OSError if the worktree is not a folder, so that its files do not count as deleted."""
     files: list[SnapshotFile] = []
     size = 0
     with open_folder(_resolved(root), []):

@@ -168,10 +168,12 @@ class WorktreeManager:
     def list_changed(self, tree: RunWorktree, *, ignored: bool) -> list[str]:
         """Returns the files that differ from the base commit, committed or not, and untracked ones; with `ignored` also
         those that git ignores."""
-        changed = self._git.run(tree.path, *_DIFF_COMMAND, "--name-only", "--no-renames", "-z", tree.base, writable=())
+        changed_names = self._git.run(
+            tree.path, *_DIFF_COMMAND, "--name-only", "--no-renames", "-z", tree.base, writable=()
+        )
         exclude = () if ignored else ("--exclude-standard",)
         untracked = self._git.run(tree.path, "ls-files", "-z", "--others", *exclude)
-        return sorted({name for name in f"{changed}{untracked}".split("\0") if name})
+        return sorted({name for name in f"{changed_names}{untracked}".split("\0") if name})
 
     def remove_worktree(self, tree: RunWorktree, *, branch: bool = False) -> None:
         """Removes the folder; with `branch` also the branch and its commits."""

@@ -119,8 +119,8 @@ def _instance_case(instance: SweBenchInstance, clone: str, test_command: str) ->
         if instance.test_patch:
             # The tests are those of the benchmark, even if the agent has changed or written files of the same names.
             files, restored = {_PATCH_FILE: instance.test_patch}, _patched_files(instance.test_patch, "--- a/")
-            added = set(_patched_files(instance.test_patch, "+++ b/")) - set(restored)
-            remove = f"rm -rf -- {' '.join(map(shlex.quote, sorted(added)))} && " if added else ""
+            added_files = set(_patched_files(instance.test_patch, "+++ b/")) - set(restored)
+            remove = f"rm -rf -- {' '.join(map(shlex.quote, sorted(added_files)))} && " if added_files else ""
             command = f"{remove}git apply --whitespace=nowarn {_PATCH_FILE} && {command}"
         restore = tuple(map(glob.escape, restored))
         checks = (CommandCheck(command=command, files=files, restore=restore, seconds=TEST_SECONDS),)
@@ -170,13 +170,13 @@ def _file_patch(
 
 
 def _list_files(folder: Path) -> dict[str, os.stat_result]:
-    found: dict[str, os.stat_result] = {}
+    status_by_name: dict[str, os.stat_result] = {}
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in (".git", "__pycache__", ".pytest_cache")]
         for path in (Path(root, name) for name in names):
             with suppress(OSError):  # the agent may have removed the right to read it
-                found[path.relative_to(folder).as_posix()] = path.lstat()
-    return {name: status for name, status in found.items() if stat.S_ISREG(status.st_mode)}
+                status_by_name[path.relative_to(folder).as_posix()] = path.lstat()
+    return {name: status for name, status in status_by_name.items() if stat.S_ISREG(status.st_mode)}
 
 
 def _read_lines(path: Path) -> list[str] | None:
@@ -433,7 +433,7 @@ def _free_name(text: str, taken_names: set[str]) -> str:
 
 
 class _FileChanges(msgspec.Struct, frozen=True):
-    """Changed files of a session: contents before it and texts after it; None: there was no such file."""
+    """The changed files of a session: contents before it and text after it; None if there was no such file."""
 
     before: dict[str, bytes | None] = {}
     after: dict[str, str | None] = {}

@@ -123,7 +123,7 @@ class AnswerDeltaBuilder:
         self._count = 0
 
     def accepts_event(self, event: Event) -> bool:
-        """Event filter: returns whether the event belongs to the session or to one of its child sessions."""
+        """Returns whether the event belongs to the session or to one of its child sessions."""
         if event.session_id not in self._session_ids:
             return False
         if isinstance(event, AgentCalledEvent):

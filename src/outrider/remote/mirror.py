@@ -146,7 +146,7 @@ async def _receive_chunk(response: HttpResponse) -> bytes:
 
 
 class TextDeltaTracker:
-    """Decides which text deltas to publish. For a text that was already streaming when the feed connected, it cannot
+    """Decides which text deltas to publish. For text that was already streaming when the feed connected, it cannot
     know which deltas the stored draft already contains, so such a text grows by its stored drafts only. After the start
     of an answer was seen, all its deltas apply."""
 
@@ -165,7 +165,7 @@ class TextDeltaTracker:
         self._saw_answer_start = False
 
     def track_stored_text(self, part: TextPart | ReasoningPart) -> None:
-        """Records a text that is known up to its stored draft."""
+        """Records a text part that is known up to its stored draft."""
         self._shown[part.id] = part.text
         self._stored_only.add(part.id)
 

@@ -497,7 +497,7 @@ class RequestGuard:
             self._audit.write("denied", reason=rejected.type, user=scope.get(USER_NAME, ""), **fields)
 
     def _redirects_to_prefix(self, scope: Scope) -> bool:
-        """The addresses in the page are relative, so the prefix must end with a slash."""
+        """Returns whether to redirect to the prefix with a slash, which the relative addresses in the page require."""
         return bool(self._address.prefix) and scope["path"] == self._address.prefix and not scope["query_string"]
 
     def _apply_proxy(self, scope: Scope, headers: dict[str, str]) -> RejectedRequest | None:

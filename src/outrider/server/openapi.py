@@ -500,7 +500,7 @@ class ExampleBuilder:
         self._schemas = schemas
 
     def build(self, schema: dict[str, Any], name: str = "", depth: int = 0) -> Any:
-        """`name` is that of a field, after the title of its class."""
+        """Returns an example of a schema. `name` is that of a field, after the title of its class."""
         if "$ref" in schema:
             return self.build(self._schemas[schema["$ref"].rpartition("/")[2]], name, depth)
         plain = name.rpartition(".")[2]

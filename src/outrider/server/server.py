@@ -124,7 +124,7 @@ DEFAULT_PORT = 8765
 LISTEN_BACKLOG = 512  # pending connections
 _ADDRESS_FIELDS = ("host", "socket", "names", "certificate", "key", "proxies")
 SHUTDOWN_SECONDS = 3  # seconds to finish open responses
-YOUNG_OBJECTS = 10_000  # new objects until the garbage collector looks at them
+YOUNG_OBJECTS = 10_000  # new objects until the garbage collector visits them
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +316,7 @@ def _open_mcp_routes(
 
 
 def _bind_default_port(requested: ListenAddress) -> tuple[socket.socket, ListenAddress]:
-    """A fixed port keeps bookmarks and logins of browsers valid."""
+    """Binds the default port, or a free one if it is in use. A fixed port keeps bookmarks and browser logins valid."""
     if requested.socket is None:
         with suppress(OSError):
             return bind_socket(msgspec.structs.replace(requested, port=DEFAULT_PORT))
@@ -368,8 +368,8 @@ def _is_stale_socket(path: Path) -> bool:
 
 @cache
 def program_froze_objects() -> bool:
-    """Whether the program had called `gc.freeze` before its first server. Python visits every frozen object to count
-    them, so this is done once in a process."""
+    """Returns whether the program had called `gc.freeze` before its first server. Python visits every frozen object to
+    count them, so this is done once in a process."""
     return gc.get_freeze_count() > 0
 
 
@@ -421,7 +421,8 @@ class OutriderServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM lets running turns end first; a second signal, or Ctrl+C, does not wait for them."""
+        """Stops the server. SIGTERM lets running turns end first; a second signal, or Ctrl+C, does not wait for
+        them."""
         if sig == signal.SIGTERM and self._monitor is not None and not self._monitor.is_draining:
             self._monitor.start_drain()
         else:

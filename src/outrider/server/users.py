@@ -577,7 +577,7 @@ class UserLimits:
         )  # read first: a run that ends now counts twice, not never
         is_complete = reserved is not None
         spent = await self._sum_costs(owners, since, is_complete=is_complete)
-        if spent >= budget and not is_complete:  # sessions may have been deleted meanwhile
+        if spent >= budget and not is_complete:  # sessions may have been deleted since the last listing
             spent = await self._sum_costs(owners, since, is_complete=True)
         if spent >= budget:
             raise LimitReachedError(limit_name, format_dollars(budget), format_cost(spent))

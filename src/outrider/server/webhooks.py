@@ -271,8 +271,8 @@ class TurnWebhooks:
             await post_notice(webhook.url, notice.body, notice.id, hosts, webhook.secret or secret)
 
     async def list_webhooks(self) -> list[ServerWebhook]:
-        added = await asyncio.to_thread(self._read_added) if self._is_used else []
-        return [*self._configured, *added]
+        added_webhooks = await asyncio.to_thread(self._read_added) if self._is_used else []
+        return [*self._configured, *added_webhooks]
 
     def _read_added(self) -> list[ServerWebhook]:
         with self._open().connect() as db:

@@ -149,7 +149,7 @@ def call(tool: str, call_id: str = "", /, **arguments: Any) -> ToolUsePart:
 
 
 def _split(text: str, size: int = 0) -> tuple[str, ...]:
-    """Splits a text, because every text of a stream comes in several pieces."""
+    """Splits a string, because all text of a stream comes in several chunks."""
     if size or len(text) > 2_048:
         size = size or 1_024
         return tuple(text[start : start + size] for start in range(0, len(text), size))

@@ -587,21 +587,21 @@ def _item_contents(items: list[Body]) -> Problems:
             yield f"Invalid 'input[{index}].content': empty array. Expected an array with minimum length 1."
         if isinstance(content, str) and len(content) > _MAX_STRING:
             yield too_long(f"input[{index}].content", _MAX_STRING, len(content))
-        for piece in as_list(content):
-            if content_types and piece["type"] not in content_types:
+        for part in as_list(content):
+            if content_types and part["type"] not in content_types:
                 listed = " and ".join(repr(kind) for kind in content_types)
-                yield f"Invalid value: '{piece['type']}'. Supported values are: {listed}."
+                yield f"Invalid value: '{part['type']}'. Supported values are: {listed}."
 
 
 _MEDIA = re.compile(r"\.(mp3|wav|ogg|flac|aac|aiff|mp4|mov|mkv|webm|avi|mpe?g|wmv|3gp|flv)(\?|$)")
 
 
-def _media_problems(pieces: list[Body]) -> Problems:
-    for piece in pieces:
-        if piece.get("type") == "input_image":
-            yield from image_problems(piece.get("image_url") or "")
-        name = str(piece.get("file_url") or piece.get("filename") or "").lower()
-        if piece.get("type") == "input_file" and _MEDIA.search(name):
+def _media_problems(parts: list[Body]) -> Problems:
+    for part in parts:
+        if part.get("type") == "input_image":
+            yield from image_problems(part.get("image_url") or "")
+        name = str(part.get("file_url") or part.get("filename") or "").lower()
+        if part.get("type") == "input_file" and _MEDIA.search(name):
             yield "The file type you uploaded is not supported. Please try again with a pdf"
 
 

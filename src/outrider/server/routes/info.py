@@ -71,7 +71,7 @@ async def get_models(request: RouteRequest[NoPayload, NoPayload]) -> list[str]:
 
 
 async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRowWithView]:
-    """Users who are not administrators get the usage of the sessions that they own."""
+    """Returns usage. Users who are not administrators get that of the sessions that they own."""
     query, requester = request.query, request.requester
     if query.session_id and not await request.access_to(query.session_id):
         raise SessionNotFoundError(f"there is no session {query.session_id}")

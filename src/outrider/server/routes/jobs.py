@@ -167,7 +167,7 @@ async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
 
 
 async def follow_job(request: RouteRequest[FollowQuery, NoPayload]) -> SseResponse:
-    """A run is a session, so this streams the session's events; the run's state is a separate request."""
+    """Streams the events of the run's session; the state of the run is a separate request."""
     run = await (await require_job_client(request)).get_run(request.path["run_id"])
     return await follow_session(msgspec.structs.replace(request, path={"session_id": run.id}))
 
@@ -220,8 +220,8 @@ async def deny_job(request: RouteRequest[NoPayload, JobAnswer]) -> Sequence[Appr
 
 
 async def _answer_approvals(request: RouteRequest[NoPayload, JobAnswer], *, allow: bool) -> Sequence[Approval]:
-    """Answers all open approvals. The first answer applies, so an approval that was answered meanwhile does not
-    change."""
+    """Answers all open approvals. The first answer applies, so an approval that was answered in between does
+    not change."""
     jobs = await require_job_client(request)
     run = await jobs.get_run(request.path["run_id"])
     approvals = await jobs.open_approvals(run.id)

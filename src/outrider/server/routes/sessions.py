@@ -123,7 +123,7 @@ class FollowQuery(msgspec.Struct, frozen=True):
 
 
 async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> SessionPage:
-    """Users who are not administrators get their own sessions, and on the first page those shared with them."""
+    """Lists sessions. Users who are not administrators get their own, and on the first page those shared with them."""
     query, requester = request.query, request.requester
     if query.parent is not None and not await request.access_to(query.parent):
         raise SessionNotFoundError(f"there is no session {query.parent}")
@@ -438,7 +438,7 @@ async def follow_all(request: RouteRequest[AllEventsQuery, NoPayload]) -> SseRes
         session_id, _, seq = pair.rpartition(":")
         if not session_id or not seq.isdecimal():
             raise ValueError("`follow` must be SESSION:SEQ pairs with commas between them")
-        with suppress(SessionNotFoundError):  # deleted meanwhile: the list of sessions says so
+        with suppress(SessionNotFoundError):  # it was deleted: the list of sessions reports that
             await request.engine.store.get(session_id)
             if await request.access_to(session_id):
                 followed[session_id] = int(seq)

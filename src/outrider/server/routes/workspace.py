@@ -116,8 +116,8 @@ async def read_file(request: RouteRequest[FileQuery, NoPayload]) -> FileView:
 
 
 async def list_folders(request: RouteRequest[FolderChoiceQuery, NoPayload]) -> FolderChoice:
-    """Users who are not administrators get the folders below the one that their sessions stay in; viewers, who create
-    no sessions, get none."""
+    """Lists folders. Users who are not administrators get those below the folder that their sessions stay in; viewers,
+    who create no sessions, get none."""
     if request.requester.role == "viewer":
         raise AccessDeniedError("viewers choose no folder")
     if request.requester.is_admin:

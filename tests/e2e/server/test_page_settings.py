@@ -231,7 +231,7 @@ async def test_a_lasting_answer_is_listed_and_revoked(tmp_path):
         make = answers.locator("li", has_text="make docs")
         covered = "shell(make *), the present content of the configuration files that its programs read"
         assert await make.locator("code").inner_text() == covered
-        await make.get_by_text("this folder").wait_for()
+        await make.get_by_text("folder", exact=True).wait_for()
         await make.get_by_role("button", name="Revoke shell").click()
         await make.wait_for(state="detached")
         await answers.get_by_role("button", name="Revoke launch").click()

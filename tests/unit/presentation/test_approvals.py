@@ -311,7 +311,7 @@ def test_the_answers_to_a_plan_have_separate_keys_and_editors_get_those_without_
 
 
 @for_each(
-    ("more", "scope", "text"),
+    ("fields", "scope", "text"),
     [
         (
             {"offers": ("shell(make)", "may write build/**"), "scope": "always"},
@@ -327,5 +327,6 @@ def test_the_answers_to_a_plan_have_separate_keys_and_editors_get_those_without_
         ({"scope": "session"}, "session", "exactly this call"),
     ],
 )
-def test_a_stored_answer_names_everything_that_it_covers(more: dict[str, Any], scope: str, text: str):
-    assert grant_view(Approval(session_id="s", call_id="c", tool="shell", **more)) == GrantView(text, scope)
+def test_a_stored_answer_names_everything_that_it_covers(fields: dict[str, Any], scope: str, text: str):
+    approval = Approval(session_id="s", call_id="c", tool="shell", input={"command": "make docs"}, **fields)
+    assert grant_view(approval) == GrantView(title="make docs", text=text, scope=scope)

@@ -57,8 +57,8 @@ class SessionActivity:
         self._clock = clock
         self.busy = False
         self.label = ""
-        self.silence_text = ""  # how long the model has sent nothing
-        self._retry: tuple[RetryScheduledEvent, float] | None = None  # and the time at which the request is sent again
+        self.silence_text = ""  # for how long the model has sent nothing
+        self._retry: tuple[RetryScheduledEvent, float] | None = None  # with the time at which the request is sent again
         self.waits_for_person = False
         self.streamed_characters = 0  # of the answer that is being written
         self.turn_tokens = 0
@@ -91,28 +91,28 @@ class SessionActivity:
         """None if an answer came from a model without a known price."""
         return self._cost if self._cost_known else None
 
-    def apply(self, event: Event, *, own: bool) -> None:
-        """Folds an event. `own`: it belongs to the session that is shown, not to an agent that was called in it."""
+    def apply(self, event: Event, *, is_shown_session: bool) -> None:
+        """Folds an event. `is_shown_session` is False for an event of an agent that was called in the session."""
         match event:
-            case LoopStartedEvent() if own:
+            case LoopStartedEvent() if is_shown_session:
                 self.busy, self._started, self.turn_tokens, self.streamed_characters = True, self._clock(), 0, 0
                 self.label = "starting"
-            case LoopCompletedEvent() if own:
+            case LoopCompletedEvent() if is_shown_session:
                 self.busy, self._retry, self.silence_text = False, None, ""
-            case StateChangedEvent() if own:
+            case StateChangedEvent() if is_shown_session:
                 self.label = STATE_LABELS.get(event.new_state, self.label)
             case LLMRequestEvent():
                 self.streamed_characters = 0
             case PartDeltaEvent() | ToolInputDeltaEvent():
-                self._apply_delta(event, own=own)
+                self._apply_delta(event, is_shown_session=is_shown_session)
             case RetryScheduledEvent():
                 self._retry, self.silence_text = (event, self._clock() + event.delay_ms / 1000), ""
             case ModelSilentEvent() | ModelProgressEvent():
                 self._apply_wait(event)
             case LLMResponseEvent():
-                self._add_usage(event, own=own)
+                self._add_usage(event, is_shown_session=is_shown_session)
             case _:
-                return  # no part of the activity; `TranscriptView` matches every event
+                return  # not a part of the activity; `TranscriptView` matches every event
 
     def load(self, messages: Sequence[Message]) -> None:
         """Computes usage from the stored messages of a session."""
@@ -120,8 +120,8 @@ class SessionActivity:
         self._cost = sum((message.cost for message in answers if message.cost is not None), Decimal(0))
         self._cost_known = all(message.cost is not None for message in answers if message.tokens.total)
         self.answers = len(answers)
-        used = next((message.tokens for message in reversed(answers) if message.tokens.total), None)
-        self.context_tokens = used.total if used else 0
+        last_usage = next((message.tokens for message in reversed(answers) if message.tokens.total), None)
+        self.context_tokens = last_usage.total if last_usage else 0
 
     def load_totals(self, rows: Sequence[UsageTotals]) -> None:
         """Takes usage from stored totals where only the last messages of a session were loaded."""
@@ -133,10 +133,10 @@ class SessionActivity:
         """Shows a turn that was already running when the session was opened."""
         self.busy, self.label, self._started = True, "working", self._clock()
 
-    def _apply_delta(self, event: PartDeltaEvent | ToolInputDeltaEvent, *, own: bool) -> None:
+    def _apply_delta(self, event: PartDeltaEvent | ToolInputDeltaEvent, *, is_shown_session: bool) -> None:
         self._retry, self.silence_text = None, ""
         self.streamed_characters += len(event.delta)
-        if own:
+        if is_shown_session:
             reasoning = isinstance(event, PartDeltaEvent) and event.field == "reasoning"
             self.label = "thinking" if reasoning else "writing"
 
@@ -147,12 +147,13 @@ class SessionActivity:
         else:
             self.silence_text = silence_text(event)
 
-    def _add_usage(self, event: LLMResponseEvent, *, own: bool) -> None:
+    def _add_usage(self, event: LLMResponseEvent, *, is_shown_session: bool) -> None:
         self.turn_tokens += event.tokens.output + event.tokens.reasoning
         self.streamed_characters = 0
         self.answers += 1
-        if own and (used := event.tokens.total - event.withdrawn_tokens):  # 0: no attempt was answered
-            self.context_tokens = used
+        # 0: no attempt was answered
+        if is_shown_session and (context_tokens := event.tokens.total - event.withdrawn_tokens):
+            self.context_tokens = context_tokens
         if event.cost is not None:
             self._cost += Decimal(event.cost)
         elif event.tokens.total:
@@ -200,14 +201,14 @@ class SideActivity:
     def apply(self, event: Event) -> None:
         match event:
             case AgentCalledEvent():
-                known = self.agents.get(event.child_session_id)
+                earlier_call = self.agents.get(event.child_session_id)
                 self.agents[event.child_session_id] = ChildAgent(
                     event.call_id,
                     event.callee,
                     event.message,
                     event.child_session_id,
                     self._clock(),
-                    task=known.task if known else "",
+                    task=earlier_call.task if earlier_call else "",
                 )
                 _drop_oldest(self.agents, lambda agent: agent.state in _ENDED)
             case AgentReturnedEvent() if event.child_session_id in self.agents:
@@ -225,7 +226,7 @@ class SideActivity:
                 self._apply_to_agent(event)
 
     def add_subtask(self, part: SubtaskPart) -> None:
-        """Takes the description of a called agent from its stored part, which also names agents of earlier times."""
+        """Takes the description of a called agent from its stored part; the part may be older than this process."""
         if part.child_session_id is None:
             return
         agent = self.agents.setdefault(
@@ -235,7 +236,7 @@ class SideActivity:
         agent.task = part.description
 
     def update_from_call(self, part: ToolPart) -> None:
-        """Takes the task list that a call has stored, and notes whether its command runs on in the background."""
+        """Takes the task list that a call has stored, and notes whether its command continues in the background."""
         if not isinstance(part.state, ToolCompleted):
             return
         if (todos := call_todos(part)) is not None:
@@ -245,11 +246,11 @@ class SideActivity:
             process.in_background = bool(part.state.metadata.get("running"))
 
     def background_processes(self) -> list[ChildProcess]:
-        """Commands that no call waits for; the others are shown with their call."""
+        """Returns the commands that no call waits for; the others are shown with their call."""
         return [process for process in self.processes.values() if process.in_background]
 
     def running_commands(self) -> list[ChildProcess]:
-        """Commands that a call waits for."""
+        """Returns the commands that a call waits for."""
         return [process for process in self.processes.values() if not process.in_background and not process.exit_text]
 
     @property
@@ -273,7 +274,7 @@ class SideActivity:
                 return  # the agent continues what it does
 
 
-def _drop_oldest(known: dict[str, Any], has_ended: Callable[[Any], bool]) -> None:
-    ended = [key for key, value in known.items() if has_ended(value)]
+def _drop_oldest(entries: dict[str, Any], has_ended: Callable[[Any], bool]) -> None:
+    ended = [key for key, value in entries.items() if has_ended(value)]
     for key in ended[: max(len(ended) - MAX_ENDED, 0)]:
-        del known[key]
+        del entries[key]

@@ -37,9 +37,18 @@ UNATTENDED_BLOCK = reasons.UNATTENDED_BLOCK
 
 
 class ApprovalChoice(msgspec.Struct, frozen=True):
-    """One possible answer. `needs_reason`: the answer comes with a text that the model reads. `picks_files`: it comes
-    with the names of the files to keep. `prompt` asks for either. `choice` is what a yes means for the outcome of a
-    command."""
+    """One possible answer to an approval question.
+
+    - `id`: identifies the answer among the answers of one question.
+    - `kind`: whether the answer allows or denies the call.
+    - `scope`: how long a yes applies.
+    - `key`: the key that selects the answer in a terminal.
+    - `label`: the text of the button.
+    - `needs_reason`: the user writes a reason, which the model reads.
+    - `picks_files`: the user names the files to keep.
+    - `choice`: what a yes means for the outcome of a command.
+    - `prompt`: asks for the reason or for the files.
+    """
 
     id: str
     kind: AnswerKind
@@ -97,11 +106,32 @@ _KIND_LABELS = {"edit": "edits", "command": "commands", "outcome": "outcomes"}
 
 
 class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What an approval question shows, computed, for front ends that receive it as JSON. `diff` has the rows of
-    `changes`, and `input` the arguments that they do not show; together these are complete. `facts` are the texts of
-    `marked_facts`. Control characters in all of them, and in the effects, are escapes. `group_choices` answer all
-    waiting questions of the `kind`; `COUNT` in their labels is the number of these. `rule_label` comes before a rule
-    text that says what a lasting answer covers."""
+    """What an approval question shows, computed, for front ends that receive it as JSON.
+
+    `diff` and `input` together show the call completely. Control characters in `input`, `diff`, `facts`,
+    `marked_facts` and `effects` are escapes.
+
+    - `title`: the call on one line.
+    - `reason`: why the call needs an answer.
+    - `rules`: what a lasting answer would store.
+    - `rule_text`: the rules as text, or why there are none.
+    - `rule_label`: comes before a rule text that says what a lasting answer covers.
+    - `choices`: the possible answers.
+    - `group_choices`: the answers to all waiting questions of the `kind`; `COUNT` in a label is their number.
+    - `changes`: the files that the call would change or has changed.
+    - `agent`: the agent that asks, if it is not the session's own.
+    - `input`: the arguments that the diff does not show.
+    - `diff`: the rows of `changes`.
+    - `heading`: the question on one line.
+    - `facts`: the texts of `marked_facts`.
+    - `marked_facts`: what the call would send, what the session has read, and what an outcome consists of.
+    - `files`: the paths of the files in the outcome of a command.
+    - `widths`: what a lasting answer may cover, the narrowest first.
+    - `effects`: what the call does.
+    - `kind`: what the question is about; empty if it must be answered alone.
+    - `kind_label`: several questions of this kind, in words.
+    - `position`: the place of the call in the answer of the model that made it.
+    """
 
     title: str
     reason: str
@@ -126,8 +156,24 @@ class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about one exact call. `rules` are what a lasting answer would store; without `can_last` the call can
-    only be allowed once. `agent` is named if it is not the session's own."""
+    """A question about one exact call.
+
+    - `id`: the id of the approval.
+    - `session_id`: the session whose call asks.
+    - `call_id`: the call that asks.
+    - `tool`: the name of the tool.
+    - `arguments`: the arguments of the call.
+    - `reason`: why the call needs an answer.
+    - `rules`: what a lasting answer would store.
+    - `can_last`: whether the answer can last; without it, the call can only be allowed once.
+    - `agent`: the agent that asks, if it is not the session's own.
+    - `outcome`: what a sandboxed command has changed or needs.
+    - `flow`: the data that the call would send.
+    - `offered`: the widths of a lasting answer that the engine offers.
+    - `effects`: what the call does.
+    - `preview`: a unified diff of what the call would change.
+    - `position`: the place of the call in the answer of the model that made it.
+    """
 
     id: str
     session_id: str
@@ -156,8 +202,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         """What the question is about, for an answer to all questions of one kind: "edit", "command" or "outcome".
-        Empty if it must be answered alone, because it is about protected files,
-        more access or data that would leave."""
+        Empty if it must be answered alone, because it is about protected files, more access or data that would be
+        sent."""
         if self.flow is not None:
             return ""
         if self.outcome is not None:
@@ -167,7 +213,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind_label(self) -> str:
-        """Several questions of this kind, in words."""
+        """The name of several questions of this kind."""
         return _KIND_LABELS.get(self.kind) or (f"calls of {clean_line(self.kind, 60)}" if self.kind else "")
 
     @property
@@ -177,14 +223,14 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def heading(self) -> str:
         """The question in one line."""
-        who = f" for {self.agent}" if self.agent else ""
+        agent = f" for {self.agent}" if self.agent else ""
         if self.outcome is None:
-            return f"Allow {self.tool}{who}?"
+            return f"Allow {self.tool}{agent}?"
         if self.outcome.predicted:
-            return f"Run this command{who}?"
+            return f"Run this command{agent}?"
         if self.outcome.files:
-            return f"Keep what this command changed{who}?"
-        return f"Run this command again with more access{who}?"
+            return f"Keep what this command changed{agent}?"
+        return f"Run this command again with more access{agent}?"
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -202,7 +248,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     def changes(self) -> list[FileDiff]:
         """The files that a command has changed, or that the call would change, as far as its arguments show them."""
         if self.outcome is not None:
-            # With git's header the prefixes a/ and b/ do not count as parts of the paths.
+            # With git's header, the prefixes a/ and b/ are not read as parts of the paths.
             texts = [f"diff --git a/{file.path} b/{file.path}\n{file.diff}" for file in self.outcome.files if file.diff]
             return [diff for text in texts for diff in parse_unified_diff(text)]
         return parse_unified_diff(self.preview) or planned_changes(self.tool, self.arguments)
@@ -237,7 +283,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def details(self) -> ApprovalDetails:
-        facts = tuple(ApprovalFact(escape_control_characters(one.text), one.risky) for one in self.marked_facts)
+        facts = tuple(ApprovalFact(escape_control_characters(fact.text), fact.risky) for fact in self.marked_facts)
         return ApprovalDetails(
             title=self.title,
             reason=self.reason,
@@ -255,7 +301,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             marked_facts=facts,
             files=tuple(file.path for file in self.outcome.files) if self.outcome else (),
             widths=self.widths,
-            effects=tuple(CallEffect(escape_control_characters(one.text), one.risky) for one in self.effects),
+            effects=tuple(CallEffect(escape_control_characters(effect.text), effect.risky) for effect in self.effects),
             kind=self.kind,
             kind_label=self.kind_label,
             position=self.position,
@@ -319,8 +365,8 @@ def _describe_history(width: RuleWidth) -> str:
 def _outcome_choices(outcome: CommandOutcome, *, can_last: bool) -> tuple[ApprovalChoice, ...]:
     lasting = (KEEP_SESSION, KEEP_PROJECT, KEEP_ALWAYS) if can_last else ()
     if outcome.files:
-        some = (KEEP_SOME,) if len(outcome.files) > 1 else ()
-        return (KEEP, *some, *lasting, DROP, DROP_WITH_REASON)
+        keep_some = (KEEP_SOME,) if len(outcome.files) > 1 else ()
+        return (KEEP, *keep_some, *lasting, DROP, DROP_WITH_REASON)
     if outcome.predicted:
         return (*_rerun_choices(outcome, "run it with"), START_OUTSIDE, DENY, DENY_WITH_REASON)
     hosts = [msgspec.structs.replace(choice, label=_HOST_LABELS[choice.id], choice="hosts") for choice in lasting]
@@ -353,7 +399,7 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
 
 
 def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "") -> ApprovalView:
-    """The same question from the event that announces it, for front ends that do not read the stored approval."""
+    """Returns the question from the event that announces it, for front ends that do not read the stored approval."""
     return _create_view(
         event,
         agent,
@@ -365,7 +411,7 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
 
 
 def _create_view(
-    asked: Approval | ToolApprovalRequestedEvent,
+    question: Approval | ToolApprovalRequestedEvent,
     agent: str,
     *,
     approval_id: str,
@@ -373,23 +419,24 @@ def _create_view(
     arguments: dict[str, Any],
     can_last: bool,
 ) -> ApprovalView:
-    """The keyword parameters are the fields that have another name in the event."""
+    """Returns the view of a stored or announced question. The keyword parameters are the fields whose names differ
+    between the two."""
     return ApprovalView(
         id=approval_id,
-        session_id=asked.session_id,
-        call_id=asked.call_id,
+        session_id=question.session_id,
+        call_id=question.call_id,
         tool=tool,
         arguments=arguments,
-        reason=asked.description,
-        rules=asked.offers,
+        reason=question.description,
+        rules=question.offers,
         can_last=can_last,
         agent=agent,
-        outcome=asked.outcome,
-        offered=asked.widths,
-        effects=asked.effects,
-        preview=asked.preview,
-        position=asked.position,
-        flow=asked.flow,
+        outcome=question.outcome,
+        offered=question.widths,
+        effects=question.effects,
+        preview=question.preview,
+        position=question.position,
+        flow=question.flow,
     )
 
 
@@ -431,10 +478,10 @@ def question_text(view: ApprovalView, *, shows_input: bool = True) -> str:
 
 def lasting_lines(view: ApprovalView) -> tuple[str, ...]:
     """Returns what each width of a lasting answer covers, complete, for front ends whose options are short."""
-    covered = [f"{width.label}: {width.rule_text}" for width in view.widths]
-    if not covered and view.can_last and view.rule_text:
-        covered = [view.rule_text]
-    return tuple(map(escape_control_characters, covered))
+    lines = [f"{width.label}: {width.rule_text}" for width in view.widths]
+    if not lines and view.can_last and view.rule_text:
+        lines = [view.rule_text]
+    return tuple(map(escape_control_characters, lines))
 
 
 _MARGINS = {"question": "", "facts": "- ", "input": "    ", "diff": "    "}
@@ -450,8 +497,8 @@ def _revealed_lines(text: str) -> tuple[str, ...]:
 
 
 def approval_fields(view: ApprovalView) -> dict[str, Any]:
-    """Returns the question as JSON fields, for the protocols of others: the exact call, what its answer is about, and
-    the answers that front ends of Outrider offer."""
+    """Returns the question as JSON fields, for third-party protocols: the exact call, what its answer is about, and the
+    answers that front ends of Outrider offer."""
     outcome_diff = "".join(file.diff for file in view.outcome.files) if view.outcome else ""
     return {
         "approval_id": view.id,
@@ -494,7 +541,7 @@ class PlanChoice(msgspec.Struct, frozen=True):
 
 
 class PlanDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What front ends show with a plan that waits for an answer. `reason` is the prompt for the text that the model
+    """What front ends show with a plan that waits for an answer. `reason` is the prompt for the comment that the model
     reads after a no."""
 
     title: str
@@ -522,11 +569,11 @@ SCOPE_LABELS: dict[ApprovalScope, str] = {
     "project": "folder",
     "always": "always",
 }
-"""For what a stored approval holds: the session or the folder in which it was given, or everywhere."""
+"""Where a stored approval applies: in the session or the folder in which it was given, or everywhere."""
 
 
 class GrantView(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored approval as texts: the call that asked, everything that the approval covers, and for what it holds."""
+    """A stored approval as strings: the call that asked, everything that the approval covers, and where it applies."""
 
     title: str
     text: str
@@ -543,9 +590,9 @@ def grant_view(approval: Approval) -> GrantView:
 
 def grant_text(approval: Approval) -> str:
     """Returns everything that a stored approval covers: rules, file contents and destinations."""
-    covered = [*approval.offers]
+    permissions = [*approval.offers]
     if approval.contents:
-        covered.append("the present content of the configuration files that its programs read")
+        permissions.append("the present content of the configuration files that its programs read")
     if approval.flow is not None and approval.flow.can_last:
-        covered.append(f"sending data to {approval.flow.destination}")
-    return ", ".join(covered) or "exactly this call"
+        permissions.append(f"sending data to {approval.flow.destination}")
+    return ", ".join(permissions) or "exactly this call"

@@ -105,8 +105,8 @@ def _file_rows(file: FileDiff) -> Iterator[DiffRow]:
         case old, new:
             yield DiffRow("file", new if old == new else f"{old} → {new}")
     for hunk in file.hunks:
-        if place := _hunk_place(hunk):
-            yield DiffRow("place", place)
+        if position := _hunk_place(hunk):
+            yield DiffRow("place", position)
         for line in hunk.lines:
             yield DiffRow(line.kind, f"{line.sign}{line.text}")
 
@@ -118,7 +118,7 @@ def _hunk_place(hunk: DiffHunk) -> str:
 
 
 def parse_unified_diff(text: str) -> list[FileDiff]:
-    """Returns the files of a unified diff. Lines outside of hunks that are no file header are ignored.
+    """Returns the files of a unified diff. Lines outside of hunks that are not a file header are ignored.
 
     The counts in a hunk's header decide where the hunk ends: a removed line that starts with `--` looks like a header.
     """
@@ -126,8 +126,8 @@ def parse_unified_diff(text: str) -> list[FileDiff]:
 
 
 def text_rows(text: str) -> Iterator[DiffRow]:
-    """Yields every line of a text that contains a diff. Lines outside of its hunks are context or name a file; in an
-    excerpt without hunks the signs decide."""
+    """Yields every line of a text that contains a diff. A line outside of the hunks is context or names a file. In an
+    excerpt without hunk headers, the sign decides which kind a line has."""
     rows = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     kinds: dict[str, LineKind] = {} if any(_HUNK.match(row) for row in rows) else _KINDS
     position = 0
@@ -149,12 +149,13 @@ def text_rows(text: str) -> Iterator[DiffRow]:
 
 
 def _ends_hunk(row: str) -> bool:
-    """Whether the row belongs to no hunk, although the hunk before it has too few: text was left out."""
+    """Returns whether the row starts something new, although the hunk before it has fewer rows than its header says:
+    text was left out."""
     return row.startswith("diff --git ") or _HUNK.match(row) is not None
 
 
 def replacement_diff(path: str, old: str, new: str, *, creates: bool = False) -> FileDiff:
-    """Returns the diff of replacing one text by another at a position that is not known yet."""
+    """Returns the diff of replacing `old` with `new` at a position that is not known yet."""
     lines = [DiffLine("removed", line) for line in _split_lines(old)]
     lines += [DiffLine("added", line) for line in _split_lines(new)]
     return FileDiff(None if creates else path, path, (DiffHunk(tuple(lines)),))
@@ -188,7 +189,7 @@ def preview_patch(text: str) -> list[FileDiff]:
 
 
 def is_complete_patch(text: str) -> bool:
-    """Whether `preview_patch` returns everything that `apply_patch` could apply.
+    """Returns whether `preview_patch` shows everything that `apply_patch` could apply.
 
     The tool is more tolerant than a reader of diffs: it applies lines beyond the counts of a hunk and hunks without
     line numbers. If this returns False, show the patch itself to the person who approves it.
@@ -260,12 +261,14 @@ def _read_files(rows: Sequence[str], ignored: list[str], *, from_patch: bool = F
 
 
 def _has_git_prefixes(old: str, new: str) -> bool:
-    """The rule of `apply_patch`, so that a person approves the path that is written."""
+    """Returns whether both names have git's prefixes. `apply_patch` has the same rule, so that a person approves the
+    path that is written."""
     return (old.startswith("a/") or old == _NO_FILE) and (new.startswith("b/") or new == _NO_FILE)
 
 
 def _file_diff(old: str, new: str, hunks: Sequence[DiffHunk], *, prefixed: bool) -> FileDiff:
-    """Git writes `a/` and `b/` before the names. Other diffs do not, and there `a/` may be a real folder."""
+    """Returns the diff of a file. Git writes `a/` and `b/` before the names; in other diffs `a/` may be a real
+    folder."""
     if prefixed or (old.startswith("a/") and new.startswith("b/")):
         old, new = old.removeprefix("a/"), new.removeprefix("b/")
     return FileDiff(None if old == _NO_FILE else old, None if new == _NO_FILE else new, tuple(hunks))
@@ -292,7 +295,7 @@ def _read_hunk(rows: Sequence[str], position: int, header: re.Match[str]) -> tup
 
 
 def _header_name(row: str) -> str:
-    """The name behind `--- ` or `+++ `, without a time stamp."""
+    """Returns the name after `--- ` or `+++ `, without a timestamp."""
     return row[4:].partition("\t")[0]
 
 
@@ -301,8 +304,8 @@ def _split_lines(text: str) -> list[str]:
 
 
 def group_git_files(paths: Iterable[str]) -> list[str]:
-    """Returns the paths with git's own files as one entry for each repository, such as `.git (11 files)`: the names of
-    objects and logs say nothing to a reader."""
+    """Returns the paths with git's files as one entry for each repository, such as `.git (11 files)`: the names of
+    objects and logs mean nothing to a reader."""
     groups: dict[str, int] = {}
     for path in paths:
         name = git_folder_of(path) or path
@@ -311,6 +314,6 @@ def group_git_files(paths: Iterable[str]) -> list[str]:
 
 
 def git_folder_of(path: str) -> str:
-    """Returns the git folder that contains the file, or an empty text."""
-    before, found, _ = f"/{path}".partition("/.git/")
-    return f"{before}/.git".removeprefix("/") if found else ""
+    """Returns the git folder that contains the file, or an empty string."""
+    repository, separator, _ = f"/{path}".partition("/.git/")
+    return f"{repository}/.git".removeprefix("/") if separator else ""

@@ -32,12 +32,12 @@ def clean_text(text: str) -> str:
 
 
 def is_editable(text: str) -> bool:
-    """Whether a text field can show the text as it is: it may have tabs, but no control characters."""
+    """Returns whether a text field can show the text unchanged: it may have tabs, but no control characters."""
     return clean_text(text) == text.expandtabs(TAB_WIDTH)
 
 
 def reveal_text(text: str) -> str:
-    """Returns text that a user approves, without tabs; control characters are shown as escapes, so that nothing of it
+    """Returns text that a user approves, with its tabs expanded and its control characters as escapes, so that nothing
     is hidden."""
     return reveal_for_terminal(text).expandtabs(TAB_WIDTH)
 
@@ -92,8 +92,8 @@ def _char_width(char: str) -> int:
 
 
 def format_time(milliseconds: float, form: str = "%Y-%m-%d %H:%M", zone: tzinfo | None = None) -> str:
-    """Returns a Unix time in the time zone of this machine, which terminals show, or in another one; "" for a time that
-    no calendar has, which stored data may contain."""
+    """Returns a Unix time in the given time zone, or in that of this machine, which terminals show. Returns "" for a
+    time outside of the calendar, which stored data may contain."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, zone).strftime(form)
     except (OverflowError, ValueError, OSError):
@@ -106,7 +106,7 @@ def format_utc_time(milliseconds: float, form: str = "%Y-%m-%d %H:%M UTC") -> st
 
 
 def format_iso_time(milliseconds: float, timespec: str = "seconds") -> str:
-    """Returns a Unix time as ISO 8601 in UTC, for protocols and data; "" for a time that no calendar has."""
+    """Returns a Unix time as ISO 8601 in UTC, for protocols and data; "" for a time outside of the calendar."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=timespec)
     except (OverflowError, ValueError, OSError):
@@ -114,7 +114,7 @@ def format_iso_time(milliseconds: float, timespec: str = "seconds") -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """`350ms`, `4.2s`, `42s`, `3m 05s` or `2h 07m`."""
+    """Returns `350ms`, `4.2s`, `42s`, `3m 05s` or `2h 07m`."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f}ms"
     if seconds < 9.95:
@@ -132,12 +132,13 @@ def format_milliseconds(milliseconds: int) -> str:
 
 
 def format_elapsed(seconds: float) -> str:
-    """The duration of something that is still running: whole seconds, so that the display does not flicker."""
+    """Returns the duration of something that is still running, in whole seconds, so that the display does not
+    flicker."""
     return f"{int(seconds)}s" if seconds < _MINUTE else format_duration(int(seconds))
 
 
 def format_cost(cost: Decimal | None) -> str:
-    """`unknown` for a model without a price; a cost above zero is never shown as zero."""
+    """Returns a cost in dollars, or `unknown` for a model without a price. A cost above zero is never shown as zero."""
     if cost is None:
         return "unknown"
     if not cost:
@@ -148,27 +149,27 @@ def format_cost(cost: Decimal | None) -> str:
 
 
 def format_dollars(amount: Decimal) -> str:
-    """As `format_cost`, for a sentence that names the currency: `0.0040 dollars`."""
+    """Returns a cost without the dollar sign, for a sentence that names the currency: `0.0040 dollars`."""
     return format_cost(amount).replace("$", "")
 
 
 def format_limit(limit: str, maximum: str) -> str:
-    """`the cost limit of $0.5000`, `the time limit of 1h 00m`, `the limit of 1.2M tokens` or `the limit of 3 turns`,
-    from the name of a limit and its value as they are stored."""
+    """Returns `the cost limit of $0.5000`, `the time limit of 1h 00m`, `the limit of 1.2M tokens` or `the limit of 3
+    turns`, from the stored name and value of a limit."""
     amount = _limit_amount(limit, maximum)
     kind = {"cost": "cost limit", "seconds": "time limit"}.get(limit, "limit") if amount else "limit"
     return f"the {kind} of {amount or f'{maximum} {limit}'}"
 
 
 def format_reached_limit(limit: str, maximum: str, reached: str) -> str:
-    """Says that a limit is reached, and by what amount, or for what other reason the run ended."""
+    """Returns a sentence that a limit is reached, with the amount, or with the other reason for which the run ended."""
     is_count = reached.isdecimal() and not _limit_amount(limit, reached)
     amount = "" if is_count else _limit_amount(limit, reached) or reached
     return f"{format_limit(limit, maximum)} is reached{f' ({amount})' if amount else ''}"
 
 
 def _limit_amount(limit: str, value: str) -> str:
-    """Returns an amount with its unit; "" for a limit without a unit and for a text in place of a number."""
+    """Returns an amount with its unit; "" for a limit without a unit and for a value that is not a number."""
     try:
         match limit:
             case "cost":
@@ -184,14 +185,14 @@ def _limit_amount(limit: str, value: str) -> str:
 
 
 def format_total_cost(cost: Decimal | None, unpriced: int) -> str:
-    """A sum that lacks the cost of `unpriced` answers: `≥$0.12`, or `unknown` if nothing else is known."""
+    """Returns a sum that lacks the cost of `unpriced` answers: `≥$0.12`, or `unknown` if nothing else is known."""
     if not unpriced:
         return format_cost(cost)
     return f"≥{format_cost(cost)}" if cost else format_cost(None)
 
 
 def format_tokens(number: int) -> str:
-    """`950`, `1.2k`, `340k`, `1.5M` or `2.0G`."""
+    """Returns `950`, `1.2k`, `340k`, `1.5M` or `2.0G`."""
     if number < 1000:
         return str(number)
     for size, letter in ((1_000_000_000, "G"), (1_000_000, "M")):
@@ -201,12 +202,12 @@ def format_tokens(number: int) -> str:
 
 
 def format_token_usage(tokens: Tokens) -> str:
-    """`1.2k tokens in, 300 out`: the size of the prompts, and what the model wrote."""
+    """Returns `1.2k tokens in, 300 out`: the size of the prompts, and what the model wrote."""
     return f"{format_tokens(tokens.prompt)} tokens in, {format_tokens(tokens.output + tokens.reasoning)} out"
 
 
 def format_bytes(number: int) -> str:
-    """`950 B`, `1.2 kB`, `340 kB` or `1.5 MB`; a kilobyte has 1,000 bytes."""
+    """Returns `950 B`, `1.2 kB`, `340 kB` or `1.5 MB`; a kilobyte has 1,000 bytes."""
     if number < 1000:
         return f"{number} B"
     for size, unit in ((1_000_000_000, "GB"), (1_000_000, "MB")):
@@ -216,7 +217,7 @@ def format_bytes(number: int) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 file`, `1,200 files`."""
+    """Returns `1 file` or `1,200 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

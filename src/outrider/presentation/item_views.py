@@ -58,14 +58,26 @@ _STREAMED_INPUT = 2_000  # characters of an input that the model is still writin
 
 
 class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to show of a part. Every kind can be drawn from `title`, `subject`, `status_text` and the texts below them,
-    so a client shows kinds that it does not know.
+    """What to show of a part. Every kind can be drawn from `title`, `subject`, `status_text` and the longer texts, so a
+    client can show kinds that it does not know.
 
-    The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
-    error of a `call` are those of its state, and `status_facts` are the facts of `status_text` with a tone each. A
-    `withdrawn` item belongs to a failed attempt and is shown struck out. The answer with an `unfinished` call is not
-    complete. A notice that `merges` replaces a notice with
-    the same title that is shown directly before it in its message.
+    - `kind`: what the item is.
+    - `title`: the name of a tool, of an agent or of the topic.
+    - `subject`: what distinguishes the item from others with this title, on one line.
+    - `level`: how important a notice is.
+    - `status`: the state of a call.
+    - `status_text`: the status of a call in words.
+    - `status_facts`: the facts of `status_text`, each with a tone.
+    - `duration`: how long a call worked.
+    - `input`: the arguments of a call that neither `diff` nor `todos` shows.
+    - `diff`: what a call changes.
+    - `todos`: the task list that a call has stored.
+    - `output`: the output of a command of the user. A call has its output and its error in the state of its part.
+    - `body`: Markdown that replaces the part's `text`, which is shown if this is None.
+    - `withdrawn`: the item belongs to a failed attempt and is shown struck out.
+    - `unfinished`: the call was cut off, so the answer is not complete.
+    - `merges`: the notice replaces a notice with the same title that is directly before it in its message.
+    - `child_session_id`: the session of a called agent.
     """
 
     kind: ItemKind
@@ -97,7 +109,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class UsageView(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens and cost as texts."""
+    """Tokens and cost as formatted strings."""
 
     tokens: str
     tokens_in: str
@@ -106,7 +118,7 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True):
-    """Figures of a background run as texts; empty before they are known."""
+    """Figures of a background run as formatted strings; empty before they are known."""
 
     duration: str = ""
     tokens: str = ""
@@ -133,8 +145,8 @@ def item_view(item: TranscriptItem) -> ItemView:
         case UserItem():
             return ItemView(kind="user", body=item.text)
         case ReasoningItem():
-            took = f" for {format_duration(item.seconds)}" if item.seconds else ""
-            return ItemView(kind="reasoning", title=f"thought{took}")
+            duration = f" for {format_duration(item.seconds)}" if item.seconds else ""
+            return ItemView(kind="reasoning", title=f"thought{duration}")
         case TextItem():
             return ItemView(kind="text")
         case ToolCallItem():
@@ -166,11 +178,11 @@ def _call_view(item: ToolCallItem) -> ItemView:
     if part.display_status == "generating":
         return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])
     arguments, todos, outcome = call_input(part), call_todos(part), call_outcome(part)
-    took = outcome.milliseconds
+    milliseconds = outcome.milliseconds
     return msgspec.structs.replace(
         view,
         subject=subject_line(part.tool, arguments),
-        duration=format_milliseconds(took) if took is not None else "",
+        duration=format_milliseconds(milliseconds) if milliseconds is not None else "",
         input="" if todos is not None else input_text(part.tool, arguments)[:MAX_INPUT],
         diff=tuple(diff_rows(call_changes(part), MAX_DIFF)),
         todos=todos or (),
@@ -179,17 +191,17 @@ def _call_view(item: ToolCallItem) -> ItemView:
 
 
 def message_view(message: Message) -> MessageView:
-    found = (plan_notice(message), message_error_notice(message))
+    notices = (plan_notice(message), message_error_notice(message))
     time = message.time
     return MessageView(
-        notices=tuple(notice for notice in found if notice is not None),
+        notices=tuple(notice for notice in notices if notice is not None),
         duration=format_milliseconds(time.completed - time.created) if time and time.completed else "",
         unfinished=message.role == "assistant" and is_unfinished(message.finish),
     )
 
 
 def usage_view(tokens: Tokens, cost: Decimal | None, *, unpriced: int = 0) -> UsageView:
-    """`unpriced` is the number of answers whose cost is not known."""
+    """Returns usage as strings. `unpriced` is the number of answers whose cost is not known."""
     return UsageView(
         tokens=format_tokens(tokens.total),
         tokens_in=format_tokens(tokens.prompt),
@@ -231,8 +243,8 @@ def restore_text(action: FileAction, *, preview: bool = False) -> str:
 def restore_notice(
     actions: Iterable[FileAction], *, uncovered: Sequence[str] = (), off: str = "", preview: bool = False
 ) -> Notice:
-    """Returns the notice about the result of an undo or redo: what happened to which files, and why to the others
-    nothing."""
+    """Returns the notice about the result of an undo or redo: what happened to which files, and why the other files
+    stay unchanged."""
     if off:
         return Notice("warning", "files", off)
     paths: dict[str, list[str]] = {}
@@ -245,5 +257,5 @@ def restore_notice(
         paths[NO_BACKUP] = list(uncovered)
     if not paths:
         return Notice("info", "files", "there is nothing to change")
-    groups = (f"{text}: {', '.join(group_git_files(named))}" for text, named in paths.items())
+    groups = (f"{text}: {', '.join(group_git_files(names))}" for text, names in paths.items())
     return Notice(level, "files", clean_line("; ".join(groups), 2000))

@@ -119,7 +119,7 @@ class Notice(msgspec.Struct, frozen=True):
 def event_notice(event: Event) -> Notice | None:
     """Returns what to show for an event that no message or part shows; None if there is nothing to add.
 
-    An event class of the user's own, which is unknown here, gives a `detail` notice with its name.
+    A custom event class, which is unknown here, becomes a `detail` notice with its name.
     """
     if not is_standard_event(event):
         return Notice("detail", "custom", clean_line(event.event_type, 100))
@@ -127,7 +127,7 @@ def event_notice(event: Event) -> Notice | None:
 
 
 def other_display(event: Event) -> OtherDisplay | None:
-    """Returns what shows the same as the notice of an event. A front end without it shows the notice."""
+    """Returns which other element shows the content of an event's notice. A front end without it shows the notice."""
     match event:
         case RetryScheduledEvent() | ModelSilentEvent():
             return "activity"
@@ -142,7 +142,7 @@ def other_display(event: Event) -> OtherDisplay | None:
 
 
 def has_other_display(event: Event) -> bool:
-    """Returns whether the activity, a message, a call or an approval shows what the notice of an event says."""
+    """Returns whether the activity, a message, a call or an approval shows the content of an event's notice."""
     return other_display(event) is not None
 
 
@@ -209,8 +209,8 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
 
 
 def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notice:
-    """Returns which MCP servers cannot be used now and why, or that all can. With `wait_seconds` the turn waits for
-    those that are connecting."""
+    """Returns a notice that names the MCP servers that cannot be used now and why, or that all servers are ready. With
+    `wait_seconds`, the turn waits for those that are connecting."""
     waiting = [server for server in servers if wait_seconds and _is_connecting(server)]
     problems = [text for server in servers if server not in waiting and (text := _server_problem(server))]
     if wait_seconds and waiting:
@@ -231,9 +231,9 @@ def _server_problem(server: Any) -> str:
         case {"name": str() as name, "state": "ready", "changed": [_, *_] as changed}:
             return f"{name} has changed its tools: {', '.join(map(str, changed))}"
         case {"name": str() as name, "state": "ready", "added": [*added], "removed": [*removed]} if added or removed:
-            named = (("removed", removed), ("new", added))
-            news = [f"{words}: {', '.join(map(str, tools))}" for words, tools in named if tools]
-            return f"{name} has other tools than before; {'; '.join(news)}"
+            tools_by_change = (("removed", removed), ("new", added))
+            changes = [f"{change}: {', '.join(map(str, tools))}" for change, tools in tools_by_change if tools]
+            return f"{name} has other tools than before; {'; '.join(changes)}"
         case {"name": str(), "state": "ready"}:
             return ""
         case {"name": str() as name, "state": "connecting"} if not server.get("error"):
@@ -249,12 +249,12 @@ def _server_name(server: Any) -> str:
 
 
 def state_label(state: str) -> str:
-    """What an agent in this state does, in words."""
+    """Returns what an agent in this state does, in words."""
     return STATE_LABELS.get(state, state.replace("_", " "))
 
 
 def retry_notice(event: RetryScheduledEvent, wait_ms: int | None = None) -> Notice:
-    """Describes a retry. `wait_ms` is the rest of the wait, for a countdown."""
+    """Describes a retry. `wait_ms` is the remaining time, for a countdown."""
     withdrawn = "; the text above is withdrawn" if event.withdrawn else ""
     if event.model:
         text = f"the model is not available: {event.error}{withdrawn}; continuing with {event.model}"
@@ -268,8 +268,8 @@ RETRY_NOW = "sending the request again"
 
 
 def retry_countdown(event: RetryScheduledEvent) -> str:
-    """Returns the text of a wait before a retry, with `COUNTDOWN` where the rest of the wait is shown; it is the first
-    occurrence."""
+    """Returns the text of a wait before a retry. Its first `COUNTDOWN` is to be replaced by the remaining time; the
+    error may contain it too."""
     limit = f" of {event.max_attempts}" if event.max_attempts else ""
     withdrawn = "; the text above is withdrawn" if event.withdrawn else ""
     text = f"retrying in {COUNTDOWN}: attempt {event.attempt}{limit} failed: {event.error}{withdrawn}"
@@ -277,7 +277,7 @@ def retry_countdown(event: RetryScheduledEvent) -> str:
 
 
 def progress_text(event: ModelProgressEvent) -> str:
-    """Returns what a model in this process does before its answer."""
+    """Returns what a model that runs in this process does before its answer."""
     if event.stage == "loading":
         return "loading the model"
     share = f" {100 * event.done // event.total} %" if event.total else ""
@@ -321,7 +321,7 @@ _UNFINISHED = frozenset({"error", "limit", "length", "refusal", "aborted", "repe
 
 
 def is_unfinished(reason: str | None) -> bool:
-    """Whether a turn or an answer that ended for this reason can be continued, since its work is not done."""
+    """Returns whether a turn or an answer that ended for this reason can be continued, because its work is not done."""
     return reason in _UNFINISHED
 
 
@@ -349,14 +349,14 @@ ERROR_TITLES = {
 
 
 def error_text(error_type: str, message: str) -> str:
-    """The text of an error, with the next step for the user if it is known."""
-    known = ERROR_TITLES.get(error_type) or ("" if message else _error_words(error_type))
-    text, remedy = clean_line(": ".join(filter(None, (known, message))), 2000), REMEDIES.get(error_type)
+    """Returns the text of an error, with the next step for the user if it is known."""
+    title = ERROR_TITLES.get(error_type) or ("" if message else _error_words(error_type))
+    text, remedy = clean_line(": ".join(filter(None, (title, message))), 2000), REMEDIES.get(error_type)
     return f"{text.rstrip('.')}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
 
 
 def _error_words(error_type: str) -> str:
-    """The name of an error class in words, for an error without a message: `RateLimitError` is "rate limit error"."""
+    """Returns the name of an error class in words, for an error without a message: "rate limit error"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error_type.rpartition(".")[2]).lower() or "unknown error"
 
 
@@ -381,32 +381,33 @@ def compaction_undo_result(*, undone: bool) -> Notice:
 
 
 def plan_notice(message: Message) -> Notice | None:
-    """The notice for a message that answers a plan."""
+    """Returns the notice for a message that answers a plan; None for other messages."""
     answer = message.metadata.get(PLAN_ANSWER)
     return Notice("success", "end", f"the plan was {answer}") if answer else None
 
 
 def damage_notice(kind: str, error: str) -> Notice:
-    """The notice for a stored row that cannot be decoded."""
+    """Returns the notice for a stored row that cannot be decoded."""
     return Notice("warning", "error", clean_line(f"a damaged {kind} is skipped: {error}"))
 
 
 def damage_notices(transcript: "SessionTranscript") -> Iterator[Notice]:
-    """The notices for the rows of a transcript that cannot be decoded; further ones are counted."""
+    """Yields a notice for each row of a transcript that cannot be decoded; above `MAX_DAMAGE_NOTICES` only their
+    number."""
     for row in transcript.damaged[:MAX_DAMAGE_NOTICES]:
         yield damage_notice(row.kind, row.error)
-    if more := transcript.damaged[MAX_DAMAGE_NOTICES:]:
-        yield Notice("warning", "error", f"{format_count(len(more), 'more damaged row')} skipped")
+    if further_rows := transcript.damaged[MAX_DAMAGE_NOTICES:]:
+        yield Notice("warning", "error", f"{format_count(len(further_rows), 'more damaged row')} skipped")
 
 
 def message_error_notice(message: Message) -> Notice | None:
-    """The notice for an answer that ended with an error or was aborted; None for one that did not."""
+    """Returns the notice for an answer that ended with an error or was aborted; None for other messages."""
     error = message.error
     if error is None:
         return None
     if error.type == ABORTED:
-        waited = error.message.partition("; the last error: ")[2]
-        return Notice("warning", "end", clean_line(f"interrupted: {waited}") if waited else "interrupted")
+        last_error = error.message.partition("; the last error: ")[2]
+        return Notice("warning", "end", clean_line(f"interrupted: {last_error}") if last_error else "interrupted")
     return Notice("error", "error", error_text(error.type, error.message))
 
 
@@ -503,10 +504,10 @@ class ToolCallItem(BaseItem):
         self.touch()
 
     def append_output(self, text: str) -> None:
-        first, *rest = text.split("\n")
-        self.live_output[-1] = (self.live_output[-1] + first)[-_LIVE_LINE_LENGTH:]
-        self.dropped_lines += max(len(self.live_output) + len(rest) - LIVE_OUTPUT_LINES, 0)
-        self.live_output.extend(rest)
+        first_line, *further_lines = text.split("\n")
+        self.live_output[-1] = (self.live_output[-1] + first_line)[-_LIVE_LINE_LENGTH:]
+        self.dropped_lines += max(len(self.live_output) + len(further_lines) - LIVE_OUTPUT_LINES, 0)
+        self.live_output.extend(further_lines)
         self.touch()
 
     def update(self, part: ToolPart) -> None:
@@ -551,8 +552,7 @@ class NoticeItem(BaseItem):
 
 
 class CommandItem(BaseItem):
-    """A command that the person ran with `!`. `exit_status` is None while it runs, and "" if it is not known any
-    more."""
+    """A command that the person ran with `!`. `exit_status` is None while it runs, and "" if it is no longer known."""
 
     def __init__(self, id: str, command: str) -> None:
         super().__init__(id)
@@ -574,12 +574,12 @@ TranscriptItem = UserItem | TextItem | ReasoningItem | ToolCallItem | FileItem |
 
 
 def file_name(part: FilePart) -> str:
-    """The name of a file, or what its URL shows of it; the content of a data URL is left out."""
+    """Returns the name of a file, or its URL, or its media type. The content of a data URL is left out."""
     return clean_line(part.filename or part.url.partition(",")[0] or part.mime, 120)
 
 
 def file_size(part: FilePart) -> int | None:
-    """The size in bytes of a file whose content is in its URL; None for a file that its URL only names."""
+    """Returns the size in bytes of a file whose content is in its URL; None for a file that its URL only names."""
     data = parse_data_url(part.url)
     if data is None:
         return None
@@ -587,7 +587,7 @@ def file_size(part: FilePart) -> int | None:
 
 
 def file_summary(part: FilePart) -> str:
-    """Name, media type and size of a file on one line."""
+    """Returns name, media type and size of a file on one line."""
     size = file_size(part)
     return " · ".join([file_name(part), clean_line(part.mime, 80), *([format_bytes(size)] if size is not None else [])])
 
@@ -599,33 +599,34 @@ def strike_out(text: str) -> str:
 
 
 def message_items(message: Message) -> Iterator[TranscriptItem]:
-    """The items of a stored message."""
+    """Yields the items of a stored message."""
     if message.role == "user":
         yield from _user_items(message)
         return
-    shown: list[TranscriptItem] = []
+    items: list[TranscriptItem] = []
     for part in message.parts:
         item = part_item(part)
-        if item is not None and not merge_retry(shown[-1] if shown else None, part):
-            shown.append(item)
-    yield from shown
+        if item is not None and not merge_retry(items[-1] if items else None, part):
+            items.append(item)
+    yield from items
     if (notice := message_error_notice(message)) is not None:
         yield NoticeItem(f"{message.id}-error", notice, message.id)
 
 
 def is_further_attempt(part: AnyPart) -> TypeGuard[RetryPart]:
-    """Whether the part is a failed attempt that may be shown in the line of the one before it; the change to another
-    model has a separate line."""
+    """Returns whether the part is a failed attempt that may be shown in the line of the attempt before it. The change
+    to another model has a separate line."""
     return isinstance(part, RetryPart) and part.model is None
 
 
-def merge_retry(last: TranscriptItem | None, part: AnyPart) -> bool:
-    """Shows a further failed attempt in the line of the one before it, if nothing was shown in between."""
-    if not is_further_attempt(part) or not isinstance(last, NoticeItem):
+def merge_retry(last_item: TranscriptItem | None, part: AnyPart) -> bool:
+    """Shows a further failed attempt in the line of the attempt before it, and returns True. Returns False if the last
+    item is not that attempt."""
+    if not is_further_attempt(part) or not isinstance(last_item, NoticeItem):
         return False
-    if last.notice.topic != "retry" or last.message_id != part.message_id:
+    if last_item.notice.topic != "retry" or last_item.message_id != part.message_id:
         return False
-    last.update(_retry_part_notice(part))
+    last_item.update(_retry_part_notice(part))
     return True
 
 
@@ -635,7 +636,7 @@ def _retry_part_notice(part: RetryPart) -> Notice:
 
 
 def part_item(part: AnyPart) -> TranscriptItem | None:
-    """The item of a complete part; None for bookkeeping. A kind that is unknown here gives a `detail` notice."""
+    """Returns the item of a complete part; None for bookkeeping. An unknown kind becomes a `detail` notice."""
     if type(part) not in STORED_KINDS:
         return NoticeItem(part.id, _custom_notice(part), part.message_id)
     item = _standard_item(cast("Part", part))
@@ -649,8 +650,8 @@ def _standard_item(part: Part) -> TranscriptItem | None:
         case TextPart() if "command" in part.metadata:
             return _command_item(part)
         case TextPart():
-            shown = not part.synthetic and part.text.strip()
-            return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
+            is_visible = not part.synthetic and part.text.strip()
+            return TextItem(part.id, part.message_id, part.text, streaming=False) if is_visible else None
         case ReasoningPart():
             return _reasoning_item(part) if part.text.strip() else _vendor_tool_item(part)
         case ToolPart():
@@ -673,7 +674,7 @@ def _standard_item(part: Part) -> TranscriptItem | None:
 
 
 def vendor_tool_notice(part: ReasoningPart) -> Notice | None:
-    """The notice about a tool that the vendor ran; None for reasoning."""
+    """Returns the notice about a tool that the vendor ran; None for reasoning."""
     used = vendor_tool_use(part.provider_state)
     return Notice("info", "tool", used.title, used.body) if used is not None else None
 
@@ -722,7 +723,8 @@ def _command_item(part: TextPart) -> CommandItem:
 
 
 def _custom_notice(part: AnyPart) -> Notice:
-    """The notice about a part of another kind. If a model sees it, it has the text that the model reads."""
+    """Returns the notice about a part of a custom kind. If a model sees the part, the notice has the text that the
+    model reads."""
     convert = None if isinstance(part, UnknownPart) else getattr(part, "to_api_format", None)
     try:
         block = convert() if convert else None

@@ -93,7 +93,7 @@ def render_code(text: str, language: str = "") -> str:
 
 
 def render_diffs(files: Sequence[FileDiff]) -> str:
-    """Renders the changes of files, as far as SHOWN_CHARACTERS go."""
+    """Renders the changes of files, up to SHOWN_CHARACTERS."""
     return _render_rows(diff_rows(files, SHOWN_CHARACTERS))
 
 
@@ -131,7 +131,7 @@ def _adapt_block(token: "Token") -> None:
         case "inline":
             token.children = list(_adapt_inline(token.children or []))
         case _:
-            return  # rendered as the parser left it: the parser produces no HTML of the text
+            return  # rendered unchanged: the parser does not pass HTML of the text through
 
 
 def _adapt_inline(tokens: "Sequence[Token]") -> "Iterator[Token]":
@@ -152,12 +152,12 @@ def _link_addresses(token: "Token") -> "Iterator[Token]":
     from markdown_it.token import Token
 
     position = 0
-    for found in _BARE_URL.finditer(token.content):
-        yield Token("text", "", 0, content=token.content[position : found.start()])
-        yield Token("link_open", "a", 1, attrs={"href": found[0], "rel": "noreferrer noopener"})
-        yield Token("text", "", 0, content=found[0])
+    for match in _BARE_URL.finditer(token.content):
+        yield Token("text", "", 0, content=token.content[position : match.start()])
+        yield Token("link_open", "a", 1, attrs={"href": match[0], "rel": "noreferrer noopener"})
+        yield Token("text", "", 0, content=match[0])
         yield Token("link_close", "a", -1)
-        position = found.end()
+        position = match.end()
     yield Token("text", "", 0, content=token.content[position:])
 
 
@@ -195,7 +195,7 @@ def render_timeline(bars: Sequence[TimelineBar]) -> str:
     drawn = "".join(_render_bar(bar, start, scale) for bar in bars)
     line = f'<line x1="0" y1="27" x2="{_WIDTH}" y2="27"></line>'
     drawing = f'<svg viewBox="0 0 {_WIDTH} 54" preserveAspectRatio="none" role="img">{line}{drawn}</svg>'
-    ends = "".join(f"<span>{escape_text(format_utc_time(at, '%H:%M:%S'))}</span>" for at in (start, end))
+    ends = "".join(f"<span>{escape_text(format_utc_time(time, '%H:%M:%S'))}</span>" for time in (start, end))
     return f'<h2>Timeline</h2><div class="timeline">{drawing}<p>{ends}</p></div>'
 
 
@@ -220,8 +220,8 @@ def render_item(item: TranscriptItem) -> str:
         case UserItem():
             return render_markdown(item.text) + "".join(map(_render_file, item.files))
         case ReasoningItem():
-            took = format_duration(item.seconds) if item.seconds is not None else ""
-            return _render_details("reasoning", "reasoning", "", took, render_markdown(item.text))
+            duration = format_duration(item.seconds) if item.seconds is not None else ""
+            return _render_details("reasoning", "reasoning", "", duration, render_markdown(item.text))
         case TextItem():
             return render_markdown(item.text)
         case ToolCallItem():
@@ -264,13 +264,13 @@ def _call_result(part: ToolPart) -> tuple[str, str]:
 def _call_sections(part: ToolPart) -> Iterator[str]:
     """Yields input and changes of a call. An input that only describes changes or tasks is not repeated."""
     changes, todos = call_changes(part), call_todos(part)
-    made = isinstance(part.state, ToolCompleted) and changes
+    are_applied = isinstance(part.state, ToolCompleted) and changes
     if todos is None and (text := input_text(part.tool, call_input(part))):
         yield f"<h3>input</h3>{render_code(text)}"
     if todos:
         yield f'<h3>tasks</h3><ul class="todos">{"".join(map(_render_todo, todos))}</ul>'
     if changes:
-        yield f"<h3>{'changes' if made else 'planned changes'}</h3>{render_diffs(changes)}"
+        yield f"<h3>{'changes' if are_applied else 'planned changes'}</h3>{render_diffs(changes)}"
 
 
 def _render_todo(todo: TodoItem) -> str:
@@ -345,7 +345,7 @@ def _format_usage(message: Message) -> str:
 def _describe_session(session: StoredSession, messages: Sequence[Message]) -> str:
     agents = sorted({message.agent for message in messages if message.agent} or {session.agent} - {""})
     facts = [format_utc_time(session.time.created) if session.time else "", session.mode, *agents]
-    return " · ".join(word for word in facts if word)
+    return " · ".join(fact for fact in facts if fact)
 
 
 def _render_tiles(messages: Sequence[Message]) -> Iterator[str]:

@@ -54,7 +54,7 @@ _MIN_SHOWN_MILLISECONDS = 500
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
-    """The summary of an ended call, for its line in a front end."""
+    """The summary of a call that has ended, for its line in a front end."""
 
     exit_code: int | None = None
     lines_added: int | None = None
@@ -65,21 +65,21 @@ class CallOutcome(msgspec.Struct, frozen=True):
 
 
 def call_kind(part: ToolPart) -> CallKind:
-    """How the call is shown: what its tool declared when it ran, else what is known about the name of the tool."""
-    stored = part.metadata.get(DISPLAY)
+    """Returns how the call is shown: as its tool declared when it ran, else as declared for the name of the tool."""
+    declared_kind = part.metadata.get(DISPLAY)
     for kind in _CALL_KINDS:
-        if kind == stored:
+        if kind == declared_kind:
             return kind
     return declaration_of(part.tool).display
 
 
 def has_output_for_people(part: ToolPart) -> bool:
-    """Whether the output is worth showing by default; the output of tools that read is for the model."""
+    """Returns whether the output is worth showing by default; the output of tools that read is for the model."""
     return part.tool != "process" and call_kind(part) not in ("read", "search", "fetch")
 
 
 def call_input(part: ToolPart, raw_input: str = "") -> dict[str, Any]:
-    """The arguments of a call; while the model is still writing them, what can be read so far."""
+    """Returns the arguments of a call; while the model is still writing them, those that can be read so far."""
     if part.state.input:
         return part.state.input
     text = raw_input or (part.state.raw if isinstance(part.state, ToolPending) else "")
@@ -87,7 +87,7 @@ def call_input(part: ToolPart, raw_input: str = "") -> dict[str, Any]:
 
 
 def subject_line(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -> str:
-    """The few words that distinguish this call from others of the same tool, on one line."""
+    """Returns the few words that distinguish this call from others of the same tool, on one line."""
     match tool:
         case "grep" | "glob":
             location = arguments.get("path") or arguments.get("include") or ""
@@ -102,20 +102,20 @@ def subject_line(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -
             items = arguments.get("todos")
             subject = format_count(len(items), "item") if isinstance(items, list) else ""  # pyright: ignore[reportUnknownArgumentType]
         case _:
-            found = next((arguments[name] for name in _SUBJECTS if arguments.get(name)), None)
-            subject = str(found) if found is not None else compact_arguments(arguments)
+            argument = next((arguments[name] for name in _SUBJECTS if arguments.get(name)), None)
+            subject = str(argument) if argument is not None else compact_arguments(arguments)
     return clean_line(subject, limit)
 
 
 def call_title(tool: str, arguments: Mapping[str, Any], *, limit: int = 200) -> str:
-    """One line for lists of calls: a shell command as it is, otherwise the tool and its subject."""
+    """Returns one line for lists of calls: the command of a shell call, otherwise the tool and its subject."""
     if tool == "shell" and arguments.get("command"):
         return shorten(clean_line(str(arguments["command"]), limit * 2), limit)
     return shorten(f"{clean_line(tool, 60)} {subject_line(tool, arguments, limit=limit * 2)}".strip(), limit)
 
 
 def call_changes(part: ToolPart) -> list[FileDiff]:
-    """The files that a call changes: what it did if it has ended, else what it is about to do."""
+    """Returns the files that a call has changed if it has ended, else those that it is about to change."""
     if isinstance(part.state, ToolCompleted):
         diff = part.state.metadata.get("diff")
         return parse_unified_diff(diff) if isinstance(diff, str) else []
@@ -123,8 +123,8 @@ def call_changes(part: ToolPart) -> list[FileDiff]:
 
 
 def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
-    """The files that a call of a built-in edit tool would change, read from its arguments. Empty for a patch that a
-    diff would not show completely: then show the arguments."""
+    """Returns the files that a call of a built-in edit tool would change, read from its arguments. Empty for a patch
+    that a diff would not show completely: then show the arguments."""
     path = str(arguments.get("file_path") or "")
     match tool:
         case "edit" if "old_string" in arguments or "new_string" in arguments:
@@ -140,21 +140,23 @@ def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
 
 
 def other_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call that the diff of its planned changes does not show."""
+    """Returns the arguments of a call that the diff of its planned changes does not show."""
     in_diff = _DIFF_ARGUMENTS.get(tool, frozenset()) if planned_changes(tool, arguments) else frozenset[str]()
     return {name: value for name, value in arguments.items() if name not in in_diff}
 
 
 def input_text(tool: str, arguments: Mapping[str, Any]) -> str:
-    """The arguments that no diff shows, complete: a command or a patch as it is, everything else as JSON."""
-    rest = other_arguments(tool, arguments)
-    name = next((name for name in rest if name in _PLAIN_ARGUMENTS and isinstance(rest[name], str)), None)
-    plain = [rest.pop(name)] if name is not None else []
+    """Returns all arguments that no diff shows: a command or a patch unchanged, everything else as JSON."""
+    arguments_left = other_arguments(tool, arguments)
+    name = next(
+        (name for name in arguments_left if name in _PLAIN_ARGUMENTS and isinstance(arguments_left[name], str)), None
+    )
+    sections = [arguments_left.pop(name)] if name is not None else []
     if tool == "shell":
-        rest.pop("description", None)  # the subject of the call
-    if rest:
-        plain.append(msgspec.json.format(msgspec.json.encode(rest, enc_hook=str), indent=2).decode())
-    return "\n".join(plain)
+        arguments_left.pop("description", None)  # the subject of the call
+    if arguments_left:
+        sections.append(msgspec.json.format(msgspec.json.encode(arguments_left, enc_hook=str), indent=2).decode())
+    return "\n".join(sections)
 
 
 def patch_argument(arguments: Mapping[str, Any]) -> str:
@@ -177,7 +179,7 @@ def call_outcome(part: ToolPart) -> CallOutcome:
 
 
 def truncated_lines(part: ToolPart) -> int:
-    """Returns the number of lines of an output before it was shortened for the model, or 0 if it has all of them."""
+    """Returns the number of lines of an output before it was shortened for the model, or 0 if it is complete."""
     truncated = part.state.metadata.get("truncated") if isinstance(part.state, ToolCompleted) else None
     return _integer(cast("dict[str, Any]", truncated).get("lines")) or 0 if isinstance(truncated, dict) else 0
 
@@ -191,8 +193,8 @@ class StatusFact(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def call_status(part: ToolPart) -> tuple[StatusFact, ...]:
-    """The status of a call as every front end shows it: one of the six words, then exit code, changed lines, duration
-    and why it failed or waits."""
+    """Returns the status of a call as every front end shows it: one of the six words of `DisplayStatus`, then the exit
+    code or the reason of an error, changed lines, the duration, and whether it waits for approval."""
     outcome = call_outcome(part)
     facts = [
         StatusFact(part.display_status, status_tone(part)),
@@ -210,7 +212,7 @@ def call_status(part: ToolPart) -> tuple[StatusFact, ...]:
 
 
 def ending_facts(exit_code: int | None, reason: str, status: DisplayStatus) -> Iterator[StatusFact]:
-    """Yields how a call ended, as far as its status does not say it."""
+    """Yields how a call ended, if its status does not show that."""
     if exit_code:
         yield StatusFact(f"exit code {exit_code}", "warn")
     if reason not in ("", "failed", status):
@@ -218,12 +220,12 @@ def ending_facts(exit_code: int | None, reason: str, status: DisplayStatus) -> I
 
 
 def status_tone(part: ToolPart) -> StatusTone:
-    """How the status of a call is emphasized; a command with an exit code above 0 is done, but worth a look."""
+    """Returns how the status of a call is emphasized; a command with an exit code above 0 is done, but worth a look."""
     return "warn" if call_outcome(part).exit_code else _STATUS_TONES[part.display_status]
 
 
 def status_text(facts: Iterable[StatusFact]) -> str:
-    """`done · exit code 3 · 900ms`"""
+    """Returns the facts on one line: `done · exit code 3 · 900ms`."""
     text = ""
     for fact in facts:
         text += f"{'' if not text else ' ' if fact.joined else ' · '}{fact.text}"
@@ -231,26 +233,26 @@ def status_text(facts: Iterable[StatusFact]) -> str:
 
 
 def call_mark(part: ToolPart) -> str:
-    """The mark of a call in plain output; a command with an exit code above 0 is not marked as if it had gone well."""
+    """Returns the mark of a call in plain output; a command with an exit code above 0 is not marked as a success."""
     return "!" if call_outcome(part).exit_code else _STATUS_MARKS[part.display_status][0]
 
 
 def coloured_mark(part: ToolPart) -> str:
-    """The mark of a call where it has the colour of its `status_tone`, which says how the call ended."""
+    """Returns the mark of a call for coloured output, where the colour of its `status_tone` shows how it ended."""
     return _STATUS_MARKS[part.display_status][1]
 
 
 def call_line(part: ToolPart, title: str, detail: str = "") -> str:
-    """One line about a call for plain output: a mark, the title, its status and a detail such as the error. The mark
-    alone says that a call is done."""
+    """Returns one line about a call for plain output: a mark, the title, its status and a detail such as the error. For
+    a call that is done, the mark replaces the status."""
     facts = call_status(part)
-    shown = status_text(facts[1:] if part.display_status == "done" else facts)
-    line = f"{call_mark(part)} {title}{f' · {shown}' if shown else ''}"
+    status = status_text(facts[1:] if part.display_status == "done" else facts)
+    line = f"{call_mark(part)} {title}{f' · {status}' if status else ''}"
     return f"{line}: {detail}" if detail else line
 
 
 def call_todos(part: ToolPart) -> tuple[TodoItem, ...] | None:
-    """The task list that a call has stored; None if it stored none."""
+    """Returns the task list that a call has stored; None if it stored none."""
     todos = part.state.metadata.get("todos") if isinstance(part.state, ToolCompleted) else None
     if not isinstance(todos, list | tuple):
         return None
@@ -265,7 +267,7 @@ def call_todos(part: ToolPart) -> tuple[TodoItem, ...] | None:
 
 
 def final_answer(part: ToolPart, raw_input: str = "") -> str | None:
-    """The answer in a call of `finish`; None for every other call."""
+    """Returns the answer in a call of `finish`; None for every other call."""
     return str(call_input(part, raw_input).get("message") or "") if part.tool == FINISH_TOOL else None
 
 
@@ -299,7 +301,7 @@ _STATUS_TONES: dict[DisplayStatus, StatusTone] = {
 
 
 def compact_arguments(arguments: Mapping[str, Any]) -> str:
-    """`name=value, other=value`; a list is given by its length."""
+    """Returns `name=value, other=value`; a list is shown as its length."""
     return ", ".join(f"{name}={_compact(value)}" for name, value in arguments.items())
 
 
@@ -316,7 +318,7 @@ def _integer(value: object) -> int | None:
 
 
 class VendorToolUse(msgspec.Struct, frozen=True):
-    """A call or a result of a tool that the vendor ran: one line, and Markdown with the rest."""
+    """A call or a result of a tool that the vendor ran: one line, and Markdown with the details."""
 
     title: str
     body: str = ""
@@ -327,7 +329,7 @@ _SHOWN_OUTPUT = 20_000  # characters
 
 
 def vendor_tool_use(state: Mapping[str, Any]) -> VendorToolUse | None:
-    """Describes the opaque block of a vendor that a reasoning part holds; None if it belongs to no tool."""
+    """Describes the opaque vendor block that a reasoning part holds; returns None if it does not belong to a tool."""
     match state:
         case {"block": {"type": "server_tool_use" | "mcp_tool_use", "name": str(name)} as block}:
             return _vendor_call(name, block.get("input"))
@@ -359,11 +361,11 @@ def _gemini_tool_use(part: Mapping[str, Any]) -> VendorToolUse | None:
             return None
 
 
-def _vendor_call(name: str, given: Any) -> VendorToolUse:
-    subject = next(_find_texts(given, ("query", "queries", "code", "command", "url", "pattern")), "")
+def _vendor_call(name: str, arguments: Any) -> VendorToolUse:
+    subject = next(_find_texts(arguments, ("query", "queries", "code", "command", "url", "pattern")), "")
     body = _fence(subject) if "\n" in subject.strip() else ""
-    first = subject.strip().partition("\n")[0]
-    return VendorToolUse(clean_line(f"{name}: {first}" if first else name, 200), body)
+    first_line = subject.strip().partition("\n")[0]
+    return VendorToolUse(clean_line(f"{name}: {first_line}" if first_line else name, 200), body)
 
 
 def _vendor_result(name: str, content: Any, code: str = "") -> VendorToolUse:
@@ -377,40 +379,40 @@ def _vendor_result(name: str, content: Any, code: str = "") -> VendorToolUse:
         text = f"{name}{f': {queries}' if queries else ''}: {len(sources)} sources"
     else:
         text = f"{name}: {code.strip().partition(chr(10))[0]}" if code else f"{name}: done"
-    blocks = [_fence(found) for found in (code, output) if found.strip()]
+    blocks = [_fence(section) for section in (code, output) if section.strip()]
     blocks += ["\n".join(f"- {source}" for source in sources[:_SHOWN_SOURCES])] if sources else []
     return VendorToolUse(clean_line(text, 200), "\n\n".join(blocks))
 
 
 def _find_sources(value: Any) -> Iterator[str]:
     """Yields title and address of every page in a result."""
-    for found in _find_objects(value):
-        url = found.get("url") or found.get("uri")
+    for source in _find_objects(value):
+        url = source.get("url") or source.get("uri")
         if isinstance(url, str) and url.startswith(("https:", "http:")):
-            yield clean_line(f"{found.get('title') or ''} {url}".strip(), 300)
+            yield clean_line(f"{source.get('title') or ''} {url}".strip(), 300)
 
 
 def _find_texts(value: Any, names: tuple[str, ...]) -> Iterator[str]:
-    """Yields the texts under these names, anywhere in a value; a list of texts is joined."""
-    for found in _find_objects(value):
+    """Yields the strings under these names, anywhere in a value; a list of strings is joined."""
+    for fields in _find_objects(value):
         for name in names:
-            text: Any = found.get(name)
-            if isinstance(text, list) and text and all(isinstance(one, str) for one in cast("list[Any]", text)):
+            text: Any = fields.get(name)
+            if isinstance(text, list) and text and all(isinstance(item, str) for item in cast("list[Any]", text)):
                 yield ", ".join(cast("list[str]", text))
             elif isinstance(text, str) and text.strip():
                 yield text
 
 
 def _find_objects(value: Any, depth: int = 6) -> Iterator[dict[str, Any]]:
-    inner: Iterable[Any] = cast("list[Any]", value) if isinstance(value, list) else ()
+    values: Iterable[Any] = cast("list[Any]", value) if isinstance(value, list) else ()
     if isinstance(value, dict):
-        found = cast("dict[str, Any]", value)
-        yield found
-        inner = found.values()
-    for one in inner if depth else ():
-        yield from _find_objects(one, depth - 1)
+        fields = cast("dict[str, Any]", value)
+        yield fields
+        values = fields.values()
+    for item in values if depth else ():
+        yield from _find_objects(item, depth - 1)
 
 
 def _fence(text: str) -> str:
-    shown = text.strip("\n")[:_SHOWN_OUTPUT].replace("```", "``")
-    return f"```\n{shown}\n```"
+    excerpt = text.strip("\n")[:_SHOWN_OUTPUT].replace("```", "``")
+    return f"```\n{excerpt}\n```"

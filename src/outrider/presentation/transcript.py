@@ -41,8 +41,8 @@ from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, Subtas
 
 
 class TranscriptView:
-    """The items of one session. `find_message` returns a message of the session by its id, since events name messages
-    and do not carry them. With `follow_children`, events of agents that were called fill a view each, in `children`."""
+    """The items of one session. `find_message` returns a message of the session by its id, because events name messages
+    and do not carry them. With `follow_children`, each called agent has its own view in `children`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class TranscriptView:
         self.activity = SessionActivity(clock)
         self.side = SideActivity(clock)
         self.children: dict[str, TranscriptView] = {}
-        self.related_sessions: set[str] = set()  # child sessions that are no agents, whose approvals are shown here
+        self.related_sessions: set[str] = set()  # child sessions other than agents, whose approvals are shown here
         self._follow_children = follow_children
         self._by_id: dict[str, TranscriptItem] = {}
         self._calls: dict[str, ToolCallItem] = {}
@@ -120,7 +120,8 @@ class TranscriptView:
         return self._calls.get(call_id)
 
     def concerns(self, event: Event) -> bool:
-        """Whether the event belongs to this session or to an agent that was called in it."""
+        """Returns whether the event belongs to this session, to an agent that was called in it or to a related
+        session."""
         return (
             event.session_id == self.session_id
             or self.side.has_agent(event.session_id)
@@ -128,13 +129,13 @@ class TranscriptView:
         )
 
     def apply(self, event: Event) -> list[TranscriptItem]:
-        """Folds an event and returns the items that are new or changed, those of called agents included."""
+        """Folds an event and returns the items that are new or changed, including those of called agents."""
         if not self.concerns(event):
             return []
-        own = event.session_id == self.session_id
-        self.activity.apply(event, own=own)
+        is_shown_session = event.session_id == self.session_id
+        self.activity.apply(event, is_shown_session=is_shown_session)
         self.side.apply(event)
-        if own:
+        if is_shown_session:
             return self._apply_own(event)
         changed = self._show_child_activity(self.side.agents.get(event.session_id))
         if self._follow_children:
@@ -149,15 +150,15 @@ class TranscriptView:
             self.side.update_from_call(part)
         elif isinstance(part, SubtaskPart):
             self.side.add_subtask(part)
-        known = self._by_id.get(part.id)
-        if known is None:
-            last = self.items[-1] if self.items else None
-            if last is not None and merge_retry(last, part):
-                self._by_id[part.id] = last
-                return [last]
-            item = part_item(part)
-            return [item] if item is not None and self.add(item) else []
-        return [known] if self._update_item(known, part) else self._replace_item(known, part)
+        item = self._by_id.get(part.id)
+        if item is None:
+            last_item = self.items[-1] if self.items else None
+            if last_item is not None and merge_retry(last_item, part):
+                self._by_id[part.id] = last_item
+                return [last_item]
+            new_item = part_item(part)
+            return [new_item] if new_item is not None and self.add(new_item) else []
+        return [item] if self._update_item(item, part) else self._replace_item(item, part)
 
     def _update_item(self, item: TranscriptItem, part: AnyPart) -> bool:
         """Applies the new value of the part that the item shows; returns False if the part is of another kind."""
@@ -177,13 +178,13 @@ class TranscriptView:
                 return False
         return True
 
-    def _replace_item(self, known: TranscriptItem, part: AnyPart) -> list[TranscriptItem]:
+    def _replace_item(self, old_item: TranscriptItem, part: AnyPart) -> list[TranscriptItem]:
         """Shows a part that has become one of another kind, such as streamed text that turned out to be reasoning."""
         item = part_item(part)
-        if item is None or type(item) is type(known):
+        if item is None or type(item) is type(old_item):
             return []
-        item.expanded = known.expanded
-        self.items[self.items.index(known)] = item
+        item.expanded = old_item.expanded
+        self.items[self.items.index(old_item)] = item
         self._index(item)
         return [item]
 
@@ -232,12 +233,12 @@ class TranscriptView:
         return [call]
 
     def _show_notice(self, event: Event) -> list[TranscriptItem]:
-        """The message that ended with the error shows it too; it is shown once."""
+        """Shows the notice of an event. An error is shown once, although the message that it ended has it too."""
         notice = event_notice(event)
         if notice is None or (isinstance(event, ErrorEvent) and event.error_type == ABORTED):
             return []
-        last = self.items[-1] if self.items else None
-        if isinstance(last, NoticeItem) and last.notice == notice:
+        last_item = self.items[-1] if self.items else None
+        if isinstance(last_item, NoticeItem) and last_item.notice == notice:
             return []
         return [self.add_notice(notice)]
 

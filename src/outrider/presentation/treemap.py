@@ -71,15 +71,15 @@ def _source_facts(source: SizedSource) -> Iterator[str]:
 
 
 def split_area(sizes: Sequence[int], area: Area) -> list[Area]:
-    """Splits a rectangle into one rectangle per size: halves the sum along the longer side, again and again."""
+    """Splits a rectangle into one rectangle per size: halves the sum along the longer side, recursively."""
     x, y, width, height = area
     if len(sizes) < 2:
         return [area] * len(sizes)
-    total, first, count = sum(sizes) or 1, sizes[0], 1
-    while count < len(sizes) - 1 and first + sizes[count] / 2 < total / 2:
-        first += sizes[count]
+    total, first_sum, count = sum(sizes) or 1, sizes[0], 1
+    while count < len(sizes) - 1 and first_sum + sizes[count] / 2 < total / 2:
+        first_sum += sizes[count]
         count += 1
-    share = first / total
+    share = first_sum / total
     if width >= height:
         left, right = (x, y, width * share, height), (x + width * share, y, width * (1 - share), height)
     else:
@@ -91,11 +91,11 @@ def treemap_page(title: str, sources: Sequence[SizedSource]) -> str:
     """Returns the map as an HTML page. Its style places the boxes, because the policy of the page forbids `style`
     attributes."""
     boxes = treemap_boxes(sources)
-    places = "\n".join(
+    rules = "\n".join(
         f"#b{number} {{ left: {box.left}%; top: {box.top}%; width: {box.width}%; height: {box.height}%;"
         f" background: hsl({box.hue} 45% 36%); }}"
         for number, box in enumerate(boxes)
     )
     texts = [escape_text(box.text) for box in boxes]
     drawn = "\n".join(f'<div id="b{number}" title="{text}">{text}</div>' for number, text in enumerate(texts))
-    return render_page(title, f"{_STYLE}{places}", f"<h1>{escape_text(title)}</h1>\n<main>\n{drawn}\n</main>")
+    return render_page(title, f"{_STYLE}{rules}", f"<h1>{escape_text(title)}</h1>\n<main>\n{drawn}\n</main>")

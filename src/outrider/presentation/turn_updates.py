@@ -1,5 +1,5 @@
 """What an update of a part adds to what a front end has reported: the start and the result of a call, each once, and
-the rest of a streamed text."""
+the remaining part of a streamed text."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -40,7 +40,7 @@ class CallReporter:
         self._ended: set[str] = set()
 
     def call_updates(self, part: ToolPart) -> Iterator[CallUpdate]:
-        """Yields what the value of a call adds."""
+        """Yields what a new value of a call adds to what was reported."""
         if is_withdrawn(part) and part.id not in self._started:
             return
         if part.id not in self._started and self._has_started(part):

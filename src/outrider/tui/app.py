@@ -65,11 +65,16 @@ def run_tui(
 ) -> int:
     """Runs the terminal application until the user quits, and returns its exit code.
 
-    `settings` reads the user's settings, and is called again after the user trusts the folder. `session` is the id of a
-    session to continue, `resume` continues this folder's last session, `prompt` is sent immediately. `attach` connects
-    to the server at `server_url` instead of opening an engine in this process. `given` names what the command line or
-    the environment chose: the choices that are remembered for this folder do not replace it. The caller has checked
-    that stdin and stdout are a terminal, and shows the alternate screen.
+    The caller has checked that stdin and stdout are a terminal, and shows the alternate screen.
+
+    - `settings`: reads the user's settings; called again after the user trusts the folder.
+    - `session`: the id of a session to continue.
+    - `resume`: continues this folder's last session.
+    - `prompt`: sent immediately.
+    - `attach`: connects to a server instead of opening an engine in this process.
+    - `server_url`: the address of that server.
+    - `given`: the names of what the command line or the environment chose. The choices that are remembered for this
+      folder do not replace these.
     """
     TerminalDriver.is_screen_prepared = True
     return asyncio.run(_run_app(StartOptions(settings, session, resume, prompt, attach, server_url, given)))
@@ -197,7 +202,7 @@ class OutriderApp(App[int]):
             composer.post_message(events.Key(event.key, event.character))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the conversation's key bindings while a modal screen is open."""
+        """Disables the conversation's key bindings while a modal screen is open."""
         return len(self.screen_stack) == 1 or action in {"copy_or_leave", "dismiss"} or None
 
     def start_work(self, work: Coroutine[Any, Any, None]) -> None:
@@ -210,8 +215,8 @@ class OutriderApp(App[int]):
         except OutriderError as error:
             self.ui.show_notice(clean_line(error.message or type(error).__name__, 2000), "error")
         except OSError as error:  # e.g. a full disk or a read-only folder
-            place = f"{error.filename}: " if error.filename else ""
-            self.ui.show_notice(clean_line(f"{place}{error.strerror or error}", 2000), "error")
+            file_name = f"{error.filename}: " if error.filename else ""
+            self.ui.show_notice(clean_line(f"{file_name}{error.strerror or error}", 2000), "error")
         except Exception as error:  # noqa: BLE001  an internal error must not close the app
             _log.exception("a TUI command failed")
             self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "error")
@@ -269,8 +274,8 @@ class OutriderApp(App[int]):
         self.ui.redraw()
         if self._options.prompt:
             self.start_work(self._send_prompt(self._options.prompt, queue=False))
-        early, self._early_actions = self._early_actions, []
-        for act in early:
+        early_actions, self._early_actions = self._early_actions, []
+        for act in early_actions:
             act()
 
     def _read_settings_again(self) -> None:
@@ -282,7 +287,7 @@ class OutriderApp(App[int]):
         self._show_first_status()
 
     async def _connect(self) -> "SessionClient":
-        """Opens the engine; try again while the server of `--attach` cannot be reached."""
+        """Opens the engine; tries again while the server of `--attach` cannot be reached."""
         while True:
             try:
                 return await self._open_client(self._settings)
@@ -297,7 +302,7 @@ class OutriderApp(App[int]):
             self.ui.find_widget(ActivityLine).show_away("")
 
     def _show_connection(self) -> None:
-        """Draws the countdown to the next attempt to reach the server, or say that it answers again."""
+        """Draws the countdown to the next attempt to reach the server, or shows that it answers again."""
         is_away = bool(self.ui.controller.connection_text)
         if self._was_away and not is_away and self.is_running:
             self.ui.show_notice("the server answers again", "success")
@@ -305,7 +310,7 @@ class OutriderApp(App[int]):
         self.ui.redraw()
 
     def _when_open(self, act: Callable[[], None]) -> None:
-        """Do something that needs the engine: now, or as soon as it is open."""
+        """Calls `act`, which needs the engine, now or as soon as the engine is open."""
         if self.ui.open_controller is not None:
             act()
         elif not self._opening_failed:
@@ -406,8 +411,8 @@ class OutriderApp(App[int]):
             controller.custom_commands = await asyncio.to_thread(load_custom_commands, self._settings)
             composer.commands = command_choices(controller.custom_commands)
         async for commands, resources in load_server_offers(controller.client):
-            own = [command for command in controller.custom_commands if command not in commands]
-            controller.custom_commands = (*own, *commands)
+            file_commands = [command for command in controller.custom_commands if command not in commands]
+            controller.custom_commands = (*file_commands, *commands)
             composer.commands = command_choices(controller.custom_commands)
             composer.resources = resources
 
@@ -416,11 +421,13 @@ class OutriderApp(App[int]):
 
     async def _complete_values(self, head: str) -> None:
         try:
-            found = await self.ui.controller.client.complete_input(head)
+            completions = await self.ui.controller.client.complete_input(head)
         except OutriderError:  # such as a server of an earlier version
             return
-        choices = tuple(CompletionChoice(one.text, one.note, is_open=one.is_open) for one in found.choices)
-        self.ui.find_widget(Composer).show_values(head, found.start, choices)
+        choices = tuple(
+            CompletionChoice(choice.text, choice.note, is_open=choice.is_open) for choice in completions.choices
+        )
+        self.ui.find_widget(Composer).show_values(head, completions.start, choices)
 
     def action_run_command(self, text: str) -> None:
         self._when_open(lambda: self.start_work(self._run_command(text)))
@@ -428,13 +435,13 @@ class OutriderApp(App[int]):
     async def _run_command(self, text: str) -> None:
         from outrider.tui.commands import find_command
 
-        if (found := find_command(text, self.ui.controller.custom_commands)) is None:
+        if (match := find_command(text, self.ui.controller.custom_commands)) is None:
             await self._load_custom_commands()  # its file may be new
-            found = find_command(text, self.ui.controller.custom_commands)
-        if found is None:
+            match = find_command(text, self.ui.controller.custom_commands)
+        if match is None:
             self.ui.show_notice(f"unknown command {text.split(maxsplit=1)[0]}; /help lists all commands", "warning")
         else:
-            command, argument = found
+            command, argument = match
             await command.run(self.ui, argument)
 
     def action_interrupt(self) -> None:
@@ -490,7 +497,7 @@ class OutriderApp(App[int]):
             self._after_typed_keys(lambda: self.start_work(self._open_editor()))
 
     async def _open_editor(self) -> None:
-        """Edit the text of the composer in the user's editor, which takes over the terminal."""
+        """Edits the text of the composer in the user's editor, which takes over the terminal."""
         composer = self.ui.find_widget(Composer)
         with self.suspend():
             edited = await edit_in_editor(composer.expanded_text())
@@ -538,17 +545,17 @@ class OutriderApp(App[int]):
         self._after_typed_keys(self._copy_or_leave)
 
     def _after_typed_keys(self, act: Callable[[], None]) -> None:
-        """Do something with the text of the composer after it has handled the keys that were typed before."""
+        """Calls `act` after the composer has handled the keys that were typed before."""
         self.ui.find_widget(Composer).call_later(act)
 
     def _copy_or_leave(self) -> None:
         """Copies the selection. Without one, interrupts the turn, or else clears the composer; pressed twice, quits."""
         composer = self.ui.find_widget(Composer)
-        again = monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS
+        is_second_press = monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS
         if selected := self.screen.get_selected_text() or composer.selected_text:
             self.ui.copy_text(selected)
             self.screen.clear_selection()
-        elif again:
+        elif is_second_press:
             self.ui.quit_app()
         elif self.ui.open_controller is not None and self.ui.controller.is_working:
             self._last_quit_request = monotonic()
@@ -561,11 +568,11 @@ class OutriderApp(App[int]):
             self.notify(f"Press Ctrl+C again to quit. {self.describe_quit()}", timeout=QUIT_CONFIRM_SECONDS)
 
     def describe_quit(self) -> str:
-        """Say what is preserved and what is not when the user quits."""
+        """Returns what is preserved and what is not when the user quits."""
         controller = self.ui.open_controller
         if controller is None or controller.client.is_remote:
             return "The session is stored."
-        running = [one for one in controller.conversation.side.background_processes() if not one.exit_text]
+        running = [process for process in controller.conversation.side.background_processes() if not process.exit_text]
         lost = f"; {format_count(len(running), 'background command')} will end" if running else ""
         return f"The session is stored{lost}."
 

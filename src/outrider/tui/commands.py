@@ -90,17 +90,17 @@ async def redo_changes(ui: ScreenApi, _: str) -> None:
 
 
 async def compact_session(ui: ScreenApi, argument: str) -> None:
-    """Replaces earlier messages by a summary, with instructions for it if there are some, or takes the last one
-    back."""
+    """Replaces earlier messages by a summary, for which the argument may give instructions, or undoes the last
+    compaction."""
     if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
         ui.show_notice(compaction_undo_result(undone=undone).text)
         return
-    done = False
+    has_summary = False
     if ui.controller.session_id:
         ui.show_notice("summarising earlier messages…")
-        done = await ui.controller.engine.compact(ui.controller.session_id, argument) is not None
-    if (notice := compaction_result(done=done)) is not None:
+        has_summary = await ui.controller.engine.compact(ui.controller.session_id, argument) is not None
+    if (notice := compaction_result(done=has_summary)) is not None:
         ui.show_notice(notice.text)
 
 
@@ -112,12 +112,12 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
     changes = ui.controller.engine.file_changes(ui.controller.session_id)
     preview = await changes.preview(direction)
     if preview.off or not preview.changed:
-        left = restore_notice(preview.actions, off=preview.off)
-        ui.show_notice(left.text, "warning")
+        notice = restore_notice(preview.actions, off=preview.off)
+        ui.show_notice(notice.text, "warning")
         return
     files = [action for action in preview.actions if not git_folder_of(action.path)]
     recorded = _git_records(preview)
-    shown = "\n\n".join(
+    details = "\n\n".join(
         [f"**change** `{name}`" for name in group_git_files(path for path in preview.changed if git_folder_of(path))]
         + [f"- {record}" for record in recorded]
         + [
@@ -126,17 +126,17 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
         ]
     )
     count = sum(not git_folder_of(path) for path in preview.changed)
-    what = [format_count(count, "file")] if count else []
-    what += ["what git recorded"] if count < len(preview.changed) else []
-    if not await ui.ask_confirmation(f"{direction.capitalize()} {' and '.join(what)}?", shown, direction):
+    subjects = [format_count(count, "file")] if count else []
+    subjects += ["what git recorded"] if count < len(preview.changed) else []
+    if not await ui.ask_confirmation(f"{direction.capitalize()} {' and '.join(subjects)}?", details, direction):
         return
     restored = await (changes.undo() if direction == "undo" else changes.redo())
-    done = restore_notice(restored.actions, uncovered=restored.uncovered, off=restored.off)
-    ui.show_notice(done.text, done.level)
+    result = restore_notice(restored.actions, uncovered=restored.uncovered, off=restored.off)
+    ui.show_notice(result.text, result.level)
 
 
 def _git_records(preview: RestoreResult) -> list[str]:
-    """Returns what an undo takes back from git's logs of HEAD, or a redo adds, such as `commit: Rename a function`."""
+    """Returns what an undo removes from git's logs of HEAD, or a redo adds, such as `commit: Rename a function`."""
     sign = "-" if preview.direction == "undo" else "+"
     logs = (action.diff for action in preview.actions if action.path.endswith(".git/logs/HEAD"))
     lines = [line for diff in logs for line in diff.splitlines() if line.startswith(sign) and "\t" in line]
@@ -148,9 +148,9 @@ async def choose_mode(ui: ScreenApi, name: str) -> None:
     chosen = name or await ui.pick_item(
         "Mode", [PickerItem(mode, mode, note) for mode, note in MODE_DESCRIPTIONS.items()], ui.controller.mode
     )
-    for known in MODES:
-        if known == chosen:
-            await ui.controller.set_mode(known)
+    for valid_mode in MODES:
+        if valid_mode == chosen:
+            await ui.controller.set_mode(valid_mode)
             ui.redraw()
             return
     if chosen:
@@ -168,9 +168,9 @@ async def choose_approval(ui: ScreenApi, name: str) -> None:
     """Sets the approval level of agent mode by name, or lets the user pick one."""
     items = [PickerItem(level, level, f"asks about {note}") for level, note in APPROVAL_DESCRIPTIONS.items()]
     chosen = name or await ui.pick_item("Approval level", items, ui.controller.approval)
-    for known in APPROVAL_LEVELS:
-        if known == chosen:
-            await ui.controller.set_approval(known)
+    for valid_level in APPROVAL_LEVELS:
+        if valid_level == chosen:
+            await ui.controller.set_approval(valid_level)
             ui.redraw()
             return
     if chosen:
@@ -189,14 +189,14 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
     chosen = name or await ui.pick_item("Model", await _model_items(ui, current), current)
     if not chosen:
         return
-    known = controller.client.providers
-    provider, _, rest = controller.expand_model_name(chosen).partition("/")
-    if provider not in known or not rest:
-        ways = f"/model lists them; write PROVIDER/MODEL with one of these providers: {', '.join(known)}"
-        ui.show_notice(clean_line(f"unknown model {name}; {ways}"), "warning")
+    providers = controller.client.providers
+    provider, _, model = controller.expand_model_name(chosen).partition("/")
+    if provider not in providers or not model:
+        hint = f"/model lists them; write PROVIDER/MODEL with one of these providers: {', '.join(providers)}"
+        ui.show_notice(clean_line(f"unknown model {name}; {hint}"), "warning")
         return
-    await controller.set_model(ModelRef(provider, rest))
-    remember_model(controller.settings.data_folder, f"{provider}/{rest}")
+    await controller.set_model(ModelRef(provider, model))
+    remember_model(controller.settings.data_folder, f"{provider}/{model}")
     ui.redraw()
 
 
@@ -204,10 +204,10 @@ async def choose_effort(ui: ScreenApi, name: str) -> None:
     """Sets the reasoning effort by name, or lets the user pick one."""
     items = [PickerItem(effort, effort, EFFORT_NOTES.get(effort, "")) for effort in REASONING_EFFORTS]
     chosen = name or await ui.pick_item("Reasoning effort", items, ui.controller.effort)
-    for known in REASONING_EFFORTS:
-        if known == chosen:
-            await ui.controller.set_effort(known)
-            ui.show_notice(f"reasoning effort: {known}")
+    for valid_effort in REASONING_EFFORTS:
+        if valid_effort == chosen:
+            await ui.controller.set_effort(valid_effort)
+            ui.show_notice(f"reasoning effort: {valid_effort}")
             ui.redraw()
             return
     if chosen:
@@ -432,21 +432,21 @@ async def copy_answer(ui: ScreenApi, argument: str) -> None:
         else:
             ui.show_notice("the last answer contains no code")
     elif argument == "all":
-        shown = [item for item in items if isinstance(item, UserItem | TextItem)]
-        quoted = [f"> {item.text}" if isinstance(item, UserItem) else item.text for item in shown]
+        messages = [item for item in items if isinstance(item, UserItem | TextItem)]
+        quoted = [f"> {item.text}" if isinstance(item, UserItem) else item.text for item in messages]
         ui.copy_text("\n\n".join(quoted))
     else:
         ui.copy_text(answers[-1].strip("\n"))
 
 
-async def find_in_transcript(ui: ScreenApi, words: str) -> None:
+async def find_in_transcript(ui: ScreenApi, query: str) -> None:
     """Searches the lines of the conversation that is loaded, and scrolls to the chosen one."""
     lines = [(number, line) for number, line in enumerate(ui.transcript_lines()) if line]
-    shown = [(number, line) for number, line in lines if words.lower() in line.lower()]
-    if not shown:
-        ui.show_notice(f"nothing found: {clean_line(words)}" if words else "the conversation is empty")
+    matches = [(number, line) for number, line in lines if query.lower() in line.lower()]
+    if not matches:
+        ui.show_notice(f"nothing found: {clean_line(query)}" if query else "the conversation is empty")
         return
-    items = [PickerItem(str(number), line) for number, line in reversed(shown)]
+    items = [PickerItem(str(number), line) for number, line in reversed(matches)]
     chosen = await ui.pick_item("Find in the conversation, last lines first", items)
     if chosen is not None:
         ui.find_in_transcript(int(chosen))
@@ -471,8 +471,8 @@ async def switch_print(ui: ScreenApi, argument: str) -> None:
 
 
 def _read_switch(ui: ScreenApi, argument: str, *, now: bool) -> bool | None:
-    """Returns the state that the user wants: without an argument, the other one. Shows a notice and returns None for a
-    word that is neither on nor off."""
+    """Returns the state that the user wants; without an argument, the opposite of `now`. Shows a notice and returns
+    None for a word that is neither on nor off."""
     if argument not in ("", "on", "off"):
         ui.show_notice(f"write on or off, not {clean_line(argument, 60)}", "warning")
         return None
@@ -487,16 +487,17 @@ async def show_permissions(ui: ScreenApi, _: str) -> None:
     """Lists the stored approvals that apply here, with everything they cover; selecting one revokes it."""
     controller = ui.controller
     answers = await controller.archive.lasting_approvals()
-    here = [found for found in answers if applies_here(found, {controller.session_id}, str(controller.workspace))]
-    more = len(answers) - len(here)
-    others = f"; {more:,} more of other folders or sessions: outrider permissions list"
-    if not here:
+    sessions, folder = {controller.session_id}, str(controller.workspace)
+    approvals = [approval for approval in answers if applies_here(approval, sessions, folder)]
+    hidden_count = len(answers) - len(approvals)
+    hint = f"; {hidden_count:,} more of other folders or sessions: outrider permissions list"
+    if not approvals:
         text = "no stored approvals apply here; rules are in your settings"
-        ui.show_notice(f"{text}{others if more else ''}")
+        ui.show_notice(f"{text}{hint if hidden_count else ''}")
         return
     items = [
         PickerItem(approval.id, view.title, view.scope, f"covers {view.text}")
-        for approval, view in ((approval, grant_view(approval)) for approval in here)
+        for approval, view in ((approval, grant_view(approval)) for approval in approvals)
     ]
     chosen = await ui.pick_item("Stored approvals (Enter revokes one)", items)
     if chosen:
@@ -522,9 +523,9 @@ async def resume_session(ui: ScreenApi, name: str) -> None:
     if name:
         await open_session(ui, (await controller.archive.find_session(name)).id)
         return
-    found = await controller.archive.list_sessions(MAX_SESSIONS, workspace=controller.client.folder)
+    sessions = await controller.archive.list_sessions(MAX_SESSIONS, workspace=controller.client.folder)
     chosen = await ui.pick_item(
-        "Sessions of this folder", [_session_item(session) for session in found], controller.session_id
+        "Sessions of this folder", [_session_item(session) for session in sessions], controller.session_id
     )
     if chosen:
         await open_session(ui, chosen)
@@ -548,7 +549,7 @@ async def find_sessions(ui: ScreenApi, query: str) -> None:
 
 
 async def open_session(ui: ScreenApi, session_id: str) -> None:
-    """Shows a session. If another process holds its lease, ask before taking it over."""
+    """Shows a session. If another process holds its lease, asks before taking it over."""
     try:
         await ui.controller.show_session(session_id, changed=ui.redraw)
     except SessionInUseError as error:
@@ -642,12 +643,12 @@ async def fork_session(ui: ScreenApi, title: str) -> None:
 
 def fork_points(messages: Sequence[Message]) -> list[ForkChoice]:
     """Returns the fork points, newest first. The first message is excluded: a copy before it would be empty."""
-    found: list[ForkChoice] = []
+    choices: list[ForkChoice] = []
     for before, message in pairwise(messages):
         item = next((item for item in message_items(message) if isinstance(item, UserItem)), None)
         if message.role == "user" and item is not None:
-            found.append(ForkChoice(before.id, item.text, message.time.created if message.time else 0))
-    return found[::-1]
+            choices.append(ForkChoice(before.id, item.text, message.time.created if message.time else 0))
+    return choices[::-1]
 
 
 def _fork_items(points: Sequence[ForkChoice]) -> list[PickerItem]:
@@ -723,15 +724,15 @@ COMMANDS: list[SlashCommand] = [
 
 def command_choices(custom: tuple[CustomCommand, ...] = ()) -> tuple[CompletionChoice, ...]:
     """Returns the completions of all commands."""
-    own = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)
-    return (*own, *custom_choices(custom))
+    built_in = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)
+    return (*built_in, *custom_choices(custom))
 
 
 def find_command(text: str, custom: tuple[CustomCommand, ...] = ()) -> tuple[SlashCommand, str] | None:
     """Returns the command of a line and its argument; an unambiguous prefix of a built-in name is accepted."""
-    name, _, rest = text.removeprefix("/").partition(" ")
+    name, _, argument = text.removeprefix("/").partition(" ")
     exact = [command for command in COMMANDS if command.name == name]
     if not exact and (defined := find_custom_command(text, custom)):
         return defined
-    found = exact or [command for command in COMMANDS if command.name.startswith(name)]
-    return (found[0], rest.strip()) if len(found) == 1 else None
+    matches = exact or [command for command in COMMANDS if command.name.startswith(name)]
+    return (matches[0], argument.strip()) if len(matches) == 1 else None

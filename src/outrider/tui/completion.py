@@ -53,12 +53,12 @@ def complete_word(
     files: Sequence[str],
     templates: Mapping[str, str] | None = None,
 ) -> CompletionResult | None:
-    """Complete the word at the cursor, or return None. Commands complete only at the start of the first line.
-    `templates` are those of the files whose name has places for values, with what precedes the first place."""
+    """Completes the word at the cursor, or returns None. Commands complete only at the start of the first line.
+    `templates` maps a name in `files` that has placeholders to the text before its first placeholder."""
     start, word = word_before(line, column)
     if is_first_line and start == 0 and word.startswith("/"):
-        found = tuple(choice for choice in commands if choice.text.startswith(word))
-        return CompletionResult(0, found) if found else None
+        command_choices = tuple(choice for choice in commands if choice.text.startswith(word))
+        return CompletionResult(0, command_choices) if command_choices else None
     if word.startswith("@"):
         from outrider.engine.frontend import match_names  # lazy: the first screen does not need the engine
 
@@ -112,16 +112,16 @@ class CompletionList(Static):
     def _draw_choices(self) -> None:
         palette = widget_palette(self)
         first = max(0, min(self._index - MAX_CHOICES // 2, len(self._choices) - MAX_CHOICES))
-        shown = self._choices[first : first + MAX_CHOICES]
+        visible = self._choices[first : first + MAX_CHOICES]
         text = Text()
-        for number, choice in enumerate(shown, first):
+        for number, choice in enumerate(visible, first):
             selected = number == self._index
             text.append("› " if selected else "  ", palette.style("accent"))
             text.append(
                 f"{clean_line(choice.text, 60):<14}", palette.style("accent" if selected else "text", bold=selected)
             )
             text.append(f"  {choice.note}" if choice.note else "", palette.style("quiet"))
-            text.append("\n" if number < first + len(shown) - 1 else "")
+            text.append("\n" if number < first + len(visible) - 1 else "")
         self.update(text)
 
 
@@ -161,8 +161,8 @@ _TRAILING = ".,;:!?)]}'\""
 
 
 def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tuple[list[FilePart], list[str]]:
-    """Returns the mentioned images and documents as parts, and an error text for each one that cannot be read or that
-    a deny rule hides."""
+    """Returns the mentioned images and documents as parts, and an error message for each one that cannot be read or
+    that a deny rule hides."""
     from outrider.engine.frontend import attach_file
 
     files: list[FilePart] = []
@@ -176,17 +176,18 @@ def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tu
 
 
 def dropped_paths(text: str) -> list[Path]:
-    """Returns the paths if a paste consists of paths of attachable files; terminals paste them on drag and drop."""
+    """Returns the paths if a pasted text consists of paths of attachable files; terminals paste them on drag and
+    drop."""
     from outrider.engine.frontend import is_attachable
 
     text = text.strip()
     if not text or "\n" in text or "\r" in text or len(text) > 4096:
         return []
     try:
-        words = [unquote(word.removeprefix("file://")) if word.startswith("file://") else word for word in split(text)]
+        names = [unquote(name.removeprefix("file://")) if name.startswith("file://") else name for name in split(text)]
     except ValueError:
         return []
-    paths = [Path(word).expanduser() for word in words]
+    paths = [Path(name).expanduser() for name in names]
     return paths if all(path.is_absolute() and is_attachable(path) for path in paths) else []
 
 
@@ -195,12 +196,12 @@ def _mentioned_paths(text: str, workspace: Path) -> dict[Path, TextRange]:
     mark is not part of the name."""
     from outrider.engine.frontend import is_attachable
 
-    found: dict[Path, TextRange] = {}
+    mentions: dict[Path, TextRange] = {}
     for match in _MENTION.finditer(text):
         name = match[1].strip('"')
         for candidate in (name, name.rstrip(_TRAILING)):
             path = workspace / Path(candidate).expanduser()
             if is_attachable(path):
-                found.setdefault(path, TextRange(match[0], match.start(), match.end()))
+                mentions.setdefault(path, TextRange(match[0], match.start(), match.end()))
                 break
-    return found
+    return mentions

@@ -65,7 +65,7 @@ class PasteBuffer:
         return f"[pasted #{number}: {size}]"
 
     def expand_marks(self, text: str) -> str:
-        return _PASTE_MARK.sub(lambda found: self._texts.get(int(found[1]), found[0]), text)
+        return _PASTE_MARK.sub(lambda match: self._texts.get(int(match[1]), match[0]), text)
 
     def clear(self) -> None:
         self._texts.clear()
@@ -282,18 +282,18 @@ class Composer(TextArea):
         self._has_styles = False  # the colors of the text area are those of the current style sheet
 
     def set_text(self, text: str) -> None:
-        """Replaces the text; undo returns to the one before."""
+        """Replaces the text; undo restores the previous one."""
         text = normalize_newlines(text)
         # An earlier input that is too long, or has control characters, is shown as a mark.
         fits = len(text) <= MAX_EDITED_CHARS and is_editable(text)
-        shown = text if fits else self._pastes.shorten_paste(text)
+        visible_text = text if fits else self._pastes.shorten_paste(text)
         self.history.checkpoint()
-        self.replace(shown, self.document.start, self.document.end, maintain_selection_offset=False)
+        self.replace(visible_text, self.document.start, self.document.end, maintain_selection_offset=False)
         self.history.checkpoint()
         self.move_cursor(self.document.end)
 
     def discard_text(self) -> None:
-        """Empty the composer. Undo and the input history have the text."""
+        """Empties the composer. Undo and the input history can restore the text."""
         self.input_history.add(self.expanded_text())
         self.set_text("")
         if self.vim is not None:
@@ -342,9 +342,9 @@ class Composer(TextArea):
         return super().render_lines(crop)
 
     def on_mount(self) -> None:
-        if self._draft is not None and not self.text and (stored := self._draft.read()).text:
-            self._pastes.restore(stored.pastes)
-            self.set_text(stored.text)
+        if self._draft is not None and not self.text and (draft := self._draft.read()).text:
+            self._pastes.restore(draft.pastes)
+            self.set_text(draft.text)
 
     def on_unmount(self) -> None:
         if self._values_timer is not None:
@@ -360,7 +360,7 @@ class Composer(TextArea):
             self._draft.write(StoredDraft(self.text, self._pastes.texts))
 
     def expanded_text(self) -> str:
-        """The text with the pasted texts in place of their marks."""
+        """Returns the text with the pasted texts in place of their marks."""
         return self._pastes.expand_marks(self.text)
 
     def use_vim_keys(self, *, on: bool) -> None:
@@ -397,14 +397,14 @@ class Composer(TextArea):
         self.insert_paste(event.text)
 
     def insert_paste(self, text: str) -> None:
-        """Inserts a pasted text, or mentions of the files whose paths it consists of."""
+        """Inserts a pasted text; if it consists of paths of files, inserts mentions of these files."""
         if paths := dropped_paths(text):
             self.insert("".join(f'@"{path}" ' for path in paths))
         else:
             self.insert(self._pastes.shorten_paste(text))
 
     def check_message_enabled(self, message: Message) -> bool:
-        """Drops what no widget handles: Textual would pass it to every parent before it draws a key."""
+        """Drops messages that no widget handles: Textual would pass them to every parent before it draws a key."""
         return not isinstance(message, TextArea.SelectionChanged) and super().check_message_enabled(message)
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
@@ -414,26 +414,26 @@ class Composer(TextArea):
             self._draft_timer = asyncio.get_running_loop().call_later(_DRAFT_SECONDS, self.store_draft)
 
     def update_completions(self) -> None:
-        """Compute the completions for the word at the cursor."""
+        """Computes the completions for the word at the cursor."""
         self._completed_state = (self.text, self.cursor_location)
         row, column = self.cursor_location
         line = self.document.get_line(row)
         files = (*self.resources, *self.files()) if "@" in line else ()
         templates = {name: prefix for name, prefix in self.resources.items() if prefix is not None}
-        found = complete_word(
+        completion = complete_word(
             line, column, is_first_line=row == 0, commands=self.commands, files=files, templates=templates
         )
         if self._takes_values(head := line[:column], is_first_line=row == 0):
             self._request_values(head)
-            found = self._known_values(head) or found
-        self._set_completion(found)
+            completion = self._known_values(head) or completion
+        self._set_completion(completion)
 
     def _takes_values(self, head: str, *, is_first_line: bool) -> bool:
         """Returns whether MCP servers can complete the text before the cursor: an argument of a prompt, or a value in
         the address of a resource."""
         if is_first_line and head.startswith("/"):
-            command, found, _ = head.partition(" ")
-            return bool(found) and ":" in command and any(choice.text == command for choice in self.commands)
+            command, separator, _ = head.partition(" ")
+            return bool(separator) and ":" in command and any(choice.text == command for choice in self.commands)
         word = word_before(head, len(head))[1]
         return word.startswith("@") and any(word[1:].startswith(prefix) for prefix in self.resources.values() if prefix)
 
@@ -445,12 +445,12 @@ class Composer(TextArea):
             self._values_timer = asyncio.get_running_loop().call_later(_VALUES_SECONDS, request)
 
     def _known_values(self, head: str) -> CompletionResult | None:
-        """Returns the choices of the last response that still begin with what is typed."""
+        """Returns the choices of the last response that still begin with the typed text."""
         before, (start, choices) = self._values[0], (self._values[1].start, self._values[1].choices)
         if not head.startswith(before) or len(head) < start:
             return None
-        left = tuple(choice for choice in choices if choice.text.startswith(head[start:]))
-        return CompletionResult(start, left, is_hint=True) if left else None
+        matches = tuple(choice for choice in choices if choice.text.startswith(head[start:]))
+        return CompletionResult(start, matches, is_hint=True) if matches else None
 
     def show_values(self, head: str, start: int, choices: tuple[CompletionChoice, ...]) -> None:
         """Shows the completions by MCP servers for the text before the cursor, if it is still the same."""
@@ -460,7 +460,7 @@ class Composer(TextArea):
             self._set_completion(self._values[1])
 
     def _handle_key(self, key: str) -> bool:
-        """Handles a key and return whether it was consumed.
+        """Handles a key and returns whether it was consumed.
 
         Completions are updated by a message after the text changes. Keys that arrive in one burst would see stale
         completions, so Enter and Tab update them first.
@@ -491,8 +491,8 @@ class Composer(TextArea):
         if self.busy and self.text.strip():
             self._submit_text(queue=True)
         elif self.suggestions and self.text in ("", *self.suggestions):
-            shown = self.suggestions.index(self.text) if self.text else -1
-            self.set_text(self.suggestions[(shown + 1) % len(self.suggestions)])
+            index = self.suggestions.index(self.text) if self.text else -1
+            self.set_text(self.suggestions[(index + 1) % len(self.suggestions)])
 
     def _handle_completion_key(self, key: str) -> bool:
         match key:
@@ -511,7 +511,7 @@ class Composer(TextArea):
         return True
 
     def _accept_completion(self) -> bool:
-        """Inserts the selected completion. Returns False if the text is complete already, so that Enter sends it."""
+        """Inserts the selected completion. Returns False if the text is already complete, so that Enter sends it."""
         completion, choice = self._completion, self._completions.selected_choice
         if completion is None or choice is None:
             return False
@@ -561,5 +561,5 @@ _ALT_ENTER = "\x1b\r"
 def register_alt_enter() -> None:
     """Maps the escape sequence of Alt+Enter to Ctrl+J (a new line). Textual would report it as Enter, which would send
     an unfinished message."""
-    known = cast("dict[str, Any]", sequences.ANSI_SEQUENCES_KEYS)
-    known.setdefault(_ALT_ENTER, (Keys.ControlJ,))
+    key_sequences = cast("dict[str, Any]", sequences.ANSI_SEQUENCES_KEYS)
+    key_sequences.setdefault(_ALT_ENTER, (Keys.ControlJ,))

@@ -185,7 +185,8 @@ class SessionController:
         live = self.engine.live.get(self.session_id)
         if live is not None:
             return live.agent.model_ref
-        agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
+        agents = self.settings.agents
+        agent = next((agent for agent in agents if agent.name == self._agent), agents[0])
         return self._model or self._first_model or agent.model_ref
 
     @property
@@ -194,7 +195,8 @@ class SessionController:
         live = self.engine.live.get(self.session_id)
         if live is not None:
             return live.agent.reasoning_effort
-        agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
+        agents = self.settings.agents
+        agent = next((agent for agent in agents if agent.name == self._agent), agents[0])
         return self._effort or self._first_effort or agent.reasoning_effort
 
     async def set_effort(self, effort: ReasoningEffort) -> None:
@@ -323,7 +325,7 @@ class SessionController:
             self._unsent.pop(item.id, None)
 
     async def _deliver_input(self, item: PendingInput, parts: "list[FilePart | TextPart]") -> None:
-        """Sends an input; wait for a server that cannot be reached. Returns when the turn that consumes it ends."""
+        """Sends an input; waits for a server that cannot be reached. Returns when the turn that consumes it ends."""
         delivery: Literal["queue", "steer"] = "queue" if item.delivery == "queue" else "steer"
         while True:
             try:
@@ -469,7 +471,7 @@ class SessionController:
         return [agent.name for agent in self.settings.agents]
 
     async def ensure_session(self) -> str:
-        """Returns the id of the session; create it first if there is none. The lock prevents a second creation."""
+        """Returns the id of the session; creates it first if there is none. The lock prevents a second creation."""
         async with self._opening:
             if not self.session_id:
                 session_id = await self.engine.create(
@@ -494,15 +496,16 @@ class SessionController:
             self.conversation.activity.load_totals(await self.archive.usage_statistics("model", session_id=session_id))
         if live.in_turn:
             self.conversation.activity.resume()
-        last = next((m.model for m in reversed(live.session.messages) if m.model is not None), None)
-        if self._model is not None or (last is not None and last.provider in self.client.providers):
-            await live.use_model(self._model or last)
+        messages = live.session.messages
+        last_model = next((message.model for message in reversed(messages) if message.model is not None), None)
+        if self._model is not None or (last_model is not None and last_model.provider in self.client.providers):
+            await live.use_model(self._model or last_model)
         if self._effort is not None:
             await live.use_effort(self._effort)
         self._freeze_objects()
 
     def _freeze_objects(self, requested: str = "") -> None:
-        """Exclude the modules and the messages from garbage collections, because they stay: each full collection would
+        """Excludes the modules and the messages from garbage collections, because they stay: each full collection would
         visit them and delay a key by 40 ms. The first request of a session, `requested`, loads the older messages."""
         self._requested_session = requested
         gc.collect(1)
@@ -517,6 +520,6 @@ class SessionController:
         session = self.engine.live[session_id].session
 
         def find_message(message_id: str) -> Message | None:
-            return next((found for found in reversed(session.messages) if found.id == message_id), None)
+            return next((message for message in reversed(session.messages) if message.id == message_id), None)
 
         self.conversation.find_message = find_message

@@ -26,7 +26,7 @@ def osc52_sequence(text: str) -> str:
 
 
 async def copy_natively(text: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Set the clipboard of the desktop with one of its programs; returns whether one has done it."""
+    """Sets the clipboard of the desktop with one of its programs; returns whether one of them has succeeded."""
     for command in _copy_commands(environ):
         if await asyncio.to_thread(_run, command, text.encode()) is not None:
             return True
@@ -46,7 +46,7 @@ def _copy_commands(environ: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 async def paste_image(folder: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Store the image of the clipboard as a PNG file in `folder`; returns its path, or None if there is no image."""
+    """Stores the image of the clipboard as a PNG file in `folder`; returns its path, or None without an image."""
     for command in _image_commands(environ):
         data = await asyncio.to_thread(_run, command, b"")
         if data and data.startswith(b"\x89PNG") and len(data) <= MAX_IMAGE_BYTES:
@@ -90,7 +90,7 @@ def _text_commands(environ: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 def _run(command: list[str], data: bytes) -> bytes | None:
-    """Run a clipboard program and return its output; None if it is not installed or fails.
+    """Runs a clipboard program and returns its output; None if it is not installed or fails.
 
     Programs that set a clipboard leave a process behind that serves it; it must not hold our pipes open.
     """
@@ -98,27 +98,28 @@ def _run(command: list[str], data: bytes) -> bytes | None:
         return None
     with tempfile.TemporaryFile() as output:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command, input=data, stdout=output, stderr=subprocess.DEVNULL, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
         output.seek(0)
-        return output.read() if done.returncode == 0 else None
+        return output.read() if process.returncode == 0 else None
 
 
 def editor_command(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the user's editor: `$VISUAL`, `$EDITOR`, or the first of nano and vi that is installed."""
     chosen = environ.get("VISUAL") or environ.get("EDITOR") or ""
     try:
-        words = shlex.split(chosen)
+        command = shlex.split(chosen)
     except ValueError:
-        words = []
-    return words or [next((name for name in ("nano", "vi") if shutil.which(name)), "vi")]
+        command = []
+    return command or [next((name for name in ("nano", "vi") if shutil.which(name)), "vi")]
 
 
 async def edit_in_editor(text: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Let the user edit a text in the editor, which has the terminal meanwhile; None if it cannot be started or fails.
+    """Lets the user edit a text in the editor, which has the terminal meanwhile. Returns None if the editor cannot be
+    started or fails.
 
     The event loop continues: the engine has leases to renew and events to store.
     """

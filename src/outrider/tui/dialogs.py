@@ -140,7 +140,7 @@ class DialogPanel(Vertical, can_focus=True):
         self.call_after_refresh(self._laid_out)
 
     def _laid_out(self) -> None:
-        """Called after the layout of what `draw_panel` has drawn."""
+        """Runs after the layout of what `draw_panel` has drawn."""
         self._show_rest()
 
     def _show_rest(self) -> None:
@@ -166,13 +166,13 @@ class DialogPanel(Vertical, can_focus=True):
                 scroll.scroll_to(y=0 if event.key == "home" else scroll.max_scroll_y, animate=False, immediate=True)
                 self._show_rest()
             case _:
-                found = next((key for key in self.keys if event.key == key.key), None)
-                if found is None:
+                answer_key = next((key for key in self.keys if event.key == key.key), None)
+                if answer_key is None:
                     self._expect_pause(event)
                     return
                 if not self._is_deliberate():
                     return
-                self.choose_key(found)
+                self.choose_key(answer_key)
         event.stop()
 
     def move_selection(self, step: int) -> bool:
@@ -185,7 +185,7 @@ class DialogPanel(Vertical, can_focus=True):
         self._show_rest()
 
     def _is_deliberate(self) -> bool:
-        """Whether a key press counts as an answer: the first one must follow a pause."""
+        """Returns whether a key press is accepted as an answer: the first one must follow a pause."""
         if self._armed:
             return True
         now = monotonic()
@@ -193,7 +193,8 @@ class DialogPanel(Vertical, can_focus=True):
         return self._armed
 
     def _expect_pause(self, event: events.Key) -> None:
-        """After a character that is no answer, the user is typing a text: the next characters are no answers either."""
+        """Requires another pause after a character that is not an answer: the user is typing a text, so the next
+        characters are not answers either."""
         if event.is_printable:
             self._armed, self._last_key = False, monotonic()
 
@@ -236,7 +237,7 @@ class DialogPanel(Vertical, can_focus=True):
 
 def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[Text]:
     narrow = width < NARROW_COLUMNS
-    shown = [
+    labels = [
         Text.assemble(
             (f" {_key_name(key.key)} ", palette.style_on("panel", "accent", bold=True)),
             (f" {(narrow and key.short) or key.label}", palette.style("text")),
@@ -244,7 +245,7 @@ def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[
         for key in keys
         if key.label
     ]
-    return side_by_side(shown, width, gap=2 if narrow else 3)
+    return side_by_side(labels, width, gap=2 if narrow else 3)
 
 
 def _key_name(key: str) -> str:
@@ -344,18 +345,18 @@ class ApprovalPanel(DialogPanel):
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         lines = request_lines(self.request, width, palette)
         for label, content in (("why", self.request.reason), ("rule", self._rule_text)):
-            shown = _labelled_lines(label, content, width, palette)
+            section = _labelled_lines(label, content, width, palette)
             # What does not fit above the keys is complete here.
-            if len(shown) > _MAX_PINNED or (len(shown) > 1 and self.screen.size.height < SMALL_ROWS):
-                lines += shown
-        alike = [view for view in self.waiting if view in self.joint]
-        for view in alike:
+            if len(section) > _MAX_PINNED or (len(section) > 1 and self.screen.size.height < SMALL_ROWS):
+                lines += section
+        joint_views = [view for view in self.waiting if view in self.joint]
+        for view in joint_views:
             head = text_line(escape_line(f"── {view.title}", 300), palette.style("accent", bold=True))
             lines += [text_line(), *wrap_text(head, width), *request_lines(view, width, palette)]
-        others = [view for view in self.waiting if view not in alike]
-        if others:
+        other_views = [view for view in self.waiting if view not in joint_views]
+        if other_views:
             lines += [text_line(), text_line("also waiting:", palette.style("warn"))]
-        for view in others:
+        for view in other_views:
             lines += wrap_text(text_line(clean_line(f"· {view.title}", 300), palette.style("text")), width)
         return lines
 
@@ -363,10 +364,10 @@ class ApprovalPanel(DialogPanel):
         """Returns the reason and the rule that a lasting answer would store; a long text is cut."""
         lines: list[Text] = []
         for label, content in (("why", self.request.reason), ("rule", self._short_rule if small else self._rule_text)):
-            shown = _labelled_lines(label, content, width, palette)
+            section = _labelled_lines(label, content, width, palette)
             rows = 1 if small else _MAX_PINNED
-            cut = [] if len(shown) <= rows else [truncate_line(Text.assemble(shown[rows - 1], " …", end=""), width)]
-            lines += [*shown[: rows - 1], *cut] if cut else shown
+            cut = [] if len(section) <= rows else [truncate_line(Text.assemble(section[rows - 1], " …", end=""), width)]
+            lines += [*section[: rows - 1], *cut] if cut else section
         return lines
 
     @property
@@ -386,7 +387,7 @@ class ApprovalPanel(DialogPanel):
         return f"{position}{chosen.label}: {chosen.rule_text}{history}"
 
 
-MAX_SHOWN_CHARS = 20_000  # of one reason, effect or fact: all that any of them has, because the user approves it
+MAX_SHOWN_CHARS = 20_000  # more than any reason, effect or fact has: the user approves it, so it is shown completely
 
 
 def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> list[Text]:
@@ -421,9 +422,10 @@ def _call_lines(request: "ApprovalView", arguments: dict[str, Any], width: int, 
     shows."""
     if not request.preview or not request.changes:
         return effect_lines(request.tool, arguments, width, palette)
-    rest = reveal_text(input_text(request.tool, arguments))
-    lines = [row for line in rest.split("\n") for row in wrap_text(text_line(line, palette.style("text")), width)]
-    return [*(lines if rest else ()), *diff_lines(request.changes, width, palette)]
+    arguments_text = reveal_text(input_text(request.tool, arguments))
+    style = palette.style("text")
+    lines = [row for line in arguments_text.split("\n") for row in wrap_text(text_line(line, style), width)]
+    return [*(lines if arguments_text else ()), *diff_lines(request.changes, width, palette)]
 
 
 def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
@@ -525,7 +527,7 @@ class QuestionPanel(DialogPanel):
 
     def collect_answers(self, answer: str, comment: str) -> tuple[str, ...]:
         """Returns the selected options and the free text."""
-        return tuple(found for found in (*self.chosen, answer, comment) if found)
+        return tuple(text for text in (*self.chosen, answer, comment) if text)
 
 
 class ChoicePanel(DialogPanel):
@@ -603,15 +605,15 @@ class DialogQueue(Vertical):
 
     async def ask_and_wait(self, panel: DialogPanel) -> tuple[str, str]:
         """Shows a dialog and waits for its answer; if the caller is cancelled, the dialog is removed."""
-        answered: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
         async def set_answer(answer: str, comment: str) -> None:
-            if not answered.done():
-                answered.set_result((answer, comment))
+            if not future.done():
+                future.set_result((answer, comment))
 
         await self.add_panel(panel, set_answer)
         try:
-            return await answered
+            return await future
         finally:
             await self.drop_panels(lambda waiting: waiting is panel)
 

@@ -56,7 +56,7 @@ class TerminalDriver(LinuxDriver):
 
     @property
     def has_job_control(self) -> bool:
-        """Whether the parent process is a shell that can continue this process (`fg`) after it is stopped."""
+        """Whether the parent process is a shell that can continue this process with `fg` after it is stopped."""
         try:
             parent = os.getppid()
             return os.getsid(parent) == os.getsid(0) and os.getpgid(parent) != os.getpgrp()
@@ -64,10 +64,10 @@ class TerminalDriver(LinuxDriver):
             return False
 
     def release_input(self) -> None:
-        """Deliver the keys that were typed before the application was ready, in their order."""
+        """Delivers the keys that were typed before the application was ready, in their order."""
         with self._lock:
-            held, self._held = self._held or [], None
-            for message in held:
+            messages, self._held = self._held or [], None
+            for message in messages:
                 super().process_message(message)
 
     def process_message(self, message: Message) -> None:
@@ -87,7 +87,7 @@ class TerminalDriver(LinuxDriver):
         self._active = False
 
     def write(self, data: str) -> None:
-        """Write to the terminal; nothing is written while another program, such as an editor, uses it."""
+        """Writes to the terminal; nothing is written while another program, such as an editor, uses it."""
         if self._active and not (data == _ALTERNATE_SCREEN and TerminalDriver.is_screen_prepared):
             super().write(data)
 
@@ -114,7 +114,7 @@ class TerminalDriver(LinuxDriver):
             super()._sigcont_application()  # pyright: ignore[reportUnknownMemberType]
 
     def _enable_mouse_support(self) -> None:
-        """Request clicks, drags and the wheel. Movement without a button is not used, and would wake the process."""
+        """Requests clicks, drags and the wheel. Movement without a button is not used, and would wake the process."""
         if self._mouse:
             self.write("\x1b[?1000h\x1b[?1002h\x1b[?1006h")
 
@@ -123,7 +123,7 @@ class TerminalDriver(LinuxDriver):
             self.write("\x1b[?1006l\x1b[?1002l\x1b[?1000l")
 
     def run_input_thread(self) -> None:
-        """Read the terminal until the driver stops. The parser needs a timeout only for an escape key that may be the
+        """Reads the terminal until the driver stops. The parser needs a timeout only for an escape key that may be the
         start of a sequence."""
         decode = getincrementaldecoder("utf-8")(errors="replace").decode
         with selectors.DefaultSelector() as selector:
@@ -139,7 +139,7 @@ class TerminalDriver(LinuxDriver):
                     self.process_message(event)
 
     def _read_input(self, decode: Any) -> bool:
-        """Read and process input; returns False if the terminal is closed."""
+        """Reads and processes input; returns False if the terminal is closed."""
         try:
             data = os.read(self.fileno, _READ_BYTES)
         except OSError:
@@ -173,11 +173,11 @@ class InputParser:
         return None if due is None else max(due - get_time(), 0.001)
 
     def feed(self, text: str) -> Iterator[Message]:
-        for piece, pasted in self._pastes.split(text):
-            if pasted:
-                yield events.Paste(piece)
+        for chunk, is_paste in self._pastes.split(text):
+            if is_paste:
+                yield events.Paste(chunk)
             else:
-                yield from map(_typed_text, self._parse_keys(_REPLIES.sub("", piece)))
+                yield from map(_typed_text, self._parse_keys(_REPLIES.sub("", chunk)))
         self._release_time = get_time() + constants.ESCAPE_DELAY if self._pastes.may_begin else None
 
     def tick(self) -> Iterator[Message]:
@@ -256,7 +256,7 @@ class PasteSplitter:
 
 
 async def run_own_binding(field: Widget, event: events.Key) -> None:
-    """Run the binding that a text field has for a key, before the field handles the next key.
+    """Runs the binding that a text field has for a key, before the field handles the next key.
 
     Textual runs bindings after the key has bubbled up to the application. Of keys that arrive together, as over a slow
     connection, letters would overtake cursor keys: `ac←b` would become `acb`.

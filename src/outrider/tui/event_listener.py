@@ -42,7 +42,7 @@ _PLAN_KEYS = tuple(
 
 
 async def ask_about_plan(ui: ScreenApi) -> None:
-    """Ask the user to accept, edit or reject the plan of the session."""
+    """Asks the user to accept, edit or reject the plan of the session."""
     controller = ui.controller
     session_id = controller.session_id
     plan = await controller.engine.plan(session_id)
@@ -76,7 +76,8 @@ class ScreenEventListener:
         self._start_work = start_work
 
     async def run(self) -> None:
-        """Consume events until cancelled. If the bounded event queue overflows, reload the session from the store."""
+        """Consumes events until cancelled. If the bounded event queue overflows, the session is reloaded from the
+        store."""
         while True:
             try:
                 await self._consume_events()
@@ -92,7 +93,7 @@ class ScreenEventListener:
                     self._ui.show_notice(error.message or type(error).__name__, "error")
 
     async def ask_pending(self) -> None:
-        """Open dialogs for approvals, questions and a plan that were pending before the session was shown."""
+        """Opens dialogs for approvals, questions and a plan that were pending before the session was shown."""
         for approval in await self._controller.engine.approvals(self._controller.session_id):
             await self._ask_approval(approval_view(approval))
         for question in await self._controller.client.list_questions(self._controller.session_id):
@@ -101,17 +102,17 @@ class ScreenEventListener:
             self._start_work(ask_about_plan(self._ui))
 
     async def _handle_event(self, event: Event) -> None:
-        concerned = self._controller.conversation.concerns(event)
+        is_shown = self._controller.conversation.concerns(event)
         self._controller.apply_event(event)
         if isinstance(event, SessionUpdatedEvent) and (settled := event.changes.get("settled")):
             await self._dialogs.drop_question(settled)  # also while another session is shown
-        if not concerned:
+        if not is_shown:
             return
         match event:
             case ToolApprovalRequestedEvent():
                 conversation = self._controller.conversation
-                own = event.session_id in (conversation.session_id, *conversation.related_sessions)
-                agent = "" if own else event.agent_name
+                is_shown_session = event.session_id in (conversation.session_id, *conversation.related_sessions)
+                agent = "" if is_shown_session else event.agent_name
                 await self._ask_approval(requested_approval_view(event, agent=agent))
             case ToolApprovalResultEvent():
                 await self._dialogs.drop_approvals(event.approval_id)
@@ -137,7 +138,7 @@ class ScreenEventListener:
             self._start_work(ask_about_plan(self._ui))
 
     async def _ask_question(self, question: AskedQuestion) -> None:
-        """Open a dialog for a question of the model; any connected front end may answer it first."""
+        """Opens a dialog for a question of the model; any connected front end may answer it first."""
         bridge, panel = self._controller.client, QuestionPanel(question)
 
         async def send_answer(answer: str, comment: str) -> None:
@@ -160,8 +161,8 @@ class ScreenEventListener:
                         await self._dialogs.drop_approvals(view.id)
                         await engine.answer(view.id, allow=answer == YES_TO_ALL, by=ANSWERED_BY)
                     return
-                given = approval.answer(answer, comment, width=panel.width_id)
-                await engine.answer(approval.id, by=ANSWERED_BY, **given)
+                answer_fields = approval.answer(answer, comment, width=panel.width_id)
+                await engine.answer(approval.id, by=ANSWERED_BY, **answer_fields)
             except ServerAwayError:
                 await self._ask_approval(approval)
                 raise

@@ -90,29 +90,31 @@ class LineCompositor(Compositor):
     def _render_chops(self, crop: Region, is_rendered_line: Callable[[int], bool]) -> Sequence[Mapping[int, Strip]]:
         chops: list[dict[int, Strip | None]] = [dict.fromkeys(cuts[:-1]) for cuts in self.cuts]
         left, right = crop.column_span
-        empty = {  # the pieces of each line that no widget has filled, from one cut to the next
+        empty = {  # where the sections of each line start that no widget has filled; a section ends at the next cut
             y: [start for start, end in pairwise(self.cuts[y]) if start < right and end > left]
             for y in crop.line_range
             if is_rendered_line(y)
         }
         for widget, (region, clip) in self.visible_widgets.items():  # front to back
-            shown = region.intersection(clip)
-            start, end = shown.column_span
+            visible = region.intersection(clip)
+            start, end = visible.column_span
             lines = [
                 y
-                for y, pieces in empty.items()
-                if shown.y <= y < shown.bottom and any(start <= piece < end for piece in pieces)
+                for y, starts in empty.items()
+                if visible.y <= y < visible.bottom and any(start <= position < end for position in starts)
             ]
             if not lines:
                 continue
             top = lines[0]
-            strips = widget.render_lines(Region(shown.x - region.x, top - region.y, shown.width, lines[-1] - top + 1))
+            strips = widget.render_lines(
+                Region(visible.x - region.x, top - region.y, visible.width, lines[-1] - top + 1)
+            )
             for y in lines:
                 cuts = [cut for cut in self.cuts[y] if start <= cut <= end]
-                pieces = strips[y - top].divide([cut - start for cut in cuts[1:]])  # fewer, if the line is too short
-                filled = {cut: piece for cut, piece in zip(cuts, pieces, strict=False) if cut in empty[y]}
+                sections = strips[y - top].divide([cut - start for cut in cuts[1:]])  # fewer, if the line is too short
+                filled = {cut: section for cut, section in zip(cuts, sections, strict=False) if cut in empty[y]}
                 chops[y].update(filled)
-                empty[y] = [piece for piece in empty[y] if piece not in filled]
+                empty[y] = [position for position in empty[y] if position not in filled]
         return cast("Sequence[Mapping[int, Strip]]", chops)
 
 
@@ -137,7 +139,7 @@ class ScreenRenderer:
         self._schedule(max(self._last_frame + FRAME_SECONDS - monotonic(), 0.0))
 
     def draw_frame(self, controller: "SessionController") -> None:
-        """Draws what has changed; during a turn also the spinner, and in the side panel running times."""
+        """Draws what has changed; during a turn also the spinner, and the running times in the side panel."""
         self._last_frame = monotonic()
         activity = controller.conversation.activity
         if activity.busy and not self._was_busy:
@@ -145,10 +147,11 @@ class ScreenRenderer:
         if self.dirty:
             self._draw_conversation(controller)
         away = controller.connection_text
-        # Not with every piece of an answer: the time and the number of tokens change all the time.
-        shown = (activity.busy, activity.waits_for_person, activity.label, activity.retry_text, away)
-        if shown != self._shown_activity or (activity.busy and monotonic() - self._activity_drawn >= SPINNER_SECONDS):
-            self._shown_activity, self._activity_drawn = shown, monotonic()
+        # Not with every delta of an answer: the time and the number of tokens change all the time.
+        activity_state = (activity.busy, activity.waits_for_person, activity.label, activity.retry_text, away)
+        is_due = activity.busy and monotonic() - self._activity_drawn >= SPINNER_SECONDS
+        if activity_state != self._shown_activity or is_due:
+            self._shown_activity, self._activity_drawn = activity_state, monotonic()
             self._find_widget(ActivityLine).show_activity(activity, away, cost_before=self._cost_before_turn)
         self._draw_side_panel(controller)
         self.dirty = False
@@ -299,7 +302,7 @@ class TuiScreen:
         self.redraw()
 
     def announce(self, text: str) -> None:
-        """Ring the bell and send a desktop notification, if the user is away."""
+        """Rings the bell and sends a desktop notification, if the user is away."""
         driver = self._app._driver  # pyright: ignore[reportPrivateUsage]
         away = not self._app.app_focus or (isinstance(driver, TerminalDriver) and driver.idle_seconds > AWAY_SECONDS)
         if self.preferences.stored.notify and away:
@@ -407,7 +410,7 @@ class ScreenApi(Protocol):
         ...
 
     def announce(self, text: str) -> None:
-        """Ring the bell and send a desktop notification, if the user is away."""
+        """Rings the bell and sends a desktop notification, if the user is away."""
         ...
 
     def transcript_lines(self) -> list[str]:

@@ -48,8 +48,16 @@ AttachClient = Callable[[Settings], AbstractAsyncContextManager["SessionClient"]
 
 
 class StartOptions(msgspec.Struct, frozen=True):
-    """Start options. `settings` reads the settings again on every call, since trusting a folder changes them. `attach`
-    connects to the server at `server_url`. `given` names the choices that the command line or the environment made."""
+    """How the application starts.
+
+    - `settings`: reads the settings again on every call, because trusting a folder changes them.
+    - `session`: the id of a session to continue.
+    - `resume`: continues this folder's last session.
+    - `prompt`: sent immediately.
+    - `attach`: connects to the server at `server_url` instead of opening an engine in this process.
+    - `server_url`: the address of that server.
+    - `given`: the names of the choices that the command line or the environment made.
+    """
 
     settings: Callable[[], Settings]
     session: str = ""
@@ -80,7 +88,7 @@ def engine_opener(stack: AsyncExitStack, attach: AttachClient | None = None) -> 
 
 
 async def ask_about_trust(settings: Settings, dialogs: DialogQueue) -> str:
-    """Ask whether to trust the workspace's configuration files; returns the answer, or "" if nothing is pending."""
+    """Asks whether to trust the workspace's configuration files; returns the answer, or "" if nothing is pending."""
     trust = WorkspaceTrust(find_project(settings.workspace, settings.home_folder), settings.folders.trust_file)
     items = trust.unapproved_items() if trust.trusted else trust.list_items()
     if trust.trusted:
@@ -94,11 +102,11 @@ async def ask_about_trust(settings: Settings, dialogs: DialogQueue) -> str:
 
 
 def trust_panel(trust: WorkspaceTrust, items: tuple[TrustItem, ...]) -> ChoicePanel:
-    """Build the trust dialog, which shows every file that would take effect."""
-    shown = "\n\n".join(_describe_item(item) for item in items)
+    """Builds the trust dialog, which shows every file that would take effect."""
+    descriptions = "\n\n".join(_describe_item(item) for item in items)
     text = (
         f"`{trust.project.root}` contains files that instruct the agent or start programs. "
-        f"They take effect only if you trust them.\n\n{shown}"
+        f"They take effect only if you trust them.\n\n{descriptions}"
     )
     return ChoicePanel("Do you trust this folder?", text, _TRUST_KEYS)
 
@@ -128,7 +136,7 @@ class ModelSetup:
         self._settings = settings
 
     async def run(self) -> bool:
-        """Ask until there is a model; returns False if the user quits."""
+        """Asks until there is a model; returns False if the user quits."""
         while True:
             panel = ChoicePanel("Choose a model", await asyncio.to_thread(self._describe), _SETUP_KEYS)
             answer, _ = await self._dialogs.ask_and_wait(panel)
@@ -140,7 +148,7 @@ class ModelSetup:
     def _describe(self) -> str:
         from outrider.models.local_models import list_weights, missing_model_message
 
-        weights = next(found for found in list_weights(self._settings.data_folder) if found.default)
+        weights = next(weights for weights in list_weights(self._settings.data_folder) if weights.default)
         size = format_bytes(weights.bytes)
         state = "already downloaded" if weights.path else f"a download of {size}, once"
         found = missing_model_message(self._settings.missing).partition("Or use a model that")[2]
@@ -153,7 +161,7 @@ class ModelSetup:
         )
 
     async def _ask_key(self, provider: str) -> bool:
-        """Ask for a key, check it and store it; returns whether it is stored."""
+        """Asks for a key, checks it and stores it; returns whether it is stored."""
         from outrider.config.providers import BUILT_IN_PROVIDERS
         from outrider.config.stored_keys import KeyStore
         from outrider.models.live_models import check_key
@@ -167,16 +175,16 @@ class ModelSetup:
         if problem.refused:
             self._app.notify(f"{provider} refused the key: {problem.text}", severity="error", timeout=15, markup=False)
             return False
-        place = await asyncio.to_thread(KeyStore(self._settings.folders.keys_file).store, provider, key)
+        storage = await asyncio.to_thread(KeyStore(self._settings.folders.keys_file).store, provider, key)
         if problem.text:
-            unchecked = f"The key is stored ({place}), but it could not be checked: {problem.text}."
+            unchecked = f"The key is stored ({storage}), but it could not be checked: {problem.text}."
             self._app.notify(unchecked, severity="warning", timeout=15, markup=False)
         else:
-            self._app.notify(f"The key is checked and stored ({place}).", markup=False)
+            self._app.notify(f"The key is checked and stored ({storage}).", markup=False)
         return True
 
     async def _download_weights(self) -> bool:
-        """Download the embedded model with a progress bar; returns whether it is complete."""
+        """Downloads the embedded model with a progress bar; returns whether it is complete."""
         from outrider.models.local_download import DownloadProgress, progress_text, pull_weights
 
         screen = ProgressScreen("Downloading the embedded model")
@@ -209,7 +217,7 @@ _ENGINE_MODULES = (
 
 
 def load_engine_modules() -> None:
-    """Import what a session needs, in a thread while the first screen is shown."""
+    """Imports what a session needs, in a thread while the first screen is shown."""
     for name in _ENGINE_MODULES:
         import_module(name)
 
@@ -223,8 +231,8 @@ def hook_notices(settings: Settings) -> tuple[str, ...]:
     """Returns the notices about hooks that are ignored, e.g. because of a misspelled event."""
     from outrider.engine.factory import find_hooks
 
-    found = find_hooks(settings, settings.workspace)
-    return found.notices if found is not None else ()
+    hooks = find_hooks(settings, settings.workspace)
+    return hooks.notices if hooks is not None else ()
 
 
 def uses_embedded_model(settings: Settings) -> bool:
@@ -238,5 +246,5 @@ async def find_first_session(controller: "SessionController", options: StartOpti
         return (await controller.archive.find_session(options.session)).id
     if not options.resume:
         return ""
-    found = await controller.archive.list_sessions(1, workspace=controller.client.folder)
-    return found[0].id if found else ""
+    sessions = await controller.archive.list_sessions(1, workspace=controller.client.folder)
+    return sessions[0].id if sessions else ""

@@ -90,7 +90,7 @@ LIGHT = Palette(
 
 
 def build_theme(palette: Palette) -> Theme:
-    """Convert a palette to a Textual theme, so that widgets and rendered lines use the same colors."""
+    """Converts a palette to a Textual theme, so that widgets and rendered lines use the same colors."""
     return Theme(
         name=theme_name(palette),
         primary=palette.accent,
@@ -156,7 +156,7 @@ class TerminalPreferences:
         return LIGHT if light else DARK
 
     def update(self, **choices: Any) -> None:
-        """Set and store choices; write errors are ignored, and the choices then last until exit."""
+        """Sets and stores choices. If they cannot be written, they last until exit."""
         self.stored = msgspec.structs.replace(self.stored, **choices)
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

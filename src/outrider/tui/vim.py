@@ -46,20 +46,20 @@ class VimKeys:
         self._area.move_cursor((row, max(column - 1, 0)))
 
     def _run_pending(self) -> bool:
-        """Run the command if it is complete or invalid; returns False if more keys are needed."""
-        count, rest = _split_count(self._pending)
-        if not rest:
+        """Runs the command if it is complete or invalid; returns False if more keys are needed."""
+        count, command_keys = _split_count(self._pending)
+        if not command_keys:
             return False
-        command = rest[0]
+        command = command_keys[0]
         if command in _OPERATORS:
-            return self._run_operator(command, count or 1, rest[1:])
+            return self._run_operator(command, count or 1, command_keys[1:])
         if command in _FINDERS or command in "gr":
-            return len(rest) > 1 and self._run_long(rest, count)
+            return len(command_keys) > 1 and self._run_long(command_keys, count)
         self._run_simple(command, count)
         return True
 
-    def _run_operator(self, operator: str, count: int, rest: str) -> bool:
-        inner, target = _split_count(rest)
+    def _run_operator(self, operator: str, count: int, keys: str) -> bool:
+        inner, target = _split_count(keys)
         if not target or (target[0] in _FINDERS | set("ia") and len(target) < 2):
             return False
         count *= inner or 1
@@ -68,22 +68,24 @@ class VimKeys:
             self._apply_to_lines(operator, count)
             return True
         if target[0] in "ia":
-            found = self._word_around(start, whole=target[0] == "a") if target[1] == "w" else None
-            if found:
-                self._apply_to_range(operator, *found)
+            word_range = self._word_around(start, whole=target[0] == "a") if target[1] == "w" else None
+            if word_range:
+                self._apply_to_range(operator, *word_range)
             return True
         motion = "e" if operator == "c" and target[0] == "w" else target
         end = self._find_motion(motion, count, start)
         if end is not None and end != start:
-            first, last = sorted((start, end))
-            self._apply_to_range(operator, first, (last[0], last[1] + (motion[0] in "eftG$" and end > start)))
+            range_start, range_end = sorted((start, end))
+            self._apply_to_range(
+                operator, range_start, (range_end[0], range_end[1] + (motion[0] in "eftG$" and end > start))
+            )
         return True
 
-    def _run_long(self, rest: str, count: int) -> bool:
-        if rest[0] == "r":
-            self._replace_character(rest[1])
-        elif rest[0] != "g" or rest[1] == "g":
-            self._move(self._find_motion("gg" if rest[0] == "g" else rest, count or 1, self._area.cursor_location))
+    def _run_long(self, keys: str, count: int) -> bool:
+        if keys[0] == "r":
+            self._replace_character(keys[1])
+        elif keys[0] != "g" or keys[1] == "g":
+            self._move(self._find_motion("gg" if keys[0] == "g" else keys, count or 1, self._area.cursor_location))
         return True
 
     def _run_simple(self, command: str, count: int) -> None:
@@ -114,22 +116,22 @@ class VimKeys:
             self._move(self._find_motion(command, count or (0 if command == "G" else 1), (row, column)))
 
     def _find_motion(self, motion: str, count: int, start: _Position) -> _Position | None:
-        """Returns where a motion leads, or None if the key is no motion."""
+        """Returns where a motion leads, or None if the key is not a motion."""
         row, column = start
-        last = self._area.document.line_count - 1
+        last_row = self._area.document.line_count - 1
         match motion[0]:
             case "h":
                 return row, max(column - count, 0)
             case "l" | " ":
                 return row, min(column + count, len(self._line(row)))
             case "j" | "k":
-                target = min(max(row + (count if motion[0] == "j" else -count), 0), last)
+                target = min(max(row + (count if motion[0] == "j" else -count), 0), last_row)
                 return target, min(column, len(self._line(target)))
             case "0" | "^" | "$":
                 ends = {"0": 0, "^": self._first_column(row), "$": max(len(self._line(row)) - 1, 0)}
                 return row, ends[motion[0]]
             case "G":
-                target = min(count - 1, last) if count else last
+                target = min(count - 1, last_row) if count else last_row
                 return target, max(len(self._line(target)) - 1, 0) if not count else 0
             case "g":
                 return 0, 0
@@ -141,27 +143,27 @@ class VimKeys:
                 return None
 
     def _step_words(self, motion: str, count: int, start: _Position) -> _Position:
-        text, at = self._area.text, self._index(start)
+        text, index = self._area.text, self._index(start)
         for _ in range(count):
             if motion == "w":
-                kind = _kind(text, at)
-                while at < len(text) and _kind(text, at) == kind != "space":
-                    at += 1
-                while at < len(text) and _kind(text, at) == "space":
-                    at += 1
+                kind = _kind(text, index)
+                while index < len(text) and _kind(text, index) == kind != "space":
+                    index += 1
+                while index < len(text) and _kind(text, index) == "space":
+                    index += 1
             elif motion == "e":
-                at += 1
-                while at < len(text) and _kind(text, at) == "space":
-                    at += 1
-                while at + 1 < len(text) and _kind(text, at + 1) == _kind(text, at):
-                    at += 1
+                index += 1
+                while index < len(text) and _kind(text, index) == "space":
+                    index += 1
+                while index + 1 < len(text) and _kind(text, index + 1) == _kind(text, index):
+                    index += 1
             else:
-                at -= 1
-                while at > 0 and _kind(text, at) == "space":
-                    at -= 1
-                while at > 0 and _kind(text, at - 1) == _kind(text, at):
-                    at -= 1
-        return self._position(min(max(at, 0), len(text)))
+                index -= 1
+                while index > 0 and _kind(text, index) == "space":
+                    index -= 1
+                while index > 0 and _kind(text, index - 1) == _kind(text, index):
+                    index -= 1
+        return self._position(min(max(index, 0), len(text)))
 
     def _find_character(self, motion: str, count: int, start: _Position) -> _Position | None:
         (row, column), line = start, self._line(start[0])
@@ -175,14 +177,14 @@ class VimKeys:
     def _word_around(self, start: _Position, *, whole: bool) -> tuple[_Position, _Position]:
         row, column = start
         line = self._line(row)
-        first = last = column
-        while first > 0 and _kind(line, first - 1) == _kind(line, column):
-            first -= 1
-        while last < len(line) and _kind(line, last) == _kind(line, column):
-            last += 1
-        while whole and last < len(line) and _kind(line, last) == "space":
-            last += 1
-        return (row, first), (row, last)
+        word_start = word_end = column
+        while word_start > 0 and _kind(line, word_start - 1) == _kind(line, column):
+            word_start -= 1
+        while word_end < len(line) and _kind(line, word_end) == _kind(line, column):
+            word_end += 1
+        while whole and word_end < len(line) and _kind(line, word_end) == "space":
+            word_end += 1
+        return (row, word_start), (row, word_end)
 
     def _apply_to_range(self, operator: str, start: _Position, end: _Position) -> None:
         end = end if end[0] != start[0] else (end[0], min(end[1], len(self._line(end[0]))))
@@ -195,17 +197,17 @@ class VimKeys:
 
     def _apply_to_lines(self, operator: str, count: int) -> None:
         row = self._area.cursor_location[0]
-        last = min(row + count, self._area.document.line_count) - 1
-        self._register = self._area.get_text_range((row, 0), (last, len(self._line(last))))
+        last_row = min(row + count, self._area.document.line_count) - 1
+        self._register = self._area.get_text_range((row, 0), (last_row, len(self._line(last_row))))
         self._linewise = True
         if operator == "c":
-            self._area.delete((row, 0), (last, len(self._line(last))))
+            self._area.delete((row, 0), (last_row, len(self._line(last_row))))
             self.mode = "insert"
         elif operator == "d":
-            start, end = (row, 0), (last + 1, 0)
-            if last + 1 >= self._area.document.line_count:
+            start, end = (row, 0), (last_row + 1, 0)
+            if last_row + 1 >= self._area.document.line_count:
                 start = (row - 1, len(self._line(row - 1))) if row else (0, 0)
-                end = (last, len(self._line(last)))
+                end = (last_row, len(self._line(last_row)))
             self._area.delete(start, end)
             row = min(row, self._area.document.line_count - 1)
             self._area.move_cursor((row, self._first_column(row)))
@@ -213,8 +215,8 @@ class VimKeys:
     def _put(self, *, after: bool) -> None:
         row, column = self._area.cursor_location
         if self._linewise:
-            place = (row, len(self._line(row))) if after else (row, 0)
-            self._area.insert(f"\n{self._register}" if after else f"{self._register}\n", place)
+            position = (row, len(self._line(row))) if after else (row, 0)
+            self._area.insert(f"\n{self._register}" if after else f"{self._register}\n", position)
             self._area.move_cursor((row + after, 0))
         else:
             self._area.insert(self._register, (row, min(column + after, len(self._line(row)))))

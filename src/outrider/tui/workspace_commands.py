@@ -50,8 +50,8 @@ _MAX_POLLS = 30  # seconds in which commands of servers that are connecting are 
 
 async def write_instructions(ui: ScreenApi, argument: str) -> None:
     """Asks the model to write the project's AGENTS.md."""
-    more = f"\n\n{argument}" if argument else ""
-    await ui.controller.send_prompt(_INIT_PROMPT.format(more=more), changed=ui.redraw)
+    instructions = f"\n\n{argument}" if argument else ""
+    await ui.controller.send_prompt(_INIT_PROMPT.format(more=instructions), changed=ui.redraw)
 
 
 async def review_changes(ui: ScreenApi, argument: str) -> None:
@@ -107,8 +107,8 @@ async def show_status(ui: ScreenApi, _: str) -> None:
 
 def _servers_text(servers: Sequence[ServerOverview]) -> str:
     unusable = [f"{server.name} ({server.state})" for server in servers if server.state != "ready"]
-    more = f", not ready: {', '.join(unusable)}" if unusable else ""
-    return format_count(len(servers), "server") + more
+    suffix = f", not ready: {', '.join(unusable)}" if unusable else ""
+    return format_count(len(servers), "server") + suffix
 
 
 async def show_servers(ui: ScreenApi, _: str) -> None:
@@ -131,8 +131,9 @@ async def show_context(ui: ScreenApi, _: str) -> None:
     shares = await controller.client.context_shares(controller.session_id)
     total = sum(share.tokens for share in shares) or 1
     rows = "\n".join(
-        f"| {_cell(one.name)} | {format_tokens(one.tokens)} | {'█' * round(one.tokens / total * _BAR_WIDTH) or '▏'} |"
-        for one in shares
+        f"| {_cell(share.name)} | {format_tokens(share.tokens)} "
+        f"| {'█' * round(share.tokens / total * _BAR_WIDTH) or '▏'} |"
+        for share in shares
     )
     table = f"\n\n| source | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
     hint = "`/compact` replaces earlier messages; `outrider context` shows each request, its cost and its cache."
@@ -156,7 +157,7 @@ async def replay_session(ui: ScreenApi, ignored: str) -> None:
 
 
 async def rerun_session(ui: ScreenApi, argument: str) -> None:
-    """Runs a copy of the session from one of its steps with another model, and compare both."""
+    """Runs a copy of the session from one of its steps with another model, and compares both."""
     from outrider.session_replay.what_if import what_if
 
     model, _, step = argument.strip().partition(" ")
@@ -186,8 +187,11 @@ async def compare_session(ui: ScreenApi, name: str) -> None:
         ui.show_notice("name the other session by its id, or the end of it")
     elif engine := _local_engine(ui):
         try:
-            other = await ui.controller.archive.find_session(name.strip())
-            pair = [await load_session(engine.store, one) for one in (ui.controller.session_id, other.id)]
+            other_session = await ui.controller.archive.find_session(name.strip())
+            pair = [
+                await load_session(engine.store, session_id)
+                for session_id in (ui.controller.session_id, other_session.id)
+            ]
             text = compare(*pair).text()
         except OutriderError as error:
             ui.show_notice(clean_text(str(error)), "warning")
@@ -196,7 +200,7 @@ async def compare_session(ui: ScreenApi, name: str) -> None:
 
 
 def _local_engine(ui: ScreenApi) -> "Engine | None":
-    """Returns the engine of this process, if a session is open in it; otherwise show a notice."""
+    """Returns the engine of this process if a session is open in it; otherwise shows a notice and returns None."""
     from outrider.engine.engine import Engine
 
     engine = ui.controller.engine
@@ -222,7 +226,7 @@ async def rename_session(ui: ScreenApi, title: str) -> None:
 
 
 async def edit_memory(ui: ScreenApi, _: str) -> None:
-    """Edit the instructions that the agent reads at the start of every session: the user's or the project's."""
+    """Edits the instructions that the agent reads at the start of every session: the user's or the project's."""
     if ui.controller.client.is_remote:
         ui.show_notice(_NOT_HERE, "warning")
         return
@@ -261,13 +265,14 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
 async def load_server_offers(
     client: "SessionClient",
 ) -> AsyncGenerator[tuple[tuple[CustomCommand, ...], Mapping[str, str | None]], None]:
-    """Yields the prompts of MCP servers as commands, whose text the engine replaces, and their resources as
-    `SERVER:URI`, with the beginning of those that are templates; again while further servers become ready."""
-    known = 0
+    """Yields the prompts of MCP servers as commands, whose text the engine replaces, and a mapping of their resources:
+    `SERVER:URI` to None, or to the text before the first placeholder of a template. Yields again when further servers
+    become ready."""
+    ready_count = 0
     for _ in range(_MAX_POLLS):
         servers = await client.list_servers()
-        if (ready := sum(server.state == "ready" for server in servers)) > known:
-            known, offers = ready, await client.list_offers()
+        if (ready := sum(server.state == "ready" for server in servers)) > ready_count:
+            ready_count, offers = ready, await client.list_offers()
             yield _prompt_commands(offers), _resource_names(offers)
         if not any(server.state == "connecting" for server in servers):
             break
@@ -275,7 +280,7 @@ async def load_server_offers(
 
 
 def _resource_names(offers: "ServerOffers") -> dict[str, str | None]:
-    names = ((f"{one.server}:{one.uri}", one.is_template) for one in offers.resources)
+    names = ((f"{resource.server}:{resource.uri}", resource.is_template) for resource in offers.resources)
     return {name: name.partition("{")[0] if is_template else None for name, is_template in names}
 
 
@@ -286,7 +291,9 @@ def _prompt_commands(offers: "ServerOffers") -> tuple[CustomCommand, ...]:
             description=prompt.description or "a prompt",
             text=f"/{prompt.server}:{prompt.name} $ARGUMENTS",
             origin=f"MCP server {prompt.server}",
-            hint=" ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments),
+            hint=" ".join(
+                parameter.name if parameter.required else f"[{parameter.name}]" for parameter in prompt.arguments
+            ),
         )
         for prompt in offers.prompts
     )
@@ -299,18 +306,18 @@ def custom_choices(commands: tuple[CustomCommand, ...]) -> tuple[CompletionChoic
 def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple[SlashCommand, str] | None:
     """Returns the custom command of a line and its argument, or None."""
     name, _, argument = text.removeprefix("/").partition(" ")
-    found = next((command for command in commands if command.name == name), None)
-    if found is None:
+    definition = next((command for command in commands if command.name == name), None)
+    if definition is None:
         return None
 
-    async def send_command(ui: ScreenApi, given: str) -> None:
-        line = f"/{found.name} {given}".rstrip()
+    async def send_command(ui: ScreenApi, arguments: str) -> None:
+        line = f"/{definition.name} {arguments}".rstrip()
 
         async def run(command: str) -> ToolPart:
-            return await ui.controller.run_embedded_command(command, found.allowed_commands, ui.redraw)
+            return await ui.controller.run_embedded_command(command, definition.allowed_commands, ui.redraw)
 
         try:
-            prompt = await found.expand_with(given, run)
+            prompt = await definition.expand_with(arguments, run)
         except ToolFailure as error:
             ui.return_input(line)
             ui.show_notice(clean_line(error.message, 500), "error")
@@ -322,7 +329,7 @@ def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple
             undelivered=lambda _: ui.return_input(line),
         )
 
-    return SlashCommand(found.name, _command_note(found), send_command, found.hint), argument.strip()
+    return SlashCommand(definition.name, _command_note(definition), send_command, definition.hint), argument.strip()
 
 
 def _command_note(command: CustomCommand) -> str:

@@ -80,7 +80,7 @@ class ProgressPrinter:
     def on_event(self, event: Event) -> None:
         self._print_event(event)
         if self._activity is not None:
-            self._activity.apply(event, own=event.session_id == self._session)
+            self._activity.apply(event, is_shown_session=event.session_id == self._session)
             self._show_activity(self._activity)
 
     def _show_activity(self, activity: "SessionActivity") -> None:

@@ -59,7 +59,7 @@ class ItemBlock:
         self._stream: MarkdownStream | None = None
 
     def render(self, width: int, palette: Palette) -> bool:
-        """Render the item if needed; returns whether the strips changed."""
+        """Renders the item if needed; returns whether the strips changed."""
         rendered_for = (self.item.version, width, palette)
         if rendered_for == self._rendered_for:
             return False
@@ -117,31 +117,31 @@ def _item_lines(item: TranscriptItem, width: int, palette: Palette) -> list[Text
 def _user_lines(item: UserItem, width: int, palette: Palette) -> list[Text]:
     """Returns the lines of a user message on a colored background, so that it is easy to find while scrolling."""
     background = palette.style_on("panel")
-    room, most = max(width - 3, 8), _EXPANDED_USER_LINES if item.expanded else _MAX_USER_LINES
+    room, max_lines = max(width - 3, 8), _EXPANDED_USER_LINES if item.expanded else _MAX_USER_LINES
     source = item.text.strip("\r\n")
     # Only what can be visible is wrapped, since a paste may have megabytes.
-    visible = source[: (most + 2) * room]
+    visible = source[: (max_lines + 2) * room]
     rows = wrap_text(Text(clean_text(visible), palette.style("text"), end=""), room)
-    hidden = len(rows) - most + source.count("\n", len(visible))
+    hidden = len(rows) - max_lines + source.count("\n", len(visible))
     if hidden > 1:
-        rows = [*rows[:most], text_line(f"… {format_count(hidden, 'more line')}", palette.style("quiet"))]
+        rows = [*rows[:max_lines], text_line(f"… {format_count(hidden, 'more line')}", palette.style("quiet"))]
     rows += [text_line(f"◫ {file_name(file)}", palette.style("link")) for file in item.files]
     bar = text_line("▌ ", palette.style("accent"))
-    return [pad_line(found, width, background) for found in indent_lines(rows, bar, bar)]
+    return [pad_line(line, width, background) for line in indent_lines(rows, bar, bar)]
 
 
 def _reasoning_lines(item: ReasoningItem, width: int, palette: Palette) -> list[Text]:
-    spent = f" for {format_duration(item.seconds)}" if item.seconds and item.seconds > _MIN_SHOWN_SECONDS else ""
+    duration = f" for {format_duration(item.seconds)}" if item.seconds and item.seconds > _MIN_SHOWN_SECONDS else ""
     expanded = bool(item.expanded)
-    label = "thinking…" if item.streaming else f"thought{spent}"
+    label = "thinking…" if item.streaming else f"thought{duration}"
     head = text_line(f"{'▾' if expanded else '▸'} {label}", palette.style("quiet", italic=True))
     if expanded:
         text = Text(clean_text(item.text).strip(), palette.style("quiet", italic=True), end="")
         bar = text_line("  ")
         return [head, *indent_lines(wrap_text(text, max(width - 2, 8)), bar, bar)]
     if item.streaming:
-        last = clean_line(item.text.strip().rsplit("\n", 1)[-1][-width:])
-        head = Text.assemble(head, "  ", (last, palette.style("faint", italic=True)), end="")
+        last_line = clean_line(item.text.strip().rsplit("\n", 1)[-1][-width:])
+        head = Text.assemble(head, "  ", (last_line, palette.style("faint", italic=True)), end="")
     return [truncate_line(head, width)]
 
 
@@ -162,7 +162,7 @@ def _command_lines(item: CommandItem, width: int, palette: Palette) -> list[Text
     lines = indent_lines(wrap_text(command, max(width - 2, 8)), text_line("! ", palette.style("accent")))
     text = clean_text(item.output).rstrip("\n")
     hidden, rows = last_lines(text.split("\n") if text else [], EXPANDED_LINES if item.expanded else 2 * OUTPUT_LINES)
-    output = [piece for row in rows for piece in wrap_text(text_line(row, palette.style("quiet")), max(width - 2, 8))]
+    output = [line for row in rows for line in wrap_text(text_line(row, palette.style("quiet")), max(width - 2, 8))]
     if hidden:
         output.insert(0, text_line(f"… {format_count(hidden, 'line')} above", palette.style("faint")))
     if item.exit_status != "":
@@ -172,7 +172,7 @@ def _command_lines(item: CommandItem, width: int, palette: Palette) -> list[Text
 
 
 def print_items(items: Sequence[TranscriptItem], palette: Palette) -> None:
-    """Print a conversation to the terminal, where it stays after the application has ended."""
+    """Prints a conversation to the terminal, where it stays after the application has ended."""
     console = Console(file=sys.stdout, highlight=False)
     for item in items:
         if lines := item_lines(item, max(console.width - 1, 20), palette):

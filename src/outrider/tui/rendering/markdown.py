@@ -85,13 +85,13 @@ _BARE_ADDRESS = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}]")
 
 
 def _append_text(content: str, text: Text, style: Style, palette: Palette) -> None:
-    """Append plain text; addresses in it become links of the terminal (OSC 8)."""
+    """Appends plain text; addresses in it become links of the terminal (OSC 8)."""
     start = len(text)
     text.append(content, style)
-    for found in _BARE_ADDRESS.finditer(content) if "://" in content else ():
-        address = found[0] if _SAFE_ADDRESS.fullmatch(found[0]) else ""
+    for match in _BARE_ADDRESS.finditer(content) if "://" in content else ():
+        address = match[0] if _SAFE_ADDRESS.fullmatch(match[0]) else ""
         link = palette.style("link", underline=True) + Style(link=address or None)
-        text.stylize(link, start + found.start(), start + found.end())
+        text.stylize(link, start + match.start(), start + match.end())
 
 
 MIN_COLUMN_WIDTH = 4
@@ -112,17 +112,17 @@ def table_lines(node: "SyntaxTreeNode", width: int, palette: Palette) -> list[Te
     for number, row in enumerate(rows):
         lines += _row_lines(row, widths, aligns)
         if number == 0:
-            rule = (" " * _COLUMN_GAP).join("─" * found for found in widths)
+            rule = (" " * _COLUMN_GAP).join("─" * column_width for column_width in widths)
             lines.append(text_line(rule, palette.style("faint")))
     return lines
 
 
 def _records_lines(rows: list[list[Text]], width: int, palette: Palette) -> list[Text]:
     """Returns each table row as a list of `header value` lines."""
-    heads, *others = rows
+    heads, *body_rows = rows
     label = min(max((head.cell_len for head in heads), default=0) + _COLUMN_GAP, width // 2)
     lines: list[Text] = []
-    for row in others:
+    for row in body_rows:
         lines += [text_line("─" * width, palette.style("faint"))]
         for head, cell in zip(heads, row, strict=False):
             lines += _row_lines([head, cell], [label - _COLUMN_GAP, width - label])
@@ -135,16 +135,17 @@ def _row_cells(row: "SyntaxTreeNode", palette: Palette, *, head: bool) -> list[T
 
 
 def _column_widths(rows: list[list[Text]], width: int) -> list[int]:
-    """Returns the column widths: the natural ones if they fit, else shrink the widest columns first."""
+    """Returns the column widths: the natural ones if they fit; otherwise the widest columns are narrowed first."""
     widths = [max(cell.cell_len for cell in column) for column in zip_longest(*rows, fillvalue=Text())]
     room = max(width - _COLUMN_GAP * (len(widths) - 1), MIN_COLUMN_WIDTH * len(widths))
     while sum(widths) > room:
         widest = max(range(len(widths)), key=widths.__getitem__)
         if widths[widest] <= MIN_COLUMN_WIDTH:
             break
-        others = sum(widths) - widths[widest]
-        second = max((other for number, other in enumerate(widths) if number != widest), default=0)
-        widths[widest] = max(min(room - others, widths[widest] - 1), min(second, widths[widest] - 1), MIN_COLUMN_WIDTH)
+        other_columns = sum(widths) - widths[widest]
+        second = max((column_width for number, column_width in enumerate(widths) if number != widest), default=0)
+        narrower = widths[widest] - 1
+        widths[widest] = max(min(room - other_columns, narrower), min(second, narrower), MIN_COLUMN_WIDTH)
     return widths
 
 
@@ -155,20 +156,20 @@ def _cell_align(cell: "SyntaxTreeNode") -> str:
 
 def _row_lines(cells: list[Text], widths: list[int], aligns: Sequence[str] = ()) -> list[Text]:
     columns = [wrap_text(cell, width) for cell, width in zip(cells, widths, strict=False)]
-    return [_join_cells(pieces, widths, aligns) for pieces in zip_longest(*columns, fillvalue=Text())]
+    return [_join_cells(line_cells, widths, aligns) for line_cells in zip_longest(*columns, fillvalue=Text())]
 
 
-def _join_cells(pieces: tuple[Text, ...], widths: list[int], aligns: Sequence[str]) -> Text:
+def _join_cells(cells: tuple[Text, ...], widths: list[int], aligns: Sequence[str]) -> Text:
     joined = text_line()
-    for number, (piece, width) in enumerate(zip(pieces, widths, strict=False)):
-        last = number == len(pieces) - 1
-        piece.rstrip()
-        room = max(width - piece.cell_len, 0)
+    for number, (cell, width) in enumerate(zip(cells, widths, strict=False)):
+        is_last = number == len(cells) - 1
+        cell.rstrip()
+        room = max(width - cell.cell_len, 0)
         align = aligns[number] if number < len(aligns) else ""
         before = room if align == "right" else room // 2 if align == "center" else 0
         joined.append(" " * before)
-        joined.append_text(piece)
-        joined.append("" if last else " " * (room - before + _COLUMN_GAP))
+        joined.append_text(cell)
+        joined.append("" if is_last else " " * (room - before + _COLUMN_GAP))
     return joined
 
 
@@ -203,7 +204,7 @@ def highlight_code(code: str, language: str, palette: Palette) -> list[Text]:
     """Returns highlighted lines of code; plain ones for an unknown language."""
     lexer = find_lexer(language) if len(code) <= MAX_HIGHLIGHTED_CHARS else None
     if lexer is None:
-        return [Text(found, palette.style("text"), end="") for found in code.split("\n")]
+        return [Text(line, palette.style("text"), end="") for line in code.split("\n")]
     text = Text(end="")
     for token, content in lexer.get_tokens(code):
         text.append(content, _token_style(token, palette))
@@ -213,7 +214,7 @@ def highlight_code(code: str, language: str, palette: Palette) -> list[Text]:
 
 @lru_cache(maxsize=64)
 def find_lexer(language: str) -> "Lexer | None":
-    """Find a Pygments lexer by language name, else by file name."""
+    """Finds a Pygments lexer by language name, else by file name."""
     if not language:
         return None
     from pygments.lexers import get_lexer_by_name, get_lexer_for_filename  # pyright: ignore[reportUnknownVariableType]
@@ -234,8 +235,8 @@ def _token_style(token: Any, palette: Palette) -> Style:
     """Returns the style of a token type, or of its closest parent type that has one."""
     while token is not None:
         if token in _token_colours():
-            colour, more = _token_colours()[token]
-            return palette.style(colour, **more)
+            colour, attributes = _token_colours()[token]
+            return palette.style(colour, **attributes)
         token = token.parent
     return palette.style("text")
 
@@ -252,12 +253,12 @@ def markdown_lines(text: str, width: int, palette: Palette) -> list[Text]:
 
 def code_blocks(text: str) -> list[str]:
     """Returns the contents of the code blocks of a Markdown text."""
-    found = (node for node in _parse_markdown(text).walk() if node.type in ("fence", "code_block"))
-    return [node.content.rstrip("\n") for node in found]
+    blocks = (node for node in _parse_markdown(text).walk() if node.type in ("fence", "code_block"))
+    return [node.content.rstrip("\n") for node in blocks]
 
 
 class MarkdownStream:
-    """Renders a growing Markdown text. Blocks before the last one cannot change any more ("settled"), so they are
+    """Renders a growing Markdown text. Blocks before the last one can no longer change ("settled"), so they are
     rendered once and cached."""
 
     def __init__(self, width: int, palette: Palette, margin: int = 0) -> None:
@@ -293,33 +294,32 @@ class MarkdownStream:
         strips: list[Strip] = []
         for row in highlight_code(code, language, self._palette):
             key = (row.plain, tuple(row.spans))
-            if (found := self._code_strips.get(key) or cached.get(key)) is None:
-                found = render_strips(indent_lines(_code_row_lines(row, self._width, self._palette), self._margin))
-            self._code_strips[key] = found
-            strips += found
+            if (row_strips := self._code_strips.get(key) or cached.get(key)) is None:
+                row_strips = render_strips(indent_lines(_code_row_lines(row, self._width, self._palette), self._margin))
+            self._code_strips[key] = row_strips
+            strips += row_strips
         has_gap = bool(self._strips and not self._fence)
         return [*render_strips(indent_lines([text_line()], self._margin) if has_gap else []), *strips]
 
     def _pending_rows(self) -> list[str]:
         """Returns the rows that have not settled. Rows are cleaned one by one, so that row numbers match the text."""
-        rows = [clean_text(found.rstrip("\r")) for found in self._text[self._settled :].split("\n")]
+        rows = [clean_text(row.rstrip("\r")) for row in self._text[self._settled :].split("\n")]
         return [self._fence, *rows] if self._fence else rows
 
     def _settle_code(self, block: "SyntaxTreeNode", rows: list[str]) -> Sequence["SyntaxTreeNode"]:
-        """Settle the first rows of a code block that is still streaming; return the remaining block."""
-        if any(found.strip().startswith(block.markup) for found in rows[1:]):
+        """Settles the first rows of a code block that is still streaming; returns the remaining block."""
+        if any(row.strip().startswith(block.markup) for row in rows[1:]):
             return [block]  # the block is closed and settles as a whole
-        done = rows[1 : 1 + _settled_code_rows(rows[1:])]
-        if not done:
+        settled_rows = rows[1 : 1 + _settled_code_rows(rows[1:])]
+        if not settled_rows:
             return [block]
-        self._settle_rows(
-            _code_lines("\n".join(done), block.info, self._width, self._palette), len(done) + (not self._fence)
-        )
+        lines = _code_lines("\n".join(settled_rows), block.info, self._width, self._palette)
+        self._settle_rows(lines, len(settled_rows) + (not self._fence))
         self._fence = f"{block.markup}{block.info}"
         return _parse_markdown("\n".join(self._pending_rows())).children
 
     def _settle_rows(self, lines: list[Text], rows: int) -> None:
-        """Cache the rendered lines of the next `rows` rows of the text."""
+        """Caches the rendered lines of the next `rows` rows of the text."""
         self._strips += render_strips(self._add_spacing(lines))
         position = self._settled
         for _ in range(rows):
@@ -387,10 +387,10 @@ def _node_class() -> type["SyntaxTreeNode"]:
 def _block_lines(nodes: Sequence["SyntaxTreeNode"], width: int, palette: Palette, depth: int = 0) -> list[Text]:
     lines: list[Text] = []
     for node in nodes:
-        found = _render_block(node, width, palette, depth)
-        if lines and found:
+        block_lines = _render_block(node, width, palette, depth)
+        if lines and block_lines:
             lines.append(text_line())
-        lines += found
+        lines += block_lines
     return lines
 
 
@@ -425,8 +425,8 @@ def _code_lines(code: str, language: str, width: int, palette: Palette) -> list[
 def _code_row_lines(row: Text, width: int, palette: Palette) -> list[Text]:
     background = Style(bgcolor=palette.surface)
     lines: list[Text] = []
-    for number, piece in enumerate(wrap_text(row, max(width - 2, 8))):
-        line = pad_line(Text.assemble(" ", truncate_line(piece, width - 1), end=""), width, background)
+    for number, wrapped_row in enumerate(wrap_text(row, max(width - 2, 8))):
+        line = pad_line(Text.assemble(" ", truncate_line(wrapped_row, width - 1), end=""), width, background)
         lines.append(mark_code_line(line, 1, continued=number > 0))
     return lines
 
@@ -451,23 +451,23 @@ _TASK_MARK = re.compile(r"\[([ xX])\]\s+")
 
 def _take_task_mark(item: "SyntaxTreeNode") -> str:
     """Returns the sign of an item of a task list, and removes `[x]` from its text; "" for other items."""
-    first = item.children[0] if item.children else None
-    inline = first.children[0] if first is not None and first.children else None
+    paragraph = item.children[0] if item.children else None
+    inline = paragraph.children[0] if paragraph is not None and paragraph.children else None
     if inline is None or inline.type != "inline" or not inline.children or inline.children[0].type != "text":
         return ""
     token = inline.children[0].token
-    found = _TASK_MARK.match(token.content) if token is not None else None
-    if token is None or found is None:
+    match = _TASK_MARK.match(token.content) if token is not None else None
+    if token is None or match is None:
         return ""
-    token.content = token.content[found.end() :]
-    return "☐ " if found[1] == " " else "☑ "
+    token.content = token.content[match.end() :]
+    return "☐ " if match[1] == " " else "☑ "
 
 
 def _item_lines(item: "SyntaxTreeNode", width: int, palette: Palette, depth: int) -> list[Text]:
     lines: list[Text] = []
     for part in item.children:
-        found = _render_block(part, width, palette, depth + 1)
+        part_lines = _render_block(part, width, palette, depth + 1)
         if lines and part.type not in {"bullet_list", "ordered_list", "paragraph"}:
             lines.append(text_line())
-        lines += found
+        lines += part_lines
     return lines

@@ -18,7 +18,7 @@ MARGIN_KEY, CONTINUED_KEY = "margin", "continued"
 
 
 def mark_code_line(line: Text, margin: int, *, continued: bool) -> Text:
-    """Mark a line of code, so that a copy of it has neither the margin nor the breaks of wrapped lines."""
+    """Marks a line of code, so that a copy of it has neither the margin nor the breaks of wrapped lines."""
     line.stylize(Style(meta={MARGIN_KEY: margin, CONTINUED_KEY: continued}))
     return line
 
@@ -33,7 +33,7 @@ def row_margin(strip: Strip) -> int:
 
 
 def is_continuation(strip: Strip) -> bool:
-    """Whether a line of code is the rest of the line above."""
+    """Returns whether a line of code continues the line above."""
     return bool(_line_meta(strip).get(CONTINUED_KEY))
 
 
@@ -45,7 +45,7 @@ def _line_meta(strip: Strip) -> dict[str, Any]:
 
 
 def _outer_margin(strip: Strip) -> int:
-    """The columns before the marked segments: indentation by lists, quotes and the transcript."""
+    """Returns the columns before the marked segments: indentation by lists, quotes and the transcript."""
     width = 0
     for segment in strip:
         if segment.style and MARGIN_KEY in segment.style.meta:
@@ -60,7 +60,7 @@ def text_line(text: str = "", style: Style | str = "") -> Text:
 
 
 def wrap_text(text: Text, width: int) -> list[Text]:
-    """Wrap at word boundaries; a word longer than a line is broken."""
+    """Wraps at word boundaries; a word longer than a line is broken."""
     if text.cell_len <= width and "\n" not in text.plain:
         return [text]
     return list(text.wrap(CONSOLE, max(width, 1), overflow="fold", no_wrap=False))
@@ -74,10 +74,10 @@ def truncate_line(text: Text, width: int) -> Text:
     return text
 
 
-def indent_lines(lines: Iterable[Text], first: Text, rest: Text | None = None) -> list[Text]:
-    """Prefix the first line with `first` and the others with `rest` (default: spaces of the same width)."""
-    rest = text_line(" " * first.cell_len) if rest is None else rest
-    return [Text.assemble(first if number == 0 else rest, found, end="") for number, found in enumerate(lines)]
+def indent_lines(lines: Iterable[Text], first: Text, other: Text | None = None) -> list[Text]:
+    """Prefixes the first line with `first` and the others with `other` (default: spaces of the same width)."""
+    other = text_line(" " * first.cell_len) if other is None else other
+    return [Text.assemble(first if number == 0 else other, line, end="") for number, line in enumerate(lines)]
 
 
 def justify_ends(left: Text, right: Text, width: int) -> Text:
@@ -89,19 +89,19 @@ def justify_ends(left: Text, right: Text, width: int) -> Text:
     return Text.assemble(left, " " * (width - left.cell_len - right.cell_len), right, end="")
 
 
-def side_by_side(pieces: Iterable[Text], width: int, gap: int = 3) -> list[Text]:
-    """Arrange the texts in rows, as many per row as fit, without breaking any."""
+def side_by_side(items: Iterable[Text], width: int, gap: int = 3) -> list[Text]:
+    """Arranges the texts in rows, as many per row as fit, without breaking any."""
     lines: list[Text] = []
-    for piece in pieces:
-        if lines and lines[-1].cell_len + gap + piece.cell_len <= width:
-            lines[-1] = Text.assemble(lines[-1], " " * gap, piece, end="")
+    for item in items:
+        if lines and lines[-1].cell_len + gap + item.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], " " * gap, item, end="")
         else:
-            lines.append(piece)
+            lines.append(item)
     return lines
 
 
 def pad_line(text: Text, width: int, style: Style) -> Text:
-    """Pad a line to `width` and apply a background style."""
+    """Pads a line to `width` and applies a background style."""
     padding = max(width - text.cell_len, 0)
     padded = Text.assemble(text, " " * padding, end="")
     padded.stylize_before(style)
@@ -113,7 +113,7 @@ def render_strip(text: Text) -> Strip:
 
 
 def render_strips(lines: Iterable[Text]) -> list[Strip]:
-    return [render_strip(found) for found in lines]
+    return [render_strip(line) for line in lines]
 
 
 def last_lines(lines: Sequence[str], max_lines: int) -> tuple[int, Sequence[str]]:

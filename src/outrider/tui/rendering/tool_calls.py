@@ -61,7 +61,7 @@ def diff_lines(files: Sequence[FileDiff], width: int, palette: Palette) -> list[
         for number, hunk in enumerate(file.hunks):
             if number:
                 lines.append(text_line("   ⋮", palette.style("faint")))
-            lines += [piece for line in hunk.lines for piece in _change_lines(line, width, palette)]
+            lines += [row for line in hunk.lines for row in _change_lines(line, width, palette)]
     return lines
 
 
@@ -71,18 +71,18 @@ def _path_text(file: FileDiff) -> str:
 
 
 def _change_lines(line: DiffLine, width: int, palette: Palette) -> Iterator[Text]:
-    """Yields the lines of one diff line; continuation lines of a long one have no sign and number."""
+    """Yields the wrapped rows of one diff line; the second and later rows have no sign and no number."""
     changed = line.kind in _CHANGE_STYLES
     background, colour = _CHANGE_STYLES.get(line.kind, ("background", "quiet"))
     gutter = "" if line.number is None else f"{line.number:>4} "
     room = max(width - len(gutter) - 2, 8)
-    for row_index, piece in enumerate(wrap_text(text_line(reveal_text(line.text.removesuffix("\r"))), room)):
+    for row_index, row in enumerate(wrap_text(text_line(reveal_text(line.text.removesuffix("\r"))), room)):
         mark = Text.assemble(
             (gutter if row_index == 0 else " " * len(gutter), palette.style("faint")),
             (f"{line.sign} " if row_index == 0 else "  ", palette.style(colour)),
             end="",
         )
-        body = Text.assemble(mark, (piece.plain, palette.style("text" if changed else "quiet")), end="")
+        body = Text.assemble(mark, (row.plain, palette.style("text" if changed else "quiet")), end="")
         yield pad_line(body, width, palette.style_on(background)) if changed else body
 
 
@@ -91,15 +91,15 @@ def effect_lines(tool: str, arguments: dict[str, Any], width: int, palette: Pale
     match tool:
         case "shell":
             command = reveal_text(str(arguments.get("command", "")))
-            shown = [piece for line in highlight_code(command, "bash", palette) for piece in wrap_text(line, width)]
-            return shown + _argument_lines(arguments, {"command", "description"}, width, palette)
+            lines = [row for line in highlight_code(command, "bash", palette) for row in wrap_text(line, width)]
+            return lines + _argument_lines(arguments, {"command", "description"}, width, palette)
         case "apply_patch":
-            rest = _argument_lines(arguments, {"patch" if "patch" in arguments else "input"}, width, palette)
+            lines = _argument_lines(arguments, {"patch" if "patch" in arguments else "input"}, width, palette)
             rows = patch_rows(patch_argument(arguments))
-            return rest + [piece for row in rows for piece in _change_lines(row, width, palette)]
+            return lines + [line for row in rows for line in _change_lines(row, width, palette)]
         case _:
-            rest = _argument_lines(other_arguments(tool, arguments), frozenset(), width, palette)
-            return rest + diff_lines(planned_changes(tool, arguments), width, palette)
+            lines = _argument_lines(other_arguments(tool, arguments), frozenset(), width, palette)
+            return lines + diff_lines(planned_changes(tool, arguments), width, palette)
 
 
 def _argument_lines(arguments: dict[str, Any], excluded: AbstractSet[str], width: int, palette: Palette) -> list[Text]:
@@ -139,14 +139,14 @@ def _heading_line(call: ToolCallItem, width: int, palette: Palette) -> Text:
     part = call.part
     mark, colour = coloured_mark(part), status_tone(part)
     subject = subject_line(part.tool, call_input(part, call.raw_input))
-    left = Text.assemble(
+    heading = Text.assemble(
         (f"{mark} ", palette.style(colour)),
         (clean_line(part.tool, 40), palette.style("text", bold=True)),
         ("  " if subject else "", ""),
         (subject, palette.style("quiet")),
         end="",
     )
-    return justify_ends(left, _status_text(part, palette), width)
+    return justify_ends(heading, _status_text(part, palette), width)
 
 
 def _status_text(part: ToolPart, palette: Palette) -> Text:
@@ -171,9 +171,9 @@ def _body_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
         case ToolCompleted():
             return _completed_lines(call, state, width, palette)
         case ToolError():
-            most = EXPANDED_LINES if call.expanded else ERROR_LINES
+            max_lines = EXPANDED_LINES if call.expanded else ERROR_LINES
             style = "bad" if state.reason == "failed" else "quiet"
-            error = _first_lines(clean_text(state.error), width, most, palette, style=style)
+            error = _first_lines(clean_text(state.error), width, max_lines, palette, style=style)
             return [*_command_lines(part, width, palette), *error]
 
 
@@ -192,9 +192,9 @@ def _command_lines(part: ToolPart, width: int, palette: Palette) -> list[Text]:
     if part.tool != "shell" or subject_line(part.tool, arguments) == clean_line(command):
         return []
     rows = [
-        piece
+        line
         for row in command.split("\n")[:OUTPUT_LINES]
-        for piece in wrap_text(text_line(row, palette.style("text")), width - 2)
+        for line in wrap_text(text_line(row, palette.style("text")), width - 2)
     ]
     return indent_lines(rows, text_line("$ ", palette.style("accent")))
 
@@ -203,15 +203,15 @@ def _live_output_lines(call: ToolCallItem, width: int, palette: Palette) -> list
     if call.child_activity:
         return [truncate_line(text_line(clean_line(call.child_activity), palette.style("quiet")), width)]
     rows = clean_text("\n".join(call.live_output)).rstrip("\n")
-    most = EXPANDED_LINES if call.expanded else OUTPUT_LINES
-    return _last_output_lines(rows, width, most, palette, above=call.dropped_lines) if rows else []
+    max_lines = EXPANDED_LINES if call.expanded else OUTPUT_LINES
+    return _last_output_lines(rows, width, max_lines, palette, above=call.dropped_lines) if rows else []
 
 
 def _completed_lines(call: ToolCallItem, state: ToolCompleted, width: int, palette: Palette) -> list[Text]:
     part = call.part
     if changes := call_changes(part):
-        most = EXPANDED_LINES if call.expanded else DIFF_LINES
-        return _fold_lines(diff_lines(changes, width, palette), most, palette)
+        max_lines = EXPANDED_LINES if call.expanded else DIFF_LINES
+        return _fold_lines(diff_lines(changes, width, palette), max_lines, palette)
     if (todos := call_todos(part)) is not None:
         return todo_lines(todos, width, palette)
     if not has_output_for_people(part) and not call.expanded:
@@ -226,8 +226,8 @@ def _output_lines(call: ToolCallItem, text: str, width: int, palette: Palette) -
     """Returns the end of a shell command's output, where its result is, or the beginning of any other output. An agent
     answers in Markdown."""
     if call_kind(call.part) == "agent":
-        most = EXPANDED_LINES if call.expanded else OUTPUT_LINES
-        return _fold_lines(markdown_lines(text, width, palette), most, palette)
+        max_lines = EXPANDED_LINES if call.expanded else OUTPUT_LINES
+        return _fold_lines(markdown_lines(text, width, palette), max_lines, palette)
     if call.expanded:
         return _first_lines(text, width, EXPANDED_LINES, palette)
     if call.part.tool == "shell":
@@ -239,7 +239,7 @@ def _output_lines(call: ToolCallItem, text: str, width: int, palette: Palette) -
 def _first_lines(text: str, width: int, max_lines: int, palette: Palette, *, style: str = "quiet") -> list[Text]:
     """Returns the first lines and the number of the following ones."""
     rows = text.strip("\n").split("\n")
-    lines = [piece for row in rows[: max_lines + 1] for piece in wrap_text(text_line(row, palette.style(style)), width)]
+    lines = [line for row in rows[: max_lines + 1] for line in wrap_text(text_line(row, palette.style(style)), width)]
     hidden = len(rows) - max_lines
     if hidden > 1:
         return [*lines[:max_lines], text_line(f"… {format_count(hidden, 'more line')}", palette.style("faint"))]
@@ -250,7 +250,7 @@ def _last_output_lines(text: str, width: int, max_lines: int, palette: Palette, 
     """Returns the last lines and the number of lines above them; `text` itself lacks `above` lines."""
     hidden, rows = last_lines(text.split("\n"), max_lines)
     hidden += above
-    lines = [piece for row in rows for piece in wrap_text(text_line(row, palette.style("quiet")), width)][-max_lines:]
+    lines = [line for row in rows for line in wrap_text(text_line(row, palette.style("quiet")), width)][-max_lines:]
     return [text_line(f"… {format_count(hidden, 'line')} above", palette.style("faint")), *lines] if hidden else lines
 
 

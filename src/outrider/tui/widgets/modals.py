@@ -92,8 +92,8 @@ class PickerScreen(ModalScreen[str | None]):
 
     def on_input_submitted(self) -> None:
         options = self.query_one(OptionList)
-        found = options.highlighted_option
-        self.dismiss(found.id if found is not None else None)
+        option = options.highlighted_option
+        self.dismiss(option.id if option is not None else None)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
@@ -119,14 +119,15 @@ class PickerScreen(ModalScreen[str | None]):
     def _filter_items(self, typed: str) -> None:
         terms = typed.lower().split()
         texts = [f"{item.label} {item.note} {item.detail}".lower() for item in self._items]
-        found = [n for n, text in enumerate(texts) if all(word in text for word in terms)]
+        matches = [number for number, text in enumerate(texts) if all(term in text for term in terms)]
         phrase = " ".join(terms)
-        shown = [self._items[n] for n in sorted(found, key=lambda n: phrase not in texts[n])]  # the typed phrase first
+        matches.sort(key=lambda number: phrase not in texts[number])  # the typed phrase first
+        items = [self._items[number] for number in matches]
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options([Option(self._item_text(item), id=item.value) for item in shown[:MAX_OPTIONS]])
-        index = next((number for number, item in enumerate(shown) if item.value == self._current), 0)
-        options.highlighted = index if shown else None
+        options.add_options([Option(self._item_text(item), id=item.value) for item in items[:MAX_OPTIONS]])
+        index = next((number for number, item in enumerate(items) if item.value == self._current), 0)
+        options.highlighted = index if items else None
 
     def _item_text(self, item: PickerItem) -> Text:
         palette = widget_palette(self)
@@ -180,10 +181,10 @@ class PageScreen(ModalScreen[None]):
         palette = widget_palette(self)
         width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 20)
         if isinstance(self.text, str):
-            shown = Text("\n").join(markdown_lines(self.text, width, palette))
+            content = Text("\n").join(markdown_lines(self.text, width, palette))
         else:
-            shown = Text(clean_text(self.text(width)), palette.style("text"), no_wrap=True)
-        self.query_one(Static).update(shown)
+            content = Text(clean_text(self.text(width)), palette.style("text"), no_wrap=True)
+        self.query_one(Static).update(content)
 
 
 class EditorScreen(ModalScreen[str | None]):

@@ -39,8 +39,8 @@ class ComposerFrame(Horizontal):
     """
 
     def show_mode(self, mode: Mode) -> None:
-        for known in MODES:
-            self.set_class(known == mode, f"-{known}")
+        for other_mode in MODES:
+            self.set_class(other_mode == mode, f"-{other_mode}")
 
 
 def widget_palette(widget: Widget) -> Palette:
@@ -68,28 +68,28 @@ class ActivityLine(Static):
         self._spinner_index = 0
 
     def show_activity(self, activity: "SessionActivity", away: str = "", *, cost_before: Decimal | None) -> None:
-        """Show the activity, or the sentence `away` about a server that cannot be reached."""
+        """Shows the activity, or the sentence `away` about a server that cannot be reached."""
         palette = widget_palette(self)
         if away or not activity.busy:
             self.show_away(away)
             return
         self._spinner_index += 1
-        left = Text(end="")
-        left.append(f"{_SPINNER[self._spinner_index % len(_SPINNER)]} ", palette.style("accent"))
-        word = "waiting for your answer" if activity.waits_for_person else activity.retry_text or activity.label
-        left.append(
-            clean_line(word, 80), palette.style("warn" if activity.retry_text or activity.waits_for_person else "text")
+        line = Text(end="")
+        line.append(f"{_SPINNER[self._spinner_index % len(_SPINNER)]} ", palette.style("accent"))
+        label = "waiting for your answer" if activity.waits_for_person else activity.retry_text or activity.label
+        line.append(
+            clean_line(label, 80), palette.style("warn" if activity.retry_text or activity.waits_for_person else "text")
         )
-        left.append(f" · {format_elapsed(activity.seconds)}", palette.style("quiet"))
+        line.append(f" · {format_elapsed(activity.seconds)}", palette.style("quiet"))
         if activity.tokens:
-            left.append(f" · {format_tokens(activity.tokens)} tokens", palette.style("quiet"))
+            line.append(f" · {format_tokens(activity.tokens)} tokens", palette.style("quiet"))
         if activity.cost is not None and cost_before is not None and activity.cost > cost_before:
-            left.append(f" · {format_cost(activity.cost - cost_before)}", palette.style("quiet"))
+            line.append(f" · {format_cost(activity.cost - cost_before)}", palette.style("quiet"))
         right = text_line("esc: interrupt", palette.style("faint"))
-        self.update(justify_ends(left, right, max(self.size.width, 10)), layout=False)
+        self.update(justify_ends(line, right, max(self.size.width, 10)), layout=False)
 
     def show_away(self, text: str) -> None:
-        """Show a sentence about a server that cannot be reached; "" clears the line."""
+        """Shows a sentence about a server that cannot be reached; "" clears the line."""
         self.update(text_line(f"! {text}" if text else "", widget_palette(self).style("warn")), layout=False)
 
 
@@ -106,7 +106,7 @@ class QueuedInputLines(Static):
         self._shown: tuple[Sequence[tuple[str, str]], int] | None = None
 
     def show_inputs(self, inputs: Sequence[tuple[str, str]]) -> None:
-        """Show pairs of delivery and text; the last input can be withdrawn with the up key."""
+        """Shows pairs of delivery and text; the last input can be withdrawn with the up key."""
         width = max(self.screen.size.width - self.styles.gutter.width, 10)
         if (inputs, width) == self._shown:
             return  # an update would lay out the screen
@@ -150,9 +150,9 @@ class StatusLine(Static):
 
     def show_status(self, status: StatusInfo) -> None:
         self._status = status
-        seen = (status, self.size.width, widget_theme(self))
-        if self.size.width and seen != self._drawn_for:
-            self._drawn_for = seen
+        drawing_state = (status, self.size.width, widget_theme(self))
+        if self.size.width and drawing_state != self._drawn_for:
+            self._drawn_for = drawing_state
             self.update(status_text(status, self.size.width, widget_palette(self)), layout=False)
 
     def on_resize(self) -> None:
@@ -239,13 +239,13 @@ def side_lines(activity: "SideActivity", width: int, palette: Palette, now: floa
     """Returns the lines of the sections of the panel; empty sections are omitted."""
     sections = (
         ("To do", _todo_lines(activity.todos, width, palette)),
-        ("Agents", [found for agent in _live_agents(activity) for found in _agent_lines(agent, width, palette, now)]),
+        ("Agents", [line for agent in _live_agents(activity) for line in _agent_lines(agent, width, palette, now)]),
         (
             "Processes",
             [
-                found
+                line
                 for process in activity.background_processes()
-                for found in _process_lines(process, width, palette, now)
+                for line in _process_lines(process, width, palette, now)
             ],
         ),
     )
@@ -258,25 +258,25 @@ def side_lines(activity: "SideActivity", width: int, palette: Palette, now: floa
 
 def _todo_lines(todos: Iterable[TodoItem], width: int, palette: Palette) -> list[Text]:
     """Returns the lines of the todo list; if it is too long, completed items are dropped first."""
-    shown = list(todos)
-    while len(shown) > _MAX_TODOS and shown[0].status in {"completed", "cancelled"}:
-        shown.pop(0)
-    return todo_lines(shown[:_MAX_TODOS], width, palette)
+    visible_todos = list(todos)
+    while len(visible_todos) > _MAX_TODOS and visible_todos[0].status in {"completed", "cancelled"}:
+        visible_todos.pop(0)
+    return todo_lines(visible_todos[:_MAX_TODOS], width, palette)
 
 
 def _agent_lines(agent: "ChildAgent", width: int, palette: Palette, now: float) -> list[Text]:
     mark, colour = _AGENT_MARKS[agent.state]
     ended = agent.state in {"done", "failed"}
-    spent = format_duration(agent.seconds) if ended else format_elapsed(now - agent.started)
+    duration = format_duration(agent.seconds) if ended else format_elapsed(now - agent.started)
     head = Text.assemble(
         (f"{mark} ", palette.style(colour)),
         (clean_line(agent.name, 24), palette.style("text")),
-        (f"  {agent.state} {spent}", palette.style("quiet")),
+        (f"  {agent.state} {duration}", palette.style("quiet")),
         end="",
     )
     task = truncate_line(text_line(f"  {clean_line(agent.task or agent.message)}", palette.style("text")), width)
-    doing = truncate_line(text_line(f"  {clean_line(agent.activity)}", palette.style("quiet")), width)
-    return [truncate_line(head, width), task, *([doing] if agent.activity and not ended else [])]
+    activity = truncate_line(text_line(f"  {clean_line(agent.activity)}", palette.style("quiet")), width)
+    return [truncate_line(head, width), task, *([activity] if agent.activity and not ended else [])]
 
 
 def _process_lines(process: "ChildProcess", width: int, palette: Palette, now: float) -> list[Text]:

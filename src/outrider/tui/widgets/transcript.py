@@ -81,7 +81,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         return self.region.width - self.styles.gutter.width - self.styles.scrollbar_size_vertical - 1
 
     def show_items(self, items: list[TranscriptItem]) -> None:
-        """Render and show the items; unchanged items are not rendered again."""
+        """Renders and shows the items; unchanged items are not rendered again."""
         self._items = items
         self._width = width = self.text_width
         if width <= 0:
@@ -102,7 +102,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
                 self.refresh(self.size.region)
 
     def _refresh_changed_lines(self) -> None:
-        """Draw the visible lines that differ from what was drawn: text usually grows at its end."""
+        """Draws the visible lines that differ from what was drawn: text usually grows at its end."""
         top, height = self.scroll_offset.y, self.size.height
         changed = [
             y
@@ -120,7 +120,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
             item.touch()
 
     def notify_style_update(self) -> None:
-        """Cache the background style, which is too slow to look up for every line."""
+        """Caches the background style, which is too slow to look up for every line."""
         super().notify_style_update()
         self._background = self.rich_style
 
@@ -165,13 +165,13 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self.show_items(self._items)
 
     def _select_at(self, row: int, column: int, *, line: bool) -> None:
-        """Select the word or the line at a position."""
+        """Selects the word or the line at a position."""
         strip = self._strip_at(row)
         if strip is None:
             return
-        for found in (_LINE if line else _WORD).finditer(strip.text):
-            start = cell_len(strip.text[: found.start()])
-            end = start + cell_len(found[0])
+        for match in (_LINE if line else _WORD).finditer(strip.text):
+            start = cell_len(strip.text[: match.start()])
+            end = start + cell_len(match[0])
             if start <= column < end:
                 self.screen.selections = {self: Selection(Offset(start, row), Offset(end, row))}
                 return
@@ -223,17 +223,17 @@ class TranscriptWidget(ScrollView, can_focus=False):
         return strip.extend_cell_length(width, style).apply_style(style).apply_offsets(0, row)
 
     def _marker_text(self) -> str:
-        """The mark at the bottom while the user has scrolled up: how much there is below, and what is new."""
+        """Returns the mark at the bottom while the user has scrolled up; it counts the new lines."""
         if self._at_end or self._read_until is None or not self._bottoms:
             return ""
         new = self._count_new_lines(*self._read_until)
         return f"↓ {format_count(new, 'new line')} · ctrl+end" if new > 0 else "↓ ctrl+end: to the end"
 
-    def _count_new_lines(self, last: ItemBlock, lines: int) -> int:
-        """Returns the number of lines after those that were there when the user scrolled up."""
+    def _count_new_lines(self, last_block: ItemBlock, lines: int) -> int:
+        """Returns the number of lines below those that existed when the user scrolled up: `lines` of `last_block`."""
         new = 0
         for block, gap in zip(reversed(self._blocks), reversed(self._gaps), strict=False):
-            if block.item.id == last.item.id:
+            if block.item.id == last_block.item.id:
                 return new + max(len(block.strips) - lines, 0)
             new += len(block.strips) + gap
         return new
@@ -244,10 +244,10 @@ class TranscriptWidget(ScrollView, can_focus=False):
 
     def plain_lines(self) -> list[str]:
         """Returns all lines as text, for a search."""
-        return [found.text.strip() if (found := self._strip_at(y)) else "" for y in range(self.virtual_size.height)]
+        return [strip.text.strip() if (strip := self._strip_at(y)) else "" for y in range(self.virtual_size.height)]
 
     def show_line(self, line: int) -> None:
-        """Scroll to a line and highlight it until the user returns to the end."""
+        """Scrolls to a line and highlights it until the user returns to the end."""
         self.scroll_to(y=max(line - self.size.height // 3, 0), animate=False, immediate=True, force=True)
         self.found_line = line
         self.refresh()
@@ -280,9 +280,9 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if number >= len(self._blocks):
             return None
         block, top = self._blocks[number], self._bottoms[number] - len(self._blocks[number].strips)
-        last = self._bottoms[number] - 1
-        complete = row == top and (row > start[0] or start[1] <= MARGIN) and last <= end[0]
-        if last == end[0] and 0 <= end[1] < len(block.strips[-1].text.rstrip()) if block.strips else True:
+        last_row = self._bottoms[number] - 1
+        complete = row == top and (row > start[0] or start[1] <= MARGIN) and last_row <= end[0]
+        if last_row == end[0] and 0 <= end[1] < len(block.strips[-1].text.rstrip()) if block.strips else True:
             complete = False
         if not complete or type(block.item) is not TextItem or len(block.strips) < 2:
             return None
@@ -294,8 +294,8 @@ class TranscriptWidget(ScrollView, can_focus=False):
             lines.append("")
             return
         margin = max(row_margin(strip), MARGIN if strip.crop(0, MARGIN).text in _MARGINS else 0)
-        first, last = max(span[0], margin), strip.cell_length if span[1] == -1 else span[1]
-        text = strip.crop(first, max(last, first)).text.rstrip()
+        start_column, end_column = max(span[0], margin), strip.cell_length if span[1] == -1 else span[1]
+        text = strip.crop(start_column, max(end_column, start_column)).text.rstrip()
         if is_continuation(strip) and lines:
             lines[-1] += text
         else:
@@ -305,21 +305,21 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self.refresh()
 
     def _match_blocks(self, items: list[TranscriptItem]) -> bool:
-        """Align the blocks with the items and keep existing ones; returns whether anything changed."""
+        """Aligns the blocks with the items and reuses existing ones; returns whether anything changed."""
         if len(items) == len(self._blocks) and all(
             block.item is item for block, item in zip(self._blocks, items, strict=True)
         ):
             return False
-        known = self._by_id
-        found = [known[item.id] if item.id in known else ItemBlock(item) for item in items]
+        old_blocks = self._by_id
+        candidates = [old_blocks[item.id] if item.id in old_blocks else ItemBlock(item) for item in items]
         self._blocks = [
-            block if block.item is item else ItemBlock(item) for block, item in zip(found, items, strict=True)
+            block if block.item is item else ItemBlock(item) for block, item in zip(candidates, items, strict=True)
         ]
         self._by_id = {block.item.id: block for block in self._blocks}
         return True
 
     def _measure_blocks(self, start: int = 0) -> None:
-        """Compute gaps and positions of the blocks from number `start` on."""
+        """Computes gaps and positions of the blocks from number `start` on."""
         del self._gaps[start:], self._bottoms[start:]
         before = next((block for block in reversed(self._blocks[:start]) if block.strips), None)
         bottom = self._bottoms[-1] if self._bottoms else 0
@@ -333,13 +333,13 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._set_height(height)
 
     def _set_height(self, height: int) -> None:
-        """Set the height of the content. Textual would lay out the whole screen, but only the scrollbar changes."""
+        """Sets the height of the content. Textual would lay out the whole screen, but only the scrollbar changes."""
         size: Any = TranscriptWidget.virtual_size  # the reactive attribute of the class, not its value
         self.set_reactive(size, Size(self._width, height))
         self._move_scrollbar(self.max_scroll_y if self._at_end else self.scroll_y)
 
     def _move_scrollbar(self, position: float) -> None:
-        """Set the values of the scrollbar, and draw it only if it looks different: a line more seldom moves it."""
+        """Sets the values of the scrollbar, and draws it only if it looks different: one more line seldom moves it."""
         bar, kind = self.vertical_scrollbar, cast("Any", ScrollBar)  # its class has the reactive attributes
         bar.set_reactive(kind.window_virtual_size, self.virtual_size.height)
         bar.set_reactive(kind.window_size, self.size.height)
@@ -395,14 +395,15 @@ def _gap_between(before: ItemBlock | None, block: ItemBlock) -> int:
 
 
 def _highlight(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """Returns the strip with the style over its own: code has a background that would hide a style below it."""
+    """Returns the strip with the style above those of its segments: code has a background that would hide a style below
+    it."""
     start, end = span
     end = strip.cell_length if end == -1 else min(end, strip.cell_length)
     if start >= end:
         return strip
-    chosen = strip.crop(start, end)
-    over = Strip([Segment(text, (own or Style()) + style, control) for text, own, control in chosen], end - start)
-    return Strip.join([strip.crop(0, start), over, strip.crop(end)])
+    selected = strip.crop(start, end)
+    segments = [Segment(text, (old_style or Style()) + style, control) for text, old_style, control in selected]
+    return Strip.join([strip.crop(0, start), Strip(segments, end - start), strip.crop(end)])
 
 
 _SUGGESTIONS = (
@@ -410,7 +411,7 @@ _SUGGESTIONS = (
     ("Run the tests and fix what fails", "asks before it applies what a command changed"),
     ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
-# Questions of which the topic is known: the embedded model reads the files that answer them.
+# Questions on known topics: the embedded model is given the files that answer them.
 _SMALL_MODEL_SUGGESTIONS = (
     ("Explain how this project is put together", "lists and reads files first"),
     ("What are the main classes and functions?", "reads without asking"),
@@ -448,7 +449,7 @@ class WelcomeView(Static):
         return () if self.missing else tuple(prompt for prompt, _ in find_suggestions(embedded=self.embedded))
 
     def show_ready(self, notices: tuple[str, ...], *, embedded: bool) -> None:
-        """Show the suggestions, because a model is configured now."""
+        """Shows the suggestions, because a model is configured now."""
         self.notices, self.missing, self.embedded = notices, "", embedded
         self.draw_welcome()
 
@@ -482,7 +483,8 @@ def welcome_lines(
     earlier: int = 0,
     embedded: bool = False,
 ) -> list[Text]:
-    """Returns the lines of the welcome screen; with a `missing` text, show only what must be configured first."""
+    """Returns the lines of the welcome screen. `missing` names what must be configured first; then nothing else is
+    shown."""
     lines = [text_line("◆ outrider", palette.style("accent", bold=True)), text_line()]
     if missing:
         lines += _paragraph_lines(missing[:1].upper() + missing[1:], width, palette, "text")
@@ -490,8 +492,8 @@ def welcome_lines(
     intro = "An agent that works in this folder. Commands run in a sandbox, and it asks about what they changed."
     lines += _paragraph_lines(intro, width, palette, "text")
     lines.append(text_line())
-    known = f"{format_count(earlier, 'session')} of this folder"
-    for prompt, note in (*find_suggestions(embedded=embedded), *((("/resume", known),) if earlier else ())):
+    resume_note = f"{format_count(earlier, 'session')} of this folder"
+    for prompt, note in (*find_suggestions(embedded=embedded), *((("/resume", resume_note),) if earlier else ())):
         mark, text = text_line("› ", palette.style("accent")), text_line(prompt, palette.style("text"))
         both = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))
         lines += [both] if both.cell_len <= width else indent_lines(wrap_text(text, width - 2), mark)
@@ -504,12 +506,10 @@ def welcome_lines(
 
 def _paragraph_lines(text: str, width: int, palette: Palette, style: str) -> list[Text]:
     return [
-        piece
-        for row in clean_text(text).split("\n")
-        for piece in wrap_text(text_line(row, palette.style(style)), width)
+        line for row in clean_text(text).split("\n") for line in wrap_text(text_line(row, palette.style(style)), width)
     ]
 
 
 def _notice_lines(notices: tuple[str, ...], width: int, palette: Palette) -> list[Text]:
-    rows = [piece for notice in notices for piece in _paragraph_lines(f"! {notice}", width, palette, "warn")]
+    rows = [row for notice in notices for row in _paragraph_lines(f"! {notice}", width, palette, "warn")]
     return [text_line(), *rows] if rows else []

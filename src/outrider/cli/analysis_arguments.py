@@ -56,11 +56,11 @@ def declare_context(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--step", metavar="N", type=_parse_step, help="show the sources of one step (0: of the last summary request)"
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--diff", metavar=("A", "B"), nargs=2, help="compare two steps: N, or SESSION:N")
-    what.add_argument("--raw", action="store_true", help="print the request of the step, or else the last one")
-    what.add_argument("--html", metavar="FILE", help="write a treemap as an HTML page (- for stdout)")
-    what.add_argument("--month", metavar="YYYY-MM", help="add up the sources of all sessions of a month")
+    view = parser.add_mutually_exclusive_group()
+    view.add_argument("--diff", metavar=("A", "B"), nargs=2, help="compare two steps: N, or SESSION:N")
+    view.add_argument("--raw", action="store_true", help="print the request of the step, or else the last one")
+    view.add_argument("--html", metavar="FILE", help="write a treemap as an HTML page (- for stdout)")
+    view.add_argument("--month", metavar="YYYY-MM", help="add up the sources of all sessions of a month")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_archive_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.context:show_context")

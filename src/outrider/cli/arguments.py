@@ -189,15 +189,15 @@ def declare_redo(parser: ArgumentParser) -> None:
     _add_restore_options(parser, "redo")
 
 
-def _add_restore_options(parser: ArgumentParser, what: str) -> None:
-    """Add the options that `undo` and `redo` share."""
+def _add_restore_options(parser: ArgumentParser, direction: str) -> None:
+    """Adds the options that `undo` and `redo` share."""
     add_cwd_option(parser)
     add_server_options(parser)
     parser.add_argument("-s", "--session", metavar="ID", help="the session (default: the last one of this folder)")
     parser.add_argument(
         "--preview", action="store_true", help="list the files that would change, without changing them"
     )
-    parser.set_defaults(execute=f"outrider.cli.commands.undo:{what}_turn")
+    parser.set_defaults(execute=f"outrider.cli.commands.undo:{direction}_turn")
 
 
 _JOBS_DESCRIPTION = """\
@@ -256,7 +256,7 @@ def declare_jobs(parser: ArgumentParser) -> None:
 
 
 def _add_submit_commands(add: AddSubcommand) -> None:
-    """Add the subcommands that create runs and schedules, and those that control schedules."""
+    """Adds the subcommands that create runs and schedules, and those that control schedules."""
     submitted = add("submit", "submit a prompt; the next free worker starts it", "jobs:submit_run")
     submitted.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
     submitted.add_argument(
@@ -281,7 +281,7 @@ def _add_submit_commands(add: AddSubcommand) -> None:
 
 
 def _add_view_commands(add: AddSubcommand) -> None:
-    """Add the subcommands that only read runs."""
+    """Adds the subcommands that only read runs."""
     listed = add("list", "list the newest runs and their states", "jobs:list_runs")
     listed.add_argument("-n", "--limit", type=parse_positive_int, default=20, metavar="N", help="maximum number (20)")
     _add_run_filters(listed)
@@ -301,7 +301,7 @@ def _add_view_commands(add: AddSubcommand) -> None:
 
 
 def _add_control_commands(add: AddSubcommand) -> None:
-    """Add the subcommands that change the state of a run."""
+    """Adds the subcommands that change the state of a run."""
     for name, help, function in (
         ("cancel", "cancel a run; its session and changes stay", "jobs:cancel_run"),
         ("clean", "remove the worktree of an ended run; its branch is preserved", "jobs:remove_worktree"),
@@ -361,7 +361,7 @@ def _add_answer_options(parser: ArgumentParser, name: str) -> None:
 
 
 def _add_run_filters(parser: ArgumentParser) -> None:
-    """Add the options that select runs by state, time, queue and user."""
+    """Adds the options that select runs by state, time, queue and user."""
     parser.add_argument(
         "--state",
         action="append",
@@ -380,7 +380,7 @@ def _add_run_filters(parser: ArgumentParser) -> None:
 
 
 def _add_run_options(parser: ArgumentParser) -> None:
-    """Add the options that submitted and scheduled runs share."""
+    """Adds the options that submitted and scheduled runs share."""
     parser.add_argument(
         "--priority",
         type=parse_positive_int,

@@ -16,9 +16,13 @@ _FILE_METAVARS = ("FILE", "FOLDER")
 
 
 class CompletionLevel(NamedTuple):
-    """What can follow the subcommand `path`: words (subcommands and choices) and flags, each with its help text.
+    """What can follow a subcommand.
 
-    `values` lists the choices of a flag; `open` lists flags that accept any value, and whether it is a file.
+    - `path`: the subcommand.
+    - `words`: subcommands and choices, each with its help text.
+    - `flags`: flags, each with its help text.
+    - `values`: the choices of each flag that has choices.
+    - `open`: the flags that accept any value, and whether the value is a file.
     """
 
     path: tuple[str, ...]
@@ -63,8 +67,8 @@ def _parser_level(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Com
 
 def _choice_help(action: argparse.Action, choices: tuple[str, ...]) -> dict[str, str]:
     """Returns the help text of each choice; only subcommands have one."""
-    inner: list[Any] = getattr(action, "_choices_actions", [])
-    return dict.fromkeys(choices, "") | {one.dest: one.help or "" for one in inner}
+    subcommands: list[Any] = getattr(action, "_choices_actions", [])
+    return dict.fromkeys(choices, "") | {subcommand.dest: subcommand.help or "" for subcommand in subcommands}
 
 
 def _parser_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -124,7 +128,7 @@ end
 
 
 def print_completion_script(arguments: Namespace) -> int:
-    """Print the completion script of a shell."""
+    """Prints the completion script of a shell."""
     writers = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
     sys.stdout.write(writers[arguments.shell](list(completion_levels())))
     return exit_codes.SUCCESS
@@ -141,8 +145,8 @@ def bash_script(levels: list[CompletionLevel]) -> str:
 
 def zsh_script(levels: list[CompletionLevel]) -> str:
     def describe_words(level: CompletionLevel) -> str:
-        known = {**level.words, **level.flags}
-        escaped = {word: _single_line_help(help).replace(":", r"\:") for word, help in known.items()}
+        words = {**level.words, **level.flags}
+        escaped = {word: _single_line_help(help).replace(":", r"\:") for word, help in words.items()}
         return f"offered=({' '.join(shlex.quote(f'{word}:{help}') for word, help in escaped.items())})"
 
     return _fill_template(_ZSH, levels, lambda values: f"offered=({' '.join(values)})", describe_words)

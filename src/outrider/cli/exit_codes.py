@@ -8,7 +8,7 @@ LIMIT_REACHED = 4
 PROVIDER_ERROR = 5
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-# What each code says, for the manual page and the site.
+# What each code means, for the manual page and the site.
 DESCRIPTIONS = {
     SUCCESS: "the command did what it was asked to",
     FAILURE: "it failed; the reason is on stderr",

@@ -37,7 +37,7 @@ _CHOICES = ("model", "mode", "approval", "effort", "agent")
 
 
 def build_top_parser() -> CommandParser:
-    """Build the parser for the command line without a command; its help lists the commands."""
+    """Builds the parser for the command line without a command; its help lists the commands."""
     command_list = "\n".join(f"  {command.name:<12} {command.summary}" for command in COMMANDS)
     parser = CommandParser(
         prog="outrider",
@@ -53,7 +53,7 @@ def build_top_parser() -> CommandParser:
 
 
 def run_interactive(arguments: list[str]) -> int:
-    """Check settings and terminal, then run the terminal application; returns its exit code."""
+    """Checks settings and terminal, then runs the terminal application; returns its exit code."""
     options = build_top_parser().parse_args(arguments)
     from outrider.cli.setup import settings_from_arguments
 
@@ -86,7 +86,7 @@ def run_interactive(arguments: list[str]) -> int:
 
 @contextmanager
 def first_frame() -> Generator[None]:
-    """Draw the input field on the alternate screen while the application is loaded, which takes several times as long.
+    """Draws the input field on the alternate screen while the application is loaded, which takes several times as long.
 
     The terminal is in raw mode from here on, so keys are neither echoed nor lost: the application reads them. Its
     driver takes over the alternate screen; the terminal's mode is restored here.

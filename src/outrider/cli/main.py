@@ -17,7 +17,7 @@ _FROM_KERNEL = 0x80  # SI_KERNEL
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line `argv` (default: `sys.argv`) and return the exit code."""
+    """Runs the command line `argv` (default: `sys.argv`) and returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     if os.getpid() == 1:
         _run_init()
@@ -73,12 +73,12 @@ def _run_command_line(arguments: list[str]) -> int:
     gc.disable()
     try:
         return dispatch_command(arguments)
-    except SystemExit as ended:  # argparse exits this way after it has printed help or a usage error
-        return ended.code if isinstance(ended.code, int) else exit_codes.SUCCESS
+    except SystemExit as system_exit:  # argparse exits this way after it has printed help or a usage error
+        return system_exit.code if isinstance(system_exit.code, int) else exit_codes.SUCCESS
 
 
 def dispatch_command(arguments: list[str]) -> int:
-    """Run the command that the arguments name; without one, or with a prompt, open the terminal application."""
+    """Runs the command that the arguments name; without one, or with a prompt, opens the terminal application."""
     if not arguments or arguments[0].startswith("-") or _is_prompt(arguments[0]):
         from outrider.cli.interactive import run_interactive
 
@@ -101,7 +101,7 @@ def _is_prompt(text: str) -> bool:
 
 
 def report_errors(work: Callable[[], int]) -> int:
-    """Run `work`; print an expected error as one line instead of a traceback, and return its exit code."""
+    """Runs `work`; prints an expected error as one line instead of a traceback, and returns its exit code."""
     from outrider.errors import OutriderError
 
     try:
@@ -142,7 +142,7 @@ def exit_code_for(error: "OutriderError") -> int:
 
 
 def _report_unknown_command(name: str) -> int:
-    """Print a usage error that suggests the closest command name."""
+    """Prints a usage error that suggests the closest command name."""
     from difflib import get_close_matches
 
     from outrider.cli.parser import COMMANDS
@@ -163,7 +163,7 @@ def program_version() -> str:
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null for every closed standard stream, and make output streams accept any character.
+    """Opens /dev/null for every closed standard stream, and makes output streams accept any character.
 
     Without this, the next opened file would get descriptor 0, 1 or 2 and receive what the program prints.
     """
@@ -177,7 +177,7 @@ def _open_missing_streams() -> None:
 
 
 def _flush_stdout(code: int) -> int:
-    """Flush stdout and return `code`, or a failure code if the flush fails (for example on a full disk)."""
+    """Flushes stdout and returns `code`, or a failure code if the flush fails (for example on a full disk)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -191,6 +191,7 @@ def _flush_stdout(code: int) -> int:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, so that the interpreter's final flush does not fail again and print a traceback."""
+    """Redirects stdout to /dev/null, so that the interpreter's final flush does not fail again and print a
+    traceback."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

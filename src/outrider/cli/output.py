@@ -17,7 +17,7 @@ _ERASE_LINE = "\r\x1b[2K"
 
 
 class Console:
-    """Writes to stdout and stderr. On a terminal, control sequences are removed from the text, since it may come from
+    """Writes to stdout and stderr. On a terminal, control sequences are removed from the text, because it may come from
     a model or a tool; a file or a pipe receives the text unchanged."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Console:
         return bool(self._environ.get("NO_COLOR")) or self._environ.get("TERM", "") in ("", "dumb")
 
     def write(self, text: str) -> None:
-        """Write a chunk of data to stdout and flush it, so that streamed text appears immediately."""
+        """Writes a chunk of data to stdout and flushes it, so that streamed text appears immediately."""
         self._write_stdout(sanitize_for_terminal(text) if self.out_is_terminal else text, flush=True)
 
     def print(self, text: str = "", style: str = "") -> None:
@@ -58,7 +58,7 @@ class Console:
         self._write_stdout(f"{text}\n")
 
     def _write_stdout(self, text: str, *, flush: bool = False) -> None:
-        """Write to stdout. Raises BrokenPipeError if the reader has closed the pipe (`main` ends quietly), and
+        """Writes to stdout. Raises BrokenPipeError if the reader has closed the pipe (`main` ends quietly), and
         OutriderError for any other failure, such as a full disk."""
         self.clear_status()
         try:
@@ -72,7 +72,7 @@ class Console:
             raise self.write_error from error
 
     def print_stderr(self, text: str, style: str = "") -> None:
-        """Print a message for the user to stderr."""
+        """Prints a message for the user to stderr."""
         self.clear_status()
         if self.err_is_terminal:
             text = self._apply_style(sanitize_for_terminal(text), style)
@@ -80,13 +80,13 @@ class Console:
         self.err.flush()
 
     def show_status(self, text: str) -> None:
-        """Show one line on a terminal about the current activity; the next text of any kind replaces it."""
+        """Shows one line on a terminal about the current activity; the next text of any kind replaces it."""
         if not self.err_is_terminal or self._environ.get("TERM", "") in ("", "dumb"):
             return
-        shown = truncate_text(sanitize_for_terminal(text), self.width - 1)
-        self.err.write(f"{self._erase_status()}{self._apply_style(shown, 'dim')}")
+        line = truncate_text(sanitize_for_terminal(text), self.width - 1)
+        self.err.write(f"{self._erase_status()}{self._apply_style(line, 'dim')}")
         self.err.flush()
-        self._status = shown
+        self._status = line
 
     def clear_status(self) -> None:
         if self._status:
@@ -95,7 +95,7 @@ class Console:
             self._status = ""
 
     def _erase_status(self) -> str:
-        """Returns the text that erases the status line, with NO_COLOR without control sequences."""
+        """Returns the text that erases the status line; with NO_COLOR, it has no control sequences."""
         if not self.is_plain:
             return _ERASE_LINE
         return f"\r{' ' * width_of(self._status)}\r" if self._status else "\r"
@@ -118,25 +118,25 @@ def format_table(
     right: Sequence[int] = (),
     narrow: Sequence[int] = (),
 ) -> list[str]:
-    """Format rows as aligned columns that fit into `width`; columns in `right` are right-aligned.
+    """Formats rows as aligned columns that fit into `width`; columns in `right` are right-aligned.
 
     Below NARROW_TABLE_WIDTH only the columns in `narrow` are shown. If the table is still too wide, the widest columns
     shrink first, then the last columns are dropped.
     """
-    shown = narrow if narrow and width < NARROW_TABLE_WIDTH else range(len(heads))
-    cells = [[row[at] for at in shown] for row in (heads, *rows)]
+    columns = narrow if narrow and width < NARROW_TABLE_WIDTH else range(len(heads))
+    cells = [[row[index] for index in columns] for row in (heads, *rows)]
     widths = fit_column_widths([max(map(width_of, column)) for column in zip(*cells, strict=True)], width)
-    aligned = [at for at, column in enumerate(shown) if column in right]
+    aligned = [index for index, column in enumerate(columns) if column in right]
     return [_format_row(row[: len(widths)], widths, aligned) for row in cells]
 
 
 def fit_column_widths(widths: list[int], room: int) -> list[int]:
-    """Shrink the widest columns until the table fits into `room`, then drop the last columns."""
+    """Shrinks the widest columns until the table fits into `room`, then drops the last columns."""
     widths = list(widths)
     excess = sum(widths) + _COLUMN_GAP * (len(widths) - 1) - room
     while excess > 0 and max(widths) > _MIN_COLUMN_WIDTH:
-        at = widths.index(max(widths))
-        widths[at] -= 1
+        widest = widths.index(max(widths))
+        widths[widest] -= 1
         excess -= 1
     while excess > 0 and len(widths) > 1:
         excess -= widths.pop() + _COLUMN_GAP
@@ -149,7 +149,7 @@ def truncate_text(text: str, width: int) -> str:
 
 
 def draw_bar(value: float, maximum: float, width: int) -> str:
-    """Draw a bar with a resolution of an eighth of a character; a value above zero gets at least one eighth."""
+    """Draws a bar with a resolution of an eighth of a character; a value above zero gets at least one eighth."""
     if maximum <= 0 or value <= 0:
         return ""
     eighths = max(1, round(value / maximum * width * 8))
@@ -157,11 +157,11 @@ def draw_bar(value: float, maximum: float, width: int) -> str:
 
 
 def _format_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
-    shown = [
-        _pad_cell(truncate_text(cell, width), width, right=at in right)
-        for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+    cells = [
+        _pad_cell(truncate_text(cell, width), width, right=index in right)
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
-    return (" " * _COLUMN_GAP).join(shown).rstrip()
+    return (" " * _COLUMN_GAP).join(cells).rstrip()
 
 
 def _pad_cell(text: str, width: int, *, right: bool) -> str:

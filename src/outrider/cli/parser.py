@@ -111,34 +111,34 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=CommandHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Rejects unknown arguments here: the parent parser does not know this parser's flags to suggest a close
-        one."""
-        given, command = list(sys.argv[1:] if args is None else args), list[str]()
+        """Rejects unknown arguments. The parent parser cannot do this: it does not know the flags of this parser, of
+        which the closest one is suggested."""
+        words, command = list(sys.argv[1:] if args is None else args), list[str]()
         takes_command = bool(self.get_default("takes_command"))
-        if takes_command and "--" in given:  # argparse accepts no option between arguments and a list of words
-            place = given.index("--")
-            given, command = given[:place], given[place + 1 :]
-        found, unknown = super().parse_known_args(given, namespace)
-        shown = " ".join(_hide_tokens(unknown, given))
+        if takes_command and "--" in words:  # argparse accepts no option between arguments and a list of words
+            position = words.index("--")
+            words, command = words[:position], words[position + 1 :]
+        parsed, unknown = super().parse_known_args(words, namespace)
+        unknown_text = " ".join(_hide_tokens(unknown, words))
         if takes_command:
             if unknown and not command:
-                self.error(f"unrecognized arguments: {shown}; write a command and its options after --")
-            found.command = [*found.command, *command]
+                self.error(f"unrecognized arguments: {unknown_text}; write a command and its options after --")
+            parsed.command = [*parsed.command, *command]
         if unknown:
             from outrider.config.file import suggest_name
 
             hint = suggest_name(unknown[0].split("=")[0], self._option_string_actions)
-            self.error(f"unrecognized arguments: {shown}{hint}")
-        return found, unknown
+            self.error(f"unrecognized arguments: {unknown_text}{hint}")
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(exit_codes.USAGE_ERROR, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
 
 
-def _hide_tokens(unknown: Sequence[str], given: Sequence[str]) -> list[str]:
+def _hide_tokens(unknown: Sequence[str], words: Sequence[str]) -> list[str]:
     """Returns the unknown arguments without the values of `--token`: messages end up in logs."""
-    values = {value for option, value in pairwise(given) if option == "--token"}
+    values = {value for option, value in pairwise(words) if option == "--token"}
     return [
         "--token=…" if word.startswith("--token=") else "…" if word in values and word != "--token" else word
         for word in unknown
@@ -184,7 +184,7 @@ def import_object(path: str) -> Callable[..., Any]:
 
 
 def load_entry_point(path: str) -> Callable[..., Any]:
-    """Imports the function that runs a command, then enable garbage collection, which `main` disabled.
+    """Imports the function that runs a command, then enables garbage collection, which `main` disabled.
 
     Imported objects live until exit: `gc.freeze` excludes them from every later collection.
     """
@@ -328,8 +328,8 @@ class DatabaseUrl(str):
 
 
 def parse_database_url(text: str) -> DatabaseUrl:
-    """Returns a Postgres URL argument. `@FILE` reads it from a file, so that its password is in no process list; the
-    error does not repeat it for the same reason."""
+    """Returns a Postgres URL argument. `@FILE` reads it from a file, so that process lists do not show its password;
+    for the same reason, the error does not repeat it."""
     from pathlib import Path
 
     file = str(Path(text[1:]).expanduser().absolute()) if text.startswith("@") else ""
@@ -340,13 +340,13 @@ def parse_database_url(text: str) -> DatabaseUrl:
     if url.startswith("postgres://"):
         url = url.replace("postgres://", "postgresql://", 1)
     if not url.startswith("postgresql://"):
-        what = f"the content of {file}" if file else "the value of --database or OUTRIDER_DATABASE_URL"
+        source = f"the content of {file}" if file else "the value of --database or OUTRIDER_DATABASE_URL"
         raise argparse.ArgumentTypeError(
-            f"{what} is not a postgresql://… URL; without one, a file in your data folder is used"
+            f"{source} is not a postgresql://… URL; without one, a file in your data folder is used"
         )
-    found = DatabaseUrl(url)
-    found.file = file
-    return found
+    database_url = DatabaseUrl(url)
+    database_url.file = file
+    return database_url
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -388,12 +388,12 @@ def parse_duration(text: str) -> float:
     """Returns a duration argument (`90`, `90s`, `15m`, `2h`) in seconds."""
     factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
-        found = float(text[:-1]) * factor if factor else float(text)
+        seconds = float(text[:-1]) * factor if factor else float(text)
     except ValueError:
-        found = -1.0
-    if not 0 < found < 1e9:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; pass 90, 90s, 15m or 2h")
-    return found
+    return seconds
 
 
 def parse_prompt(text: str) -> str:
@@ -404,7 +404,7 @@ def parse_prompt(text: str) -> str:
 
 
 def parse_web_url(text: str) -> str:
-    """Returns an http or https URL argument. Raises ArgumentTypeError for any other text."""
+    """Returns an http or https URL argument. Raises ArgumentTypeError for any other string."""
     from urllib.parse import urlsplit
 
     if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:

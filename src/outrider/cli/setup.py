@@ -55,7 +55,7 @@ def user_folders() -> AppFolders:
 def run_with_archive(
     work: "Callable[[SessionArchive], Awaitable[T]]", arguments: Namespace | None = None, *, create: bool = False
 ) -> T:
-    """Open the sessions of the user, of `--attach` or of `--database`, await `work` on them, and return the result.
+    """Opens the sessions of the user, of `--attach` or of `--database`, awaits `work` on them, and returns the result.
     `create` creates a missing store."""
     if arguments is not None and arguments.attach and arguments.database:
         from outrider.errors import ConfigurationError
@@ -83,7 +83,7 @@ def run_with_archive(
 
 @asynccontextmanager
 async def attached_engine(arguments: Namespace) -> "AsyncGenerator[RemoteEngine, None]":
-    """Connect to the server of `--attach`."""
+    """Connects to the server of `--attach`."""
     from outrider.remote.client import resolve_server  # lazy: most commands work on this machine
     from outrider.remote.engine import connect_engine
 
@@ -93,7 +93,7 @@ async def attached_engine(arguments: Namespace) -> "AsyncGenerator[RemoteEngine,
 
 
 def without_models(settings: "Settings") -> "Settings":
-    """Replace all providers by a scripted one without responses, for commands that need an engine and no model."""
+    """Replaces all providers by a scripted one without responses, for commands that need an engine and no model."""
     from outrider.types.agents import Provider
 
     provider = Provider("none", "scripted", options={"script": []})

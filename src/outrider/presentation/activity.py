@@ -161,8 +161,19 @@ class SessionActivity:
 
 
 class ChildAgent(msgspec.Struct):
-    """An agent that was called in the session. `task` is the short description of its work, if the caller gave one;
-    `stored` says that it was called before the session was opened here."""
+    """An agent that was called in the session.
+
+    - `call_id`: the call of the caller.
+    - `name`: the name of the agent.
+    - `message`: what the caller asked it to do.
+    - `session_id`: the session of the agent.
+    - `started`: when it was called, on the clock of `SideActivity`.
+    - `state`: whether it works, waits for an approval, or has ended.
+    - `activity`: what it does now; empty after its end.
+    - `seconds`: how long it has worked; set at its end.
+    - `task`: the short description of its work, if the caller gave one.
+    - `stored`: it was called before the session was opened in this process.
+    """
 
     call_id: str
     name: str
@@ -177,7 +188,14 @@ class ChildAgent(msgspec.Struct):
 
 
 class ChildProcess(msgspec.Struct):
-    """A command that a call has started; `exit_text` is empty while it runs."""
+    """A command that a call has started.
+
+    - `id`: the id of the process.
+    - `command`: the command line.
+    - `started`: when it started, on the clock of `SideActivity`.
+    - `in_background`: the call has ended and the command continues.
+    - `exit_text`: how the command ended; empty while it runs.
+    """
 
     id: str
     command: str

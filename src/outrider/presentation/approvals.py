@@ -530,8 +530,14 @@ def choice_by_id(choices: Sequence[ApprovalChoice], choice_id: str) -> ApprovalC
 
 
 class PlanChoice(msgspec.Struct, frozen=True):
-    """One possible answer to a plan. `edits_plan`: the user changes its text first. `takes_reason`: the model
-    reads what should change, if the user says it."""
+    """One possible answer to a plan.
+
+    - `id`: identifies the answer.
+    - `key`: the key that selects the answer in a terminal.
+    - `label`: the text of the button.
+    - `edits_plan`: the user changes the text of the plan first.
+    - `takes_reason`: the user may write what should change, which the model reads.
+    """
 
     id: Literal["accept", "change", "refuse", "later"]
     key: str

@@ -54,7 +54,15 @@ _MIN_SHOWN_MILLISECONDS = 500
 
 
 class CallOutcome(msgspec.Struct, frozen=True):
-    """The summary of a call that has ended, for its line in a front end."""
+    """The summary of a call that has ended, for its line in a front end.
+
+    - `exit_code`: the exit code of a command.
+    - `lines_added`: the number of lines that the call added to files.
+    - `lines_removed`: the number of lines that the call removed from files.
+    - `milliseconds`: how long the call worked, without waits for an approval.
+    - `error_reason`: why the call ended in an error.
+    - `error`: the message of the error.
+    """
 
     exit_code: int | None = None
     lines_added: int | None = None

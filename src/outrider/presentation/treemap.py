@@ -35,7 +35,12 @@ class SizedSource(Protocol):
 
 
 class TreemapBox(msgspec.Struct, frozen=True):
-    """A rectangle in percent of the map. Sources of one kind have the same hue."""
+    """A rectangle of the map.
+
+    - `left`, `top`, `width`, `height`: its position and size in percent of the map.
+    - `hue`: its colour in degrees; sources of one kind have the same hue.
+    - `text`: what it represents.
+    """
 
     left: float
     top: float

@@ -36,7 +36,14 @@ ARMED_AFTER = (
 
 
 class AnswerKey(msgspec.Struct, frozen=True):
-    """A key and the answer it gives. With `placeholder`, it opens an input field for a text that is sent with it."""
+    """A key of a dialog and the answer that it gives.
+
+    - `key`: the key as Textual names it.
+    - `answer`: the answer that the key gives.
+    - `label`: the description of the key; empty for a key that is not shown.
+    - `placeholder`: if set, the key opens an input field with this placeholder; its text is sent with the answer.
+    - `short`: the description in a narrow terminal.
+    """
 
     key: str
     answer: str

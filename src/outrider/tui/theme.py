@@ -170,7 +170,14 @@ class TerminalPreferences:
 
 
 class FolderChoices(msgspec.Struct, frozen=True):
-    """What the user has chosen in one folder, for its next sessions; None means the default."""
+    """What the user has chosen in one folder, for its next sessions. None means the default.
+
+    - `model`: the model of the first agent, as PROVIDER/MODEL.
+    - `effort`: the reasoning effort.
+    - `mode`: the mode of a new session.
+    - `approval`: the approval level of agent mode.
+    - `agent`: the name of the agent.
+    """
 
     model: str | None = None
     effort: ReasoningEffort | None = None

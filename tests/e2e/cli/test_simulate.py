@@ -69,7 +69,7 @@ async def test_mistakes_are_named(program: Program):
     (program.workspace / "wrong.py").write_text("def answer(:\n")
     for arguments, message in (
         (["--chaos", "cuts=0.5"], "there is no fault cuts"),
-        (["--chaos", "often"], "is no share"),
+        (["--chaos", "often"], "is not a share"),
         (["missing.toml"], "there is no script missing.toml"),
         (["missing.py:answer"], "there is no script missing.py"),
         (["--certificate", "missing.pem"], "has no certificate"),

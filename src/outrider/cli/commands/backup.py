@@ -14,7 +14,7 @@ from outrider.presentation.formats import format_bytes, format_count
 
 
 def run_backup(arguments: Namespace) -> int:
-    """Write the archive, and print what it contains."""
+    """Writes the archive, and prints what it contains."""
     target = Path(arguments.file)
     manifest = create_backup(user_folders(), target, version=program_version(), replace=arguments.yes)
     size = format_bytes(target.stat().st_size)
@@ -23,7 +23,7 @@ def run_backup(arguments: Namespace) -> int:
 
 
 def run_restore(arguments: Namespace) -> int:
-    """Replace the data folder's content, and print where the previous files are."""
+    """Replaces the data folder's content, and prints where the previous files are."""
     _require_no_worker()
     manifest, aside = restore_backup(user_folders(), Path(arguments.file), replace=arguments.yes)
     console = Console()

@@ -43,7 +43,7 @@ CONFIG_TEMPLATE = """\
 
 
 def run_config(arguments: Namespace) -> int:
-    """Print the settings or the path of the settings file, or create the file."""
+    """Prints the settings or the path of the settings file, or creates the file."""
     path = user_folders().config_file
     match arguments.what:
         case "path":
@@ -56,7 +56,7 @@ def run_config(arguments: Namespace) -> int:
 
 
 def _write_config_file(path: Path) -> None:
-    """Create the settings file; never overwrite an existing one."""
+    """Creates the settings file; never overwrites an existing one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.open("x", encoding="utf-8") as file:

@@ -33,7 +33,7 @@ NOT_RECORDED = "not recorded"
 
 
 def show_context(arguments: Namespace) -> int:
-    """Print the view of the context that the options select."""
+    """Prints the view of the context that the options select."""
     if arguments.month:
         return _show_month(arguments)
     if arguments.diff:
@@ -45,8 +45,8 @@ def show_context(arguments: Namespace) -> int:
 
 def _show_report(arguments: Namespace) -> int:
     async def load(archive: SessionArchive) -> tuple[str, ContextReport]:
-        found = await archive.find_session(arguments.session)
-        return found.title, build_report(found.id, (await archive.load(found.id)).messages)
+        session = await archive.find_session(arguments.session)
+        return session.title, build_report(session.id, (await archive.load(session.id)).messages)
 
     (title, report), console = run_with_archive(load, arguments), Console()
     step = _choose_step(report, arguments.step)
@@ -70,11 +70,11 @@ def _choose_step(report: ContextReport, number: int | None) -> StepContext | Non
     if number is None:
         return None
     if number == 0:
-        found = next((one for one in reversed(report.steps) if one.step == 0), None)
-        if found is None:
+        summary = next((step for step in reversed(report.steps) if step.step == 0), None)
+        if summary is None:
             raise ConfigurationError("the session has no summary whose request is recorded")
-        return found
-    answers = [one for one in report.steps if one.step]
+        return summary
+    answers = [step for step in report.steps if step.step]
     if number > len(answers):
         raise ConfigurationError(f"the session has {len(answers)} steps, there is no step {number}")
     return answers[number - 1]
@@ -90,7 +90,7 @@ def _print_session(report: ContextReport, console: Console) -> None:
         console.print(line)
     if report.totals:
         console.print("\nBy source", "bold")
-    for line in _source_table(report.totals, console.width, most=MAX_TOTALS) if report.totals else ():
+    for line in _source_table(report.totals, console.width, max_rows=MAX_TOTALS) if report.totals else ():
         console.print(line)
 
 
@@ -99,7 +99,7 @@ def _print_step(step: StepContext, console: Console) -> None:
         console.print(NOT_RECORDED)
         return
     console.print(f"{_name_step(step).capitalize()}, {step.model}", "bold")
-    for line in _source_table(step.sources, console.width, most=None):
+    for line in _source_table(step.sources, console.width, max_rows=None):
         console.print(line)
     if step.miss is not None:
         console.print(f"\ncache miss at byte {step.miss.offset:,}: {step.miss.describe()}")
@@ -127,8 +127,8 @@ def _step_table(steps: Sequence[StepContext], width: int) -> list[str]:
     return format_table(heads, cells, width, right=(0, 2, 3, 4, 5, 6), narrow=(0, 3, 4, 6, 7))
 
 
-def _source_table(listed: Sequence[SourceShare], width: int, *, most: int | None) -> list[str]:
-    maximum = max((share.tokens for share in listed), default=0)
+def _source_table(shares: Sequence[SourceShare], width: int, *, max_rows: int | None) -> list[str]:
+    maximum = max((share.tokens for share in shares), default=0)
     cells = [
         (
             share.kind,
@@ -138,12 +138,12 @@ def _source_table(listed: Sequence[SourceShare], width: int, *, most: int | None
             format_cost(share.cost),
             draw_bar(share.tokens, maximum, BAR_WIDTH),
         )
-        for share in listed[:most]
+        for share in shares[:max_rows]
     ]
-    if most is not None and len(listed) > most:
-        rest = listed[most:]
-        size, tokens = sum(share.bytes for share in rest), sum(share.tokens for share in rest)
-        cells.append((f"{len(rest)} more", "", format_bytes(size), format_tokens(tokens), "", ""))
+    if max_rows is not None and len(shares) > max_rows:
+        hidden = shares[max_rows:]
+        size, tokens = sum(share.bytes for share in hidden), sum(share.tokens for share in hidden)
+        cells.append((f"{len(hidden)} more", "", format_bytes(size), format_tokens(tokens), "", ""))
     heads = ("source", "name", "size", "tokens", "cost", "")
     return format_table(heads, cells, width, right=(2, 3, 4), narrow=(0, 1, 3, 4))
 
@@ -154,8 +154,8 @@ def _show_month(arguments: Namespace) -> int:
     async def load(archive: SessionArchive) -> Sequence[SourceShare]:
         steps: list[StepContext] = []
         async for session in archive.iterate_sessions():
-            first, last = (session.time.created, session.time.updated) if session.time else (0, 0)
-            if month_of(first) <= month <= month_of(last):
+            created, updated = (session.time.created, session.time.updated) if session.time else (0, 0)
+            if month_of(created) <= month <= month_of(updated):
                 report = build_report(session.id, (await archive.load(session.id)).messages)
                 steps += [step for step in report.steps if month_of(step.created) == month]
         return sum_shares(steps)
@@ -167,47 +167,53 @@ def _show_month(arguments: Namespace) -> int:
     if not shares:
         console.print_stderr(f"No recorded requests in {arguments.month}.")
         return exit_codes.SUCCESS
-    for line in _source_table(shares, console.width, most=MAX_TOTALS):
+    for line in _source_table(shares, console.width, max_rows=MAX_TOTALS):
         console.print(line)
     return exit_codes.SUCCESS
 
 
 def _show_difference(arguments: Namespace) -> int:
     async def load(archive: SessionArchive) -> RequestComparison:
-        found: list[SentRequestView] = []
+        requests: list[SentRequestView] = []
         for text in arguments.diff:
             session, step = _parse_place(text, arguments.session)
-            stored = await archive.find_session(session)
-            found.append(find_request((await archive.load(stored.id)).messages, step))
-        return compare_requests(found[0], found[1])
+            stored_session = await archive.find_session(session)
+            requests.append(find_request((await archive.load(stored_session.id)).messages, step))
+        return compare_requests(requests[0], requests[1])
 
-    compared, console = run_with_archive(load, arguments), Console()
+    comparison, console = run_with_archive(load, arguments), Console()
     if arguments.json:
-        console.print(msgspec.json.encode(compared).decode())
+        console.print(msgspec.json.encode(comparison).decode())
         return exit_codes.SUCCESS
     cells = [
-        (one.kind, one.name, format_bytes(one.before), format_bytes(one.after), f"{one.after - one.before:+,}")
-        for one in compared.changes
+        (
+            change.kind,
+            change.name,
+            format_bytes(change.before),
+            format_bytes(change.after),
+            f"{change.after - change.before:+,}",
+        )
+        for change in comparison.changes
     ]
     heads = ("source", "name", "before", "after", "bytes")
     for line in format_table(heads, cells, console.width, right=(2, 3, 4), narrow=(0, 1, 4)):
         console.print(line)
-    console.print(f"\nThe first {compared.equal_bytes:,} bytes are equal; then: {compared.miss.describe()}")
+    console.print(f"\nThe first {comparison.equal_bytes:,} bytes are equal; then: {comparison.miss.describe()}")
     return exit_codes.SUCCESS
 
 
 def _parse_place(text: str, session: str) -> tuple[str, int]:
     """Returns the session and the step that `N` or `SESSION:N` names."""
-    named, _, number = text.rpartition(":")
+    named_session, _, number = text.rpartition(":")
     if not number.isdecimal() or not int(number):
-        raise ConfigurationError(f"{text!r} is no step; pass a number, or SESSION:NUMBER")
-    return named or session, int(number)
+        raise ConfigurationError(f"{text!r} is not a step; pass a number, or SESSION:NUMBER")
+    return named_session or session, int(number)
 
 
 def _print_request(arguments: Namespace) -> int:
     async def load(archive: SessionArchive) -> SentRequestView:
-        found = await archive.find_session(arguments.session)
-        return find_request((await archive.load(found.id)).messages, arguments.step)
+        session = await archive.find_session(arguments.session)
+        return find_request((await archive.load(session.id)).messages, arguments.step)
 
     request, console = run_with_archive(load, arguments), Console()
     redacted = redactor_for(()).redact_text(request.body.decode("utf-8", "replace")).encode()

@@ -21,7 +21,7 @@ _STATUS_MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("
 
 
 def run_doctor(arguments: Namespace) -> int:
-    """Print the findings, as text or JSON; the exit code is FAILURE if any finding is a problem."""
+    """Prints the findings, as text or JSON; the exit code is FAILURE if any finding is a problem."""
     console, healthy = Console(), True
     for finding in _run_checks(arguments, console):
         healthy = healthy and finding.status != "problem"
@@ -61,14 +61,14 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
 
 
 def _check_operators(settings: Settings, tools: list[DiagnosticFinding]) -> Iterator[DiagnosticFinding]:
-    """Report that operators of the server of this data folder can run no commands, because it has no sandbox."""
+    """Reports that operators of the server of this data folder can run no commands, because it has no sandbox."""
     path = settings.data_folder / "server" / "users.json"
     if not path.exists():
         return
     directory = import_object("outrider.server.users:UserDirectory")(path)
     if directory.declined_sandbox:
         why, remedy = "the server was started with --no-sandbox", "start it without --no-sandbox"
-    elif not settings.sandbox.image and any(one.name == "sandbox" and one.status == "problem" for one in tools):
+    elif not settings.sandbox.image and any(tool.name == "sandbox" and tool.status == "problem" for tool in tools):
         why, remedy = "there is no sandbox", "make the sandbox work; docs/deploy.md has the options for containers"
     else:
         return
@@ -100,7 +100,7 @@ def _delete_unused_outputs() -> Iterator[DiagnosticFinding]:
 
 
 def _check_runs(*, repair: bool) -> Iterator[DiagnosticFinding]:
-    """Check the runs database. A file that a worker has open is not moved: it would continue to write to it."""
+    """Checks the runs database. A file that a worker has open is not moved: it would continue to write to it."""
     findings = list(health.check_runs(user_folders().runs_file))
     if repair and any(finding.status == "problem" for finding in findings):
         from outrider.background.local_worker import WorkerLock  # lazy: it imports DBOS
@@ -111,7 +111,7 @@ def _check_runs(*, repair: bool) -> Iterator[DiagnosticFinding]:
 
 
 async def _check_providers(settings: Settings) -> list[DiagnosticFinding]:
-    """Request the model list of every provider concurrently."""
+    """Requests the model list of every provider concurrently."""
     async with asyncio.TaskGroup() as tasks:
         checks = [tasks.create_task(check_network(provider)) for provider in settings.providers]
     return [task.result() for task in checks]

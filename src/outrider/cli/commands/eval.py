@@ -50,7 +50,7 @@ RUNS_FOLDER = "evals"
 
 
 def run_evaluation(arguments: Namespace) -> int:
-    """Run a suite, write its report and print a table."""
+    """Runs a suite, writes its report and prints a table."""
     suite = _read_suite(arguments)
     baseline = EvalRun.load(arguments.baseline) if arguments.baseline else None
     suite, agents, providers = _choose_subjects(suite, arguments)
@@ -75,13 +75,14 @@ def run_evaluation(arguments: Namespace) -> int:
     if problem:
         console.print_stderr(f"not compared with the baseline: {problem}", "yellow")
     console.print_stderr(f"report: {folder / REPORT_FILE}")
-    share = 100.0 * sum(one.status == "passed" for one in run.attempts) / max(1, len(run.attempts))
+    share = 100.0 * sum(attempt.status == "passed" for attempt in run.attempts) / max(1, len(run.attempts))
     is_worse = comparison is not None and comparison.verdict == "regression"
     return exit_codes.FAILURE if is_worse or problem or share < arguments.min_pass else exit_codes.SUCCESS
 
 
 def _compare_with(baseline: EvalRun | None, run: EvalRun) -> tuple[EvalComparison | None, str]:
-    """Returns the comparison, or why there is none: a run that has cost something is reported in any case."""
+    """Returns the comparison, or why there is none. It does not raise, because a run that has cost something must be
+    reported."""
     try:
         return (compare_runs(baseline, run) if baseline else None), ""
     except ConfigurationError as error:
@@ -89,9 +90,9 @@ def _compare_with(baseline: EvalRun | None, run: EvalRun) -> tuple[EvalCompariso
 
 
 def _check_predictions(suite: EvalSuite, file: str) -> None:
-    """Find out before the run costs anything that its predictions cannot be written."""
+    """Raises ConfigurationError if the predictions cannot be written, before the run costs anything."""
     if len(variants := suite.matrix.variants()) > 1:
-        names = "; ".join(one.name for one in variants)
+        names = "; ".join(variant.name for variant in variants)
         raise ConfigurationError(f"--predictions needs a run with one variant; this one has {names}")
     if not Path(file).absolute().parent.is_dir():
         raise ConfigurationError(f"the predictions cannot be written to {file}: there is no such folder")
@@ -123,29 +124,32 @@ def _choose_subjects(suite: EvalSuite, arguments: Namespace) -> tuple[EvalSuite,
     """Returns the suite with the matrix of the command line, the configured agents, and the providers of all models."""
     base = _read_settings(arguments, None)
     models = tuple(arguments.model) or suite.matrix.models
-    place = "--model" if arguments.model else "matrix.models"
-    used = [_read_settings(arguments, model, place) for model in models] or [base]
+    source = "--model" if arguments.model else "matrix.models"
+    model_settings = [_read_settings(arguments, model, source) for model in models] or [base]
     judges = [
         suite.judge,
         *(check.model for case in suite.cases for check in case.checks if isinstance(check, JudgeCheck)),
     ]
-    needed = [*used, *(_read_settings(arguments, judge, "judge") for judge in filter(None, dict.fromkeys(judges)))]
-    missing = next((settings.missing for settings in needed if settings.missing), "")
+    all_settings = [
+        *model_settings,
+        *(_read_settings(arguments, judge, "judge") for judge in filter(None, dict.fromkeys(judges))),
+    ]
+    missing = next((settings.missing for settings in all_settings if settings.missing), "")
     if missing and arguments.cassettes != "replay":
         raise ConfigurationError(missing)
-    providers = {one.name: one for settings in (base, *needed) for one in settings.providers}
-    resolved = [settings.model or model for model, settings in zip(models, used, strict=False)]
+    providers = {provider.name: provider for settings in (base, *all_settings) for provider in settings.providers}
+    resolved = [settings.model or model for model, settings in zip(models, model_settings, strict=False)]
     changed = {"models": tuple(resolved), "agents": tuple(arguments.agent) or suite.matrix.agents}
     matrix: EvalMatrix = msgspec.structs.replace(suite.matrix, **changed)
     return msgspec.structs.replace(suite, matrix=matrix), base.agents, list(providers.values())
 
 
-def _read_settings(arguments: Namespace, model: str | None, place: str = "") -> Settings:
+def _read_settings(arguments: Namespace, model: str | None, source: str = "") -> Settings:
     try:
         return read_settings(cwd=arguments.cwd or Path.cwd(), flags=CommandFlags(model=model))
     except ConfigurationError as error:
         text = error.message.removeprefix("--model or OUTRIDER_MODEL: ")
-        raise ConfigurationError(f"{place}: {text}" if place and text != error.message else error.message) from error
+        raise ConfigurationError(f"{source}: {text}" if source and text != error.message else error.message) from error
 
 
 def _output_folder(arguments: Namespace, suite: EvalSuite) -> Path:
@@ -224,16 +228,16 @@ def _print_run(run: EvalRun, comparison: EvalComparison | None, console: Console
     totals: list[Sequence[str]] = []
     for variant in run.variants:
         attempts = run.select(variant=variant.name)
-        counted = [one for one in attempts if one.is_counted]
-        number = max(1, len(counted))
+        counted_attempts = [attempt for attempt in attempts if attempt.is_counted]
+        number = max(1, len(counted_attempts))
         totals.append(
             (
                 variant.name,
                 str(run.pass_rate(variant=variant.name)),
                 format_cost(total_cost(attempts)),
-                format_duration(sum(one.seconds for one in counted) / number),
-                f"{sum(one.steps for one in counted) / number:.1f}",
-                str(len(attempts) - len(counted) or ""),
+                format_duration(sum(attempt.seconds for attempt in counted_attempts) / number),
+                f"{sum(attempt.steps for attempt in counted_attempts) / number:.1f}",
+                str(len(attempts) - len(counted_attempts) or ""),
             )
         )
     heads = ("variant", "pass rate (95%)", "cost", "mean time", "steps", "not counted")
@@ -246,7 +250,7 @@ def _print_run(run: EvalRun, comparison: EvalComparison | None, console: Console
 
 
 def compare_evaluations(arguments: Namespace) -> int:
-    """Print what changed between two runs; the exit code says whether it is a regression."""
+    """Prints what changed between two runs; the exit code says whether it is a regression."""
     (before, first), (after, second) = _load_run(arguments.before), _load_run(arguments.after)
     chosen = (first or before.variants[0].name, second or after.variants[0].name) if first or second else None
     comparison = compare_runs(before, after, alpha=arguments.alpha, variants=chosen)
@@ -268,7 +272,7 @@ def _load_run(text: str) -> tuple[EvalRun, str]:
 
 
 def add_case(arguments: Namespace) -> int:
-    """Create a case from a session and print what is left to do."""
+    """Creates a case from a session and prints what is left to do."""
 
     async def create() -> int:
         folders = user_folders()
@@ -292,19 +296,21 @@ def _new_suite(file: Path) -> Path:
 
 
 def validate_evaluation(arguments: Namespace) -> int:
-    """Test the checks of every case with its reference solution, and without."""
+    """Tests the checks of every case with and without its reference solution."""
     suite = load_suite(arguments.suite)
-    found = asyncio.run(validate_suite(suite, sandbox="none" if arguments.no_sandbox else "auto"))
+    results = asyncio.run(validate_suite(suite, sandbox="none" if arguments.no_sandbox else "auto"))
     console = Console()
-    for one in found:
-        console.print(f"{'wrong' if one.problem else 'ok':6}{one.case}{f': {one.problem}' if one.problem else ''}")
-    wrong = sum(bool(one.problem) for one in found)
-    console.print_stderr(f"{len(found)} cases, {wrong} with problems")
+    for result in results:
+        console.print(
+            f"{'wrong' if result.problem else 'ok':6}{result.case}{f': {result.problem}' if result.problem else ''}"
+        )
+    wrong = sum(bool(result.problem) for result in results)
+    console.print_stderr(f"{len(results)} cases, {wrong} with problems")
     return exit_codes.FAILURE if wrong else exit_codes.SUCCESS
 
 
 def list_suites(_: Namespace) -> int:
-    """Print the built-in suites."""
+    """Prints the built-in suites."""
     rows = [(name, str(len(load_suite(BUILT_IN_FOLDER / f"{name}.toml").cases))) for name in built_in_suites()]
     for line in format_table(("suite", "cases"), rows, Console().width, right=(1,)):
         Console().print(line)

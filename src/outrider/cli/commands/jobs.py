@@ -72,10 +72,10 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
 
 
 def choose_user(arguments: Namespace, settings: "Settings") -> str:
-    """Returns the name under which runs take turns with those of others: that of `--user`, of OUTRIDER_USER or of the
-    settings; by default the login name, which is the same for everyone in most containers."""
-    named = read_option_defaults(settings.environ).user
-    return arguments.user or named or settings.background.user or getuser()
+    """Returns the name under which runs take turns with those of other users: that of `--user`, of OUTRIDER_USER or of
+    the settings; by default the login name, which is the same for all users in most containers."""
+    default_user = read_option_defaults(settings.environ).user
+    return arguments.user or default_user or settings.background.user or getuser()
 
 
 async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "Settings") -> "QueuePlacement":
@@ -99,7 +99,8 @@ async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "S
 
 
 async def _is_run(jobs: "JobClient", name: str) -> bool:
-    """Whether `name` is the end of a run id. Checked before times, since a short id may consist of digits only."""
+    """Returns whether `name` is the end of a run id. This is checked before times, because a short id may consist of
+    digits only."""
     return len(name) >= 8 and bool(await jobs.find_run_ids(name))
 
 
@@ -109,16 +110,16 @@ def delay_until(after: str, now: datetime) -> float | None:
         return parse_duration(after)
     with suppress(ValueError):
         clock = datetime.strptime(after, "%H:%M").time()
-        at = datetime.combine(now, clock, now.tzinfo)
-        return ((at if at > now else at + timedelta(days=1)) - now).total_seconds()
+        start = datetime.combine(now, clock, now.tzinfo)
+        return ((start if start > now else start + timedelta(days=1)) - now).total_seconds()
     with suppress(ValueError):
-        at = datetime.fromisoformat(after)
-        return max(at.timestamp() - now.timestamp(), 0.001)  # without a zone: local time
+        start = datetime.fromisoformat(after)
+        return max(start.timestamp() - now.timestamp(), 0.001)  # without a zone: local time
     return None
 
 
 def warn_about_uncommitted_changes(arguments: Namespace, settings: "Settings") -> None:
-    """Warn that a worktree does not contain uncommitted changes."""
+    """Warns that a worktree does not contain uncommitted changes."""
     from outrider.background.worktrees import count_uncommitted, git_runner
 
     if arguments.worktree and (changed := count_uncommitted(str(settings.workspace), git_runner(settings.folders))):
@@ -128,7 +129,8 @@ def warn_about_uncommitted_changes(arguments: Namespace, settings: "Settings") -
 
 
 def warn_about_mode(arguments: Namespace) -> None:
-    """Warn that `--ask` rules deny calls in background mode, and that `--approval` has an effect only in agent mode."""
+    """Warns that `--ask` rules deny calls in background mode, and that `--approval` only has an effect in agent
+    mode."""
     mode = arguments.mode or "background"
     if arguments.approval and mode != "agent":
         Console().print_stderr(
@@ -141,7 +143,7 @@ def warn_about_mode(arguments: Namespace) -> None:
 
 
 def schedule_run(arguments: Namespace) -> int:
-    """Create a schedule and print it."""
+    """Creates a schedule and prints it."""
     settings = settings_from_arguments(arguments)
 
     async def create_schedule(jobs: "JobClient") -> "Schedule":
@@ -160,7 +162,7 @@ def schedule_run(arguments: Namespace) -> int:
 
 
 def list_schedules(arguments: Namespace) -> int:
-    """Print all schedules."""
+    """Prints all schedules."""
     return _print_schedules(arguments, run_with_jobs(arguments, lambda jobs: jobs.list_schedules()))
 
 
@@ -182,9 +184,9 @@ def resume_schedule(arguments: Namespace) -> int:
 
 def delete_schedule(arguments: Namespace) -> int:
     async def delete_found(jobs: "JobClient") -> "Schedule":
-        found = await _find_schedule(jobs, arguments.schedule)
-        await jobs.remove_schedule(found.id)
-        return found
+        schedule = await _find_schedule(jobs, arguments.schedule)
+        await jobs.remove_schedule(schedule.id)
+        return schedule
 
     schedule = run_with_jobs(arguments, delete_found)
     Console().print_stderr(f"{short_id(schedule.id)} is deleted.")
@@ -193,10 +195,10 @@ def delete_schedule(arguments: Namespace) -> int:
 
 async def _find_schedule(jobs: "JobClient", name: str) -> "Schedule":
     """Returns the schedule whose id ends with `name`. Raises OutriderError unless exactly one matches."""
-    found = [schedule for schedule in await jobs.list_schedules() if schedule.id.endswith(name)]
-    if len(found) != 1:
-        raise OutriderError(f"{match_count_text(len(found), 'schedule')} an id that ends with {name!r}")
-    return found[0]
+    schedules = [schedule for schedule in await jobs.list_schedules() if schedule.id.endswith(name)]
+    if len(schedules) != 1:
+        raise OutriderError(f"{match_count_text(len(schedules), 'schedule')} an id that ends with {name!r}")
+    return schedules[0]
 
 
 def _print_schedules(arguments: Namespace, schedules: "Sequence[Schedule]") -> int:
@@ -228,7 +230,7 @@ def _format_next_time(schedule: "Schedule") -> str:
 
 
 def submit_run(arguments: Namespace) -> int:
-    """Submit a run and print it, or follow it with `--wait`."""
+    """Submits a run and prints it; with `--wait`, follows it."""
     if arguments.attach and arguments.wait:
         raise ConfigurationError("--wait cannot be used with --attach; see `outrider jobs show RUN --attach URL`")
     settings, run_id = settings_from_arguments(arguments), new_id()
@@ -255,15 +257,15 @@ def submit_run(arguments: Namespace) -> int:
 
 
 def list_runs(arguments: Namespace) -> int:
-    """Print the newest runs that match the filters, with a hint for runs that wait for approval."""
+    """Prints the newest runs that match the filters, with a hint for runs that wait for approval."""
 
     async def load_runs(jobs: "JobClient") -> "Sequence[Run]":
         runs = await jobs.find_runs(build_run_filter(arguments), limit=arguments.limit)
         await warn_without_worker(jobs, runs)
         for provider, until in (await jobs.list_paused_providers()).items():
-            at = format_time(until, _TO_THE_SECOND)
+            end = format_time(until, _TO_THE_SECOND)
             Console().print_stderr(
-                f"Provider {provider} is paused after errors; its runs stay queued until {at}.", "yellow"
+                f"Provider {provider} is paused after errors; its runs stay queued until {end}.", "yellow"
             )
         return runs
 
@@ -299,7 +301,7 @@ async def select_runs(arguments: Namespace, jobs: "JobClient", states: tuple[str
 
 
 def cancel_run(arguments: Namespace) -> int:
-    """Cancel runs. If one has open calls, a worker is needed to end them."""
+    """Cancels runs. If one has open calls, a worker is needed to end them."""
 
     async def cancel_found(jobs: "JobClient") -> "tuple[list[Run], bool]":
         canceled: list[Run] = []
@@ -318,7 +320,7 @@ def cancel_run(arguments: Namespace) -> int:
 
 
 def retry_run(arguments: Namespace) -> int:
-    """Resume failed or canceled runs."""
+    """Resumes failed or canceled runs."""
 
     async def retry_found(jobs: "JobClient") -> "list[Run]":
         return [await jobs.retry_run(run.id) for run in await select_runs(arguments, jobs, ("failed", "canceled"))]
@@ -345,7 +347,7 @@ def deny_calls(arguments: Namespace) -> int:
 
 
 def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
-    """Answer open approvals of a run, and start a worker, since a waiting run has none."""
+    """Answers open approvals of a run, and starts a worker, because a waiting run has none."""
     if allow:
         _check_answer_options(arguments)
 
@@ -391,15 +393,15 @@ def _create_answer(arguments: Namespace, approval: "Approval", *, allow: bool) -
         return {"allow": True, "scope": arguments.scope, "width": arguments.width, **outside}
     from outrider.presentation.approvals import KEEP_SOME, approval_view, choice_by_id
 
-    view, wanted = approval_view(approval), arguments.choice or KEEP_SOME.id
-    choice = choice_by_id(view.choices, wanted)
+    view, choice_id = approval_view(approval), arguments.choice or KEEP_SOME.id
+    choice = choice_by_id(view.choices, choice_id)
     if choice is None or choice.kind == "deny":
-        offered = ", ".join(known.id for known in view.choices if known.kind == "allow")
-        raise ConfigurationError(f"{view.title!r} cannot be approved by {wanted!r}; its choices are {offered}")
+        offered = ", ".join(offered_choice.id for offered_choice in view.choices if offered_choice.kind == "allow")
+        raise ConfigurationError(f"{view.title!r} cannot be approved by {choice_id!r}; its choices are {offered}")
     if choice.picks_files != bool(arguments.keep):
         raise ConfigurationError(f"the choice {KEEP_SOME.id} needs --keep NAME, and no other choice has files")
     if arguments.width and choice.scope == "once":
-        raise ConfigurationError(f"--width describes a lasting answer, and {choice.id} is none")
+        raise ConfigurationError(f"--width describes a lasting answer, and {choice.id} is not one")
     if unmatched := next((name for name in arguments.keep if not view.match_files([name])), ""):
         files = ", ".join(view.match_files(["*"]))
         raise ConfigurationError(f"--keep {unmatched}: no such file was changed; the command changed {files}")
@@ -410,7 +412,7 @@ _SENDER = "the command line"
 
 
 def show_run(arguments: Namespace) -> int:
-    """Print the state, approvals, result and worktree of a run; or its diff or trace."""
+    """Prints the state, approvals, result and worktree of a run, or its diff or trace."""
 
     async def load_details(
         jobs: "JobClient",
@@ -449,7 +451,8 @@ def show_run(arguments: Namespace) -> int:
 
 
 def remove_worktree(arguments: Namespace) -> int:
-    """Remove the worktree of an ended run. Its branch keeps the changes: a run commits everything when it ends."""
+    """Removes the worktree of a run that has ended. Its branch has the changes, because a run commits everything when
+    it ends."""
 
     async def find_and_remove(jobs: "JobClient") -> "RunWorktree":
         from outrider.background.worktrees import WorktreeManager
@@ -469,7 +472,7 @@ def remove_worktree(arguments: Namespace) -> int:
 
 
 def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
-    """Returns the usage so far, or the result, error and changed files of an ended run."""
+    """Returns the usage so far, or the result, error and changed files of a run that has ended."""
     outcome = report.outcome if report else run.outcome
     if outcome is None:
         return []
@@ -477,8 +480,8 @@ def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
         return ["", f"{format_usage(outcome)} so far"]
     lines = ["", f"{format_usage(outcome)}, ended with: {outcome.reason}"]
     if run.state == "failed":
-        stored = next((one for one in (outcome, run.outcome) if one is not None and one.error), outcome)
-        lines.append(format_failure(stored))
+        outcomes = [stored for stored in (outcome, run.outcome) if stored is not None and stored.error]
+        lines.append(format_failure(outcomes[0] if outcomes else outcome))
     lines += [outcome.output] if outcome.output else []
     if report and report.changes and report.changes.stat:
         lines += ["", report.changes.stat]
@@ -501,7 +504,7 @@ def _start_lines(run: "Run") -> list[str]:
 
 
 def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:
-    """List the open approvals with their complete questions, since the user decides on exactly this."""
+    """Returns the open approvals with their complete questions, because the user decides on exactly these."""
     if not approvals:
         return []
     name = short_id(run.id)
@@ -553,16 +556,16 @@ def _worktree_lines(run: "Run", tree: "RunWorktree | None") -> list[str]:
 
 
 def _snapshot_lines(snapshot: "SnapshotInfo | None") -> list[str]:
-    """Returns what another machine would continue with."""
+    """Returns what is stored for another machine that would continue the run."""
     if snapshot is None:
         return []
     if snapshot.omitted:
         return [f"Not stored for other machines: {snapshot.omitted}."]
-    at, files = format_time(snapshot.time, "%H:%M:%S"), format_count(snapshot.files, "changed file")
-    return [f"Stored for other machines at {at}: {files}, {format_bytes(snapshot.bytes)}"]
+    time, files = format_time(snapshot.time, "%H:%M:%S"), format_count(snapshot.files, "changed file")
+    return [f"Stored for other machines at {time}: {files}, {format_bytes(snapshot.bytes)}"]
 
 
 def _encode_details(run: "Run", tree: "RunWorktree | None", report: "JobReport | None", extra: dict[str, Any]) -> str:
-    """Encode the run with its worktree and report (which contains the diff) as one JSON object."""
+    """Encodes the run with its worktree and report (which contains the diff) as one JSON object."""
     details: dict[str, Any] = {**msgspec.to_builtins(run), "worktree": tree, "report": report, **extra}
     return msgspec.json.encode(details).decode()

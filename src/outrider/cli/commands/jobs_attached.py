@@ -88,7 +88,7 @@ class RemoteJobs:
         )
 
     async def get_snapshot(self, run_id: str) -> None:
-        """The server does not say what it has stored for other machines."""
+        """Returns None: the server does not report what it has stored for other machines."""
 
     async def load_trace(self, run_id: str) -> Any:
         return await stored_trace(RemoteArchive(self._client), run_id)
@@ -145,16 +145,16 @@ class RemoteJobs:
 
 
 def _order_fields(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a run as the server takes them. Raises ConfigurationError for those that only the server's
-    own machine may choose."""
-    place: QueuePlacement = order["place"]
+    """Returns the options of a run as fields of the server's API. Raises ConfigurationError for options that can only
+    be chosen on the server's machine."""
+    placement: QueuePlacement = order["place"]
     terms = order["terms"]
-    if place.after_run or order["webhook"] or terms.model or terms.effort or terms.allow or terms.ask or terms.deny:
+    if placement.after_run or order["webhook"] or terms.model or terms.effort or terms.allow or terms.ask or terms.deny:
         raise ConfigurationError(
             "with --attach, a run has the model, rules and webhooks of the server; omit --model, --effort, --allow, "
             "--ask, --deny, --webhook and --after RUN"
         )
-    fields = {"agent": order["agent"], "mode": order["mode"], "worktree": order["worktree"], "queue": place.queue}
+    fields = {"agent": order["agent"], "mode": order["mode"], "worktree": order["worktree"], "queue": placement.queue}
     if "approval" in order:  # an older server rejects the field
         fields["approval"] = order["approval"]
-    return fields | {"user": place.user, "priority": place.priority, "after": place.after}
+    return fields | {"user": placement.user, "priority": placement.priority, "after": placement.after}

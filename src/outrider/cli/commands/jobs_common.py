@@ -32,8 +32,8 @@ _OUTAGE_SECONDS = 60.0  # how long a command waits for an unavailable database
 def run_with_jobs(
     arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]", *, is_repeatable: bool = False
 ) -> T:
-    """Open the job store of this machine, the database of `--database` or the jobs of the server of `--attach`, and
-    return the result of `work` on it. Work that `is_repeatable` is done again if it loses the database."""
+    """Opens the job store of this machine, the database of `--database` or the jobs of the server of `--attach`, and
+    returns the result of `work` on it. If the database is lost, work that `is_repeatable` starts again."""
     require_background()
     if arguments.attach:
         return asyncio.run(_run_attached(arguments, work))
@@ -69,10 +69,10 @@ async def _run_attached(arguments: Namespace, work: "Callable[[JobClient], Await
 
 async def find_run(jobs: "JobClient", name: str) -> "Run":
     """Returns the run whose id ends with `name`. Raises OutriderError unless exactly one matches."""
-    found = await jobs.find_run_ids(name)
-    if len(found) != 1:
-        raise OutriderError(f"{match_count_text(len(found), 'run')} an id that ends with {name!r}")
-    return await jobs.get_run(found[0])
+    run_ids = await jobs.find_run_ids(name)
+    if len(run_ids) != 1:
+        raise OutriderError(f"{match_count_text(len(run_ids), 'run')} an id that ends with {name!r}")
+    return await jobs.get_run(run_ids[0])
 
 
 def match_count_text(count: int, name: str) -> str:
@@ -81,7 +81,7 @@ def match_count_text(count: int, name: str) -> str:
 
 
 async def warn_without_worker(jobs: "JobClient", runs: "Sequence[Run]") -> None:
-    """Warn if runs are queued and no worker is running."""
+    """Warns if runs are queued and no worker is running."""
     if await jobs.unattended_runs(runs):
         Console().print_stderr(NO_SHARED_WORKER_MESSAGE if jobs.is_shared else NO_WORKER_MESSAGE, "yellow")
 
@@ -95,8 +95,8 @@ _FIRST_HEARTBEAT_SECONDS = 2.5  # a worker that has just started has not reporte
 async def reject_old_worker(
     jobs: "JobClient", arguments: Namespace, *, start_seconds: float = _FIRST_HEARTBEAT_SECONDS
 ) -> None:
-    """Raise ConfigurationError if a living worker of version 0.1 would apply weaker rules than the arguments name, or
-    could not read them. Warn if it would ignore other arguments. A newer worker may take `start_seconds` to report its
+    """Raises ConfigurationError if a living worker of version 0.1 would apply weaker rules than the arguments name, or
+    could not read them. Warns if it would ignore other arguments. A newer worker may take `start_seconds` to report its
     version."""
     if arguments.attach:
         return
@@ -117,14 +117,14 @@ async def reject_old_worker(
 async def _find_old_worker(jobs: "JobClient", start_seconds: float) -> "WorkerInfo | None":
     deadline = monotonic() + start_seconds
     while True:
-        found = next((worker for worker in await jobs.list_workers() if worker.is_version_0_1), None)
-        if found is None or monotonic() > deadline:
-            return found
+        old_worker = next((worker for worker in await jobs.list_workers() if worker.is_version_0_1), None)
+        if old_worker is None or monotonic() > deadline:
+            return old_worker
         await asyncio.sleep(0.25)
 
 
 def format_usage(outcome: "RunOutcome") -> str:
-    """Format the steps, tokens and cost of an outcome."""
+    """Formats the steps, tokens and cost of an outcome."""
     cost = "cost unknown" if outcome.cost is None else format_cost(outcome.cost)
     return f"{format_count(outcome.steps, 'step')}, {format_tokens(outcome.tokens.total)} tokens, {cost}"
 
@@ -137,7 +137,7 @@ def format_failure(outcome: "RunOutcome | None") -> str:
 
 
 def print_runs(arguments: Namespace, runs: "Sequence[Run]") -> int:
-    """Print runs as a table or JSON, and return the exit code."""
+    """Prints runs as a table or JSON, and returns the exit code."""
     console = Console()
     if arguments.json:
         for run in runs:

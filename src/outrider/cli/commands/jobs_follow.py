@@ -65,37 +65,37 @@ class CallOutputTracker:
 
     def new_lines(self, call: ToolPart) -> list[str]:
         """Returns the output lines completed since the last check; after the tool call ended, all remaining lines."""
-        partial, shown = self._partial_lines.get(call.id, ""), self._shown_outputs.get(call.id, "")
+        partial, printed = self._partial_lines.get(call.id, ""), self._shown_outputs.get(call.id, "")
         match call.state:
             case ToolRunning(metadata={"output": str(written)}):
-                *complete, self._partial_lines[call.id] = (partial + appended_text(shown, written)).split("\n")
+                *complete, self._partial_lines[call.id] = (partial + appended_text(printed, written)).split("\n")
                 self._shown_outputs[call.id] = written
                 return complete
-            case ToolCompleted(output=output) if shown:
-                rest = partial + _text_after(shown, output)
+            case ToolCompleted(output=output) if printed:
+                remaining = partial + _text_after(printed, output)
             case ToolPending() | ToolRunning() | ToolCompleted() | ToolError():
-                rest = partial
-        return rest.strip("\n").split("\n") if rest.strip() else []
+                remaining = partial
+        return remaining.strip("\n").split("\n") if remaining.strip() else []
 
     def has_shown(self, call: ToolPart) -> bool:
         return bool(self._shown_outputs.get(call.id))
 
 
 def appended_text(before: str, now: str) -> str:
-    """Returns the text that `now` has beyond `before`.
+    """Returns what `now` has after the end of `before`.
 
     Both are tails of one growing output, and `now` may have lost its beginning. If the two do not overlap, output was
     dropped in between, and the result starts with GAP_MARK.
     """
-    at = next((at for at in range(len(before)) if now.startswith(before[at:])), len(before))
-    lost = GAP_MARK if before and at == len(before) else ""
-    return lost + now[len(before) - at :]
+    start = next((start for start in range(len(before)) if now.startswith(before[start:])), len(before))
+    gap = GAP_MARK if before and start == len(before) else ""
+    return gap + now[len(before) - start :]
 
 
-def _text_after(shown: str, output: str) -> str:
+def _text_after(printed: str, output: str) -> str:
     """Returns the part of the final output after the printed text; empty if that text is not found in a shortened
     output."""
-    tail = shown.rstrip()[-_OVERLAP_CHARS:]
+    tail = printed.rstrip()[-_OVERLAP_CHARS:]
     return output.rpartition(tail)[2] if tail and tail in output else ""
 
 
@@ -107,15 +107,15 @@ class JobJsonPrinter:
         self._console = Console()
 
     def print_run(self, run: "Run") -> None:
-        """Print the state of the run."""
+        """Prints the state of the run."""
         self._print_json({"type": "run", "run": run})
 
     def print_change(self, change: "Change | ChildChange") -> None:
-        """Print a stored change of the run or of an agent that it has called."""
+        """Prints a stored change of the run or of an agent that it has called."""
         self._print_json(change)
 
     def finish(self) -> None:
-        """Print what has not been printed yet: nothing."""
+        """Does nothing: every change is already printed."""
 
     def _print_json(self, value: Any) -> None:
         self._console.write(msgspec.json.encode(value).decode() + "\n")
@@ -132,7 +132,7 @@ class JobTextPrinter:
         self._output = _AgentOutput()
 
     def print_run(self, run: "Run") -> None:
-        """Print the state of the run."""
+        """Prints the state of the run."""
         text = f"[{short_id(run.id)} is {run.state}]"
         if run.waiting_for:
             text = f"[{short_id(run.id)} is {run.state}, waiting for {run.waiting_for}]"
@@ -145,7 +145,7 @@ class JobTextPrinter:
         self._output.print_line(text, "dim")
 
     def print_change(self, change: "Change | ChildChange") -> None:
-        """Print a stored change of the run or of an agent that it has called."""
+        """Prints a stored change of the run or of an agent that it has called."""
         from outrider.background.follow import ChildChange
 
         if isinstance(change, ChildChange):
@@ -156,7 +156,7 @@ class JobTextPrinter:
             self._print_session_change(change)
 
     def finish(self) -> None:
-        """End an unfinished last line."""
+        """Ends an unfinished last line."""
         self._output.end_line()
 
     def _print_session_change(self, change: "Change") -> None:
@@ -223,7 +223,7 @@ class JobTextPrinter:
             self._print_item(item, draft=draft)
 
     def _withdraw_item(self, item: TranscriptItem) -> None:
-        """Report that a text or call that was printed belongs to a failed attempt; its retry has a separate line."""
+        """Reports that a text or call that was printed belongs to a failed attempt; its retry has a separate line."""
         if self._shown.pop(item.id, None):
             self._output.print_line("[the text above is withdrawn]", "yellow")
 
@@ -233,7 +233,7 @@ class JobTextPrinter:
             self._output.print_line(text, style)
 
     def _print_text(self, item: TextItem, *, draft: bool) -> None:
-        """Print the new part of a text; the draft of a second streaming part is held back."""
+        """Prints the new part of a text; the draft of a second streaming part is held back."""
         before = self._shown.get(item.id, "")
         if item.text == before or (draft and not self._output.is_free_for(item.id)):
             return  # another part is streaming; this one is printed when it is complete
@@ -244,7 +244,7 @@ class JobTextPrinter:
             self._output.release()
 
     def _print_call(self, part: ToolPart) -> None:
-        """Print the start, new output lines and end of a call, each once."""
+        """Prints the start, new output lines and end of a call, each once."""
         is_new = self._shown.get(part.id) != part.state.status
         self._shown[part.id] = part.state.status
         title = call_title(part.tool, part.state.input, limit=_TITLE_CHARS)
@@ -275,7 +275,7 @@ class _AgentOutput:
         self._writing_part = ""  # the part that is still streaming
 
     def select_agent(self, heading: str = "", depth: int = 0) -> None:
-        """Select the agent that the following output belongs to; its heading is printed with the first output."""
+        """Selects the agent that the following output belongs to; its heading is printed with the first output."""
         self._heading, self._margin = heading, "  " * depth
 
     def print_line(self, text: str, style: str = "") -> None:
@@ -284,7 +284,7 @@ class _AgentOutput:
         self._console.write("")
 
     def write(self, part_id: str, text: str) -> None:
-        """Print the next chunk of a streaming text."""
+        """Prints the next chunk of a streaming text."""
         if self._open_part != part_id:
             self._start_line()
             self._console.write(self._margin)
@@ -318,7 +318,7 @@ _APPLE_SCRIPT = 'on run argv\ndisplay notification (item 1 of argv) with title "
 
 
 def notify_run_end(text: str) -> None:
-    """Ring the bell and show a desktop notification; only at a terminal, since scripts use the exit code."""
+    """Rings the bell and shows a desktop notification, but only at a terminal: scripts use the exit code."""
     console = Console()
     if not console.err_is_terminal:
         return
@@ -343,7 +343,7 @@ _EXIT_CODES = {"done": exit_codes.SUCCESS, "canceled": exit_codes.INTERRUPTED, "
 
 
 def show_logs(arguments: Namespace) -> int:
-    """Print the stored changes of a run, and return the exit code."""
+    """Prints the stored changes of a run, and returns the exit code."""
 
     async def print_stored_changes(jobs: "JobClient") -> int:
         from outrider.background.follow import stored_changes
@@ -360,7 +360,7 @@ def show_logs(arguments: Namespace) -> int:
 
 
 def follow_run(arguments: Namespace) -> int:
-    """Follow a run until it ends; Ctrl+C stops following and returns INTERRUPTED."""
+    """Follows a run until it ends; Ctrl+C stops following and returns INTERRUPTED."""
 
     async def follow_found(jobs: "JobClient") -> int:
         return await follow_until_end(arguments, jobs, (await find_run(jobs, arguments.run)).id)
@@ -373,7 +373,7 @@ def follow_run(arguments: Namespace) -> int:
 
 
 async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str) -> int:
-    """Print changes until the run ends, and return the exit code for its final state."""
+    """Prints changes until the run ends, and returns the exit code for its final state."""
     from outrider.background.follow import follow_run as followed
     from outrider.background.records import Run
 
@@ -394,8 +394,8 @@ async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str)
 
 @asynccontextmanager
 async def _missing_worker_warning(arguments: Namespace, jobs: "JobClient", run_id: str) -> AsyncGenerator[None]:
-    """Print a warning in a background task if no worker handles the run, and restart a resident worker that was killed;
-    the task is cancelled on exit."""
+    """Prints a warning in a background task if no worker handles the run, and restarts a resident worker that was
+    killed. The task is cancelled on exit."""
     from outrider.background.follow import wait_until_unattended
     from outrider.background.local_worker import WorkerLock, ensure_worker
 

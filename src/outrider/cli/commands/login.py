@@ -19,11 +19,11 @@ _PLACES = {"keyring": "the system's keyring", "file": "a file that only you can 
 
 
 def log_in(arguments: Namespace) -> int:
-    """Ask for a key, check it with the vendor and store it. With `--list`, print which keys are stored."""
+    """Asks for a key, checks it with the vendor and stores it. With `--list`, prints which keys are stored."""
     console, store = Console(), KeyStore(user_folders().keys_file)
     if arguments.list:
-        for name, place in store.list_providers().items():
-            console.print(f"{name}: stored in {_PLACES[place]}")
+        for name, storage in store.list_providers().items():
+            console.print(f"{name}: stored in {_PLACES[storage]}")
         return exit_codes.SUCCESS
     provider = arguments.provider or _ask_provider()
     key = _read_key(provider)
@@ -35,9 +35,9 @@ def log_in(arguments: Namespace) -> int:
             raise ConfigurationError(f"{provider} refused the key: {problem.text}. It was not stored")
         if problem.text:
             console.print_stderr(f"the key could not be checked: {problem.text}")
-    place = store.store(provider, key)
+    storage = store.store(provider, key)
     console.print_stderr(
-        f"The key of {provider} is stored in {_PLACES[place]}. To delete it: outrider logout {provider}"
+        f"The key of {provider} is stored in {_PLACES[storage]}. To delete it: outrider logout {provider}"
     )
     variable = key_variable_names(BUILT_IN_PROVIDERS[provider])[0]
     console.print_stderr(f"If {variable} is set, it is used instead.")
@@ -45,7 +45,7 @@ def log_in(arguments: Namespace) -> int:
 
 
 def log_out(arguments: Namespace) -> int:
-    """Delete the stored key of a provider, or all."""
+    """Deletes the stored key of a provider, or all."""
     console, store = Console(), KeyStore(user_folders().keys_file)
     names = [arguments.provider] if arguments.provider else list(store.list_providers())
     removed = [name for name in names if store.remove(name)]
@@ -68,8 +68,8 @@ def _ask_provider() -> str:
 
 
 def _read_key(provider: str) -> str:
-    """Read the key without echo from a terminal, or the first line of a pipe: it is never an argument, because process
-    lists show those."""
+    """Reads the key without echo from a terminal, or the first line of a pipe. It is never an argument, because process
+    lists show arguments."""
     key = getpass(f"API key of {provider}: ") if sys.stdin.isatty() else sys.stdin.readline()
     key = key.strip()
     if not key or any(character.isspace() for character in key) or not key.isprintable():

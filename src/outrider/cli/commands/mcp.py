@@ -134,13 +134,13 @@ def _entry_from_arguments(arguments: Namespace) -> dict[str, Any]:
     command = list(arguments.command)
     if bool(command) == bool(arguments.url):
         raise ConfigurationError("give either a command after --, or --url")
-    for flag, is_given, other in (
+    for flag, is_given, target in (
         ("--env", bool(arguments.env and arguments.url), "a server with a URL"),
         ("--header", bool(arguments.header and command), "a command"),
         ("--sse", bool(arguments.sse and command), "a command"),
     ):
         if is_given:
-            raise ConfigurationError(f"{flag} has no effect for {other}")
+            raise ConfigurationError(f"{flag} has no effect for {target}")
     if arguments.url:
         entry: dict[str, Any] = {"type": "sse" if arguments.sse else "http", "url": arguments.url}
         if arguments.header:
@@ -154,7 +154,7 @@ def _entry_from_arguments(arguments: Namespace) -> dict[str, Any]:
 
 def _parse_pairs(values: list[str], separator: str, flag: str) -> Iterator[tuple[str, str]]:
     for value in values:
-        name, found, rest = value.partition(separator)
-        if not found or not name.strip():
+        name, separator_found, text = value.partition(separator)
+        if not separator_found or not name.strip():
             raise ConfigurationError(f"{flag} {value!r}: expected NAME{separator}VALUE")
-        yield name.strip(), rest.strip()
+        yield name.strip(), text.strip()

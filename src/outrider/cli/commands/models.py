@@ -18,7 +18,7 @@ from outrider.presentation.formats import format_bytes, format_cost, format_toke
 
 
 def list_models(arguments: Namespace) -> int:
-    """Print local models and the models of the configured providers, or of one provider."""
+    """Prints local models and the models of the configured providers, or of one provider."""
     console, settings = Console(), read_settings()
     if arguments.provider in (None, "local"):
         _list_local(console, as_json=arguments.json)
@@ -28,17 +28,19 @@ def list_models(arguments: Namespace) -> int:
     if not chosen:
         names = ", ".join(provider.name for provider in settings.providers)
         raise ConfigurationError(f"provider {arguments.provider!r} is not configured; configured providers: {names}")
-    found = asyncio.run(known_models(chosen, settings.models))
+    models = asyncio.run(known_models(chosen, settings.models))
     if arguments.json:
-        for model in found:
+        for model in models:
             console.print(msgspec.json.encode(model).decode())
         return exit_codes.SUCCESS
     heads = ("model", "context", "output", "in per 1M", "out per 1M", "takes")
     for line in (
-        format_table(heads, [_model_row(model) for model in found], console.width, right=(1, 2, 3, 4)) if found else ()
+        format_table(heads, [_model_row(model) for model in models], console.width, right=(1, 2, 3, 4))
+        if models
+        else ()
     ):
         console.print(line)
-    listed = {model.name.partition("/")[0] for model in found}
+    listed = {model.name.partition("/")[0] for model in models}
     for provider in chosen:
         if provider.name not in listed and provider.kind != "local":
             console.print_stderr(f"{provider.name}: the list of models is unknown; select one as {provider.name}/MODEL")
@@ -46,24 +48,24 @@ def list_models(arguments: Namespace) -> int:
 
 
 def list_servers(arguments: Namespace) -> int:
-    """Print the models of servers found on this machine."""
-    console, found = Console(), find_servers()
-    for server in found:
+    """Prints the models of servers found on this machine."""
+    console, servers = Console(), find_servers()
+    for server in servers:
         for model in server.models:
             console.print(f"{server.provider.name}/{model}")
-    if not found:
+    if not servers:
         console.print_stderr("no model server found at the default ports on this machine")
     return exit_codes.SUCCESS
 
 
 def pull_model(arguments: Namespace) -> int:
-    """Download a local model with a progress line, and print its path."""
+    """Downloads a local model with a progress line, and prints its path."""
     Console().print(str(pull_weights(arguments.model, user_folders().data, ProgressLine(sys.stderr))))
     return exit_codes.SUCCESS
 
 
 def remove_model(arguments: Namespace) -> int:
-    """Delete a downloaded model."""
+    """Deletes a downloaded model."""
     Console().print_stderr(f"{format_bytes(remove_weights(arguments.model, user_folders().data))} freed")
     return exit_codes.SUCCESS
 

@@ -26,7 +26,7 @@ from outrider.project.trust import WorkspaceTrust, find_project
 
 
 def list_permissions(arguments: Namespace) -> int:
-    """Print the rules of the settings and the stored approvals."""
+    """Prints the rules of the settings and the stored approvals."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
     for notice in settings.notices:
         console.print_stderr(f"outrider: {notice}", "yellow")
@@ -47,7 +47,7 @@ def list_permissions(arguments: Namespace) -> int:
 
 
 def explain_decision(arguments: Namespace) -> int:
-    """Print the decision about one call, with the rule or mode that causes it."""
+    """Prints the decision about one call, with the rule or mode that causes it."""
     settings = _settings_with_flags(arguments)
     tool, subject = _parse_call(arguments.tool, arguments.subject)
     explanation = explain_call(
@@ -65,7 +65,7 @@ def explain_decision(arguments: Namespace) -> int:
 
 
 def revoke_answers(arguments: Namespace) -> int:
-    """Revoke one stored approval by id, or all of them."""
+    """Revokes one stored approval by id, or all of them."""
 
     async def revoke_chosen(archive: SessionArchive) -> Sequence[Approval]:
         approvals = await archive.lasting_approvals()
@@ -84,7 +84,7 @@ def revoke_answers(arguments: Namespace) -> int:
 
 
 def backtest_rules(arguments: Namespace) -> int:
-    """Decide the calls of a stored session again under other rules, and print the changed decisions."""
+    """Decides the calls of a stored session again under other rules, and prints the changed decisions."""
     settings = _settings_with_flags(arguments)
     before = _policy_from_settings(read_settings(cwd=arguments.cwd))
 
@@ -98,8 +98,8 @@ def backtest_rules(arguments: Namespace) -> int:
     for verdict in verdicts:
         if verdict.changed:
             console.print(truncate_text(_format_change(verdict), console.width))
-    for what, count in sorted(count_changes(verdicts).items()):
-        console.print(f"{count:>6}  {what}")
+    for change, count in sorted(count_changes(verdicts).items()):
+        console.print(f"{count:>6}  {change}")
     return exit_codes.SUCCESS
 
 
@@ -107,11 +107,11 @@ def _parse_call(tool: str, subject: str | None) -> tuple[str, str]:
     """Returns tool and subject, given as `shell 'git push'` or as `'shell(git push)'`."""
     if subject is not None:
         return tool, subject
-    name, _, rest = tool.partition("(")
-    if not rest.endswith(")"):
+    name, _, arguments = tool.partition("(")
+    if not arguments.endswith(")"):
         example = f"shell '{tool}'" if " " in tool else f"{tool} SUBJECT"
         raise ConfigurationError(f"a tool and its subject are required: outrider permissions explain {example}")
-    return name, rest[:-1]
+    return name, arguments[:-1]
 
 
 def _settings_with_flags(arguments: Namespace) -> Settings:
@@ -129,10 +129,10 @@ def _answer_row(answer: Approval) -> tuple[str, ...]:
     from outrider.presentation.approvals import grant_text  # lazy, as below: only stored approvals need it
     from outrider.presentation.tool_calls import call_title
 
-    covered = grant_text(answer)
+    text = grant_text(answer)
     if not answer.offers:  # no rule names the call
-        covered = f"{call_title(answer.tool, answer.input)}: {covered}"
-    return short_id(answer.id), answer.scope, covered  # programs read the scope, so it is the stored word
+        text = f"{call_title(answer.tool, answer.input)}: {text}"
+    return short_id(answer.id), answer.scope, text  # programs read the scope, so it is the stored word
 
 
 def _format_change(verdict: BacktestResult) -> str:
@@ -145,7 +145,8 @@ PREVIEW_LINES = 30
 
 
 def trust_folder(arguments: Namespace) -> int:
-    """Print the configuration items of a folder, ask for confirmation, and store the trust for exactly these items."""
+    """Prints the configuration items of a folder, asks for confirmation, and stores the trust for exactly these
+    items."""
     console, workspace_trust = Console(), _workspace_trust(arguments)
     items = workspace_trust.list_items()
     if not items:

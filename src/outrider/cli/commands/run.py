@@ -143,7 +143,8 @@ def _read_word(argument: str) -> str:
 
 
 def _names_source(argument: str) -> bool:
-    """Whether an argument names stdin or a file. A sentence that starts with `@` is text, unless such a file exists."""
+    """Returns whether an argument names stdin or a file. A sentence that starts with `@` is text, unless such a file
+    exists."""
     if argument == STDIN_WORD:
         return True
     return argument.startswith("@") and len(argument) > 1 and (" " not in argument or Path(argument[1:]).is_file())
@@ -187,10 +188,10 @@ class ResumedSession(NamedTuple):
 
     def choose_folder(self, requested: Path | None) -> Path:
         """Returns the session's folder. Raises ConfigurationError if `--cwd` names another one."""
-        own = Path(self.workspace) if self.workspace else requested or Path.cwd()
-        if requested is not None and requested != own:
-            raise ConfigurationError(f"session {short_id(self.id)} belongs to {own}; omit --cwd")
-        return own
+        folder = Path(self.workspace) if self.workspace else requested or Path.cwd()
+        if requested is not None and requested != folder:
+            raise ConfigurationError(f"session {short_id(self.id)} belongs to {folder}; omit --cwd")
+        return folder
 
 
 async def find_resumed_session(arguments: Namespace) -> ResumedSession | None:
@@ -201,10 +202,10 @@ async def find_resumed_session(arguments: Namespace) -> ResumedSession | None:
 
     async with open_archive(user_folders().store_file) as archive:
         if arguments.session:
-            found = await archive.find_session(arguments.session)
+            session = await archive.find_session(arguments.session)
         else:
-            found = await archive.find_newest(arguments.cwd or Path.cwd())
-        return ResumedSession(found.id, found.workspace_directory)
+            session = await archive.find_newest(arguments.cwd or Path.cwd())
+        return ResumedSession(session.id, session.workspace_directory)
 
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -224,8 +225,8 @@ class InterruptState:
         if self.requested.is_set():
             os._exit(self.exit_code)
         self.requested.set()
-        for known in _available_signals():
-            signal.signal(known, _exit_now)  # works even if the event loop hangs
+        for signal_number in _available_signals():
+            signal.signal(signal_number, _exit_now)  # works even if the event loop hangs
 
 
 @contextmanager
@@ -254,8 +255,8 @@ def _exit_now(number: int, _frame: object) -> None:
 
 
 def _exit_on_later_signal(number: int) -> None:
-    """After an interrupt, let a further signal exit immediately while the result is printed. At interpreter shutdown
-    ignore signals: Python removes its handlers then, and a late signal would change the exit code."""
+    """Lets a further signal after an interrupt exit immediately while the result is printed. At interpreter shutdown
+    signals are ignored: Python removes its handlers then, and a late signal would change the exit code."""
     signal.signal(number, _exit_now)
     atexit.register(signal.signal, number, signal.SIG_IGN)
 
@@ -267,7 +268,7 @@ def run_prompt(arguments: Namespace) -> int:
 
 
 def _first_prompt(arguments: Namespace) -> list[TextPart | FilePart]:
-    """Returns the prompt of the command line. With an input stream there may be none. Raises ConfigurationError if an
+    """Returns the prompt of the command line, which may be empty with an input stream. Raises ConfigurationError if an
     option does not fit the formats."""
     resumes = bool(arguments.session or arguments.resume)
     if arguments.input_format == "text":
@@ -280,8 +281,8 @@ def _first_prompt(arguments: Namespace) -> list[TextPart | FilePart]:
 
 
 def create_printer(output_format: str, console: Console, *, deltas: bool | None = None) -> RunPrinter:
-    """Returns the printer of an output format. `deltas` says whether a stream has chunks of answers (None: as the
-    format has them by default)."""
+    """Returns the printer of an output format. `deltas` selects whether a stream has chunks of answers; None is the
+    default of the format."""
     pipe = StdoutPipe(console)
     match output_format:
         case "json":
@@ -348,17 +349,17 @@ class RunCommand:
         """Runs a turn for each prompt of the input; returns the last result, None if there was no prompt."""
         from outrider.cli.commands.run_input import StreamInput, StreamPrinter  # lazy: most runs have one prompt
 
-        last: HeadlessResult | None = None
+        last_result: HeadlessResult | None = None
 
         async def run_turn(parts: Sequence[PartBase], input_id: str) -> None:
-            nonlocal last
+            nonlocal last_result
             self._stats = RunStats()
-            last = await self._run_turn(target, parts, interrupts, input_id)
-            printer.finish(last)
+            last_result = await self._run_turn(target, parts, interrupts, input_id)
+            printer.finish(last_result)
 
         stream = StreamInput(target, cast("StreamPrinter", printer), self._attach_input_file, interrupts.requested)
         await stream.run(parts, run_turn)
-        return last
+        return last_result
 
     async def _select_target(self) -> AbstractAsyncContextManager[RunTarget]:
         if self._arguments.attach:
@@ -430,7 +431,7 @@ class RunCommand:
             target.subscribe(self._print_event)
 
     def _count_event(self, event: Event) -> None:
-        self._stats.on_event(event)  # those of the current turn
+        self._stats.on_event(event)  # the figures of the current turn
 
     def _print_event(self, event: Event) -> None:
         """Prints the notice of an event, so that a log shows why nothing happens and what went wrong."""
@@ -445,7 +446,7 @@ class RunCommand:
             self._console.print_stderr(f"outrider: {notice.text}", NOTICE_STYLES[notice.level])
 
     def _load_settings(self, resumed: ResumedSession | None) -> Settings:
-        """Returns the settings; a resumed session determines the folder, `--system` replaces the instructions."""
+        """Returns the settings. A resumed session determines the folder; `--system` replaces the instructions."""
         arguments = self._arguments
         if resumed is not None:
             arguments.cwd = resumed.choose_folder(arguments.cwd)
@@ -458,11 +459,11 @@ class RunCommand:
         self._check_attachments(settings)
         if arguments.system is None:
             return settings
-        first = msgspec.structs.replace(settings.agents[0], instructions=read_text_argument(arguments.system))
-        return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
+        agent = msgspec.structs.replace(settings.agents[0], instructions=read_text_argument(arguments.system))
+        return msgspec.structs.replace(settings, agents=(agent, *settings.agents[1:]))
 
     def _check_attachments(self, settings: Settings) -> None:
-        """Raises ConfigurationError if a deny rule forbids to read a file that is sent with the prompt."""
+        """Raises ConfigurationError if a deny rule forbids reading a file that is sent with the prompt."""
         self._denied_reads = settings.rules.deny, settings.workspace
         sources = [word[1:] for word in self._arguments.prompt if word.startswith("@") and _names_source(word)]
         for name in (*sources, *self._arguments.file):
@@ -473,7 +474,7 @@ class RunCommand:
 
     async def _open_session(self, engine: Engine, settings: Settings, resumed: ResumedSession | None) -> RunInfo:
         """Creates or opens the session, and applies `--mode` and `--agent`."""
-        first = settings.agents[0]
+        agent_name = settings.agents[0].name
         if resumed is None:
             session_id, mode = await engine.create(mode=settings.mode, workspace=settings.workspace), settings.mode
         else:
@@ -482,12 +483,12 @@ class RunCommand:
             if self._arguments.mode:
                 await engine.set_mode(session_id, settings.mode)
             if self._arguments.agent or session.agent not in {agent.name for agent in settings.agents}:
-                await engine.set_agent(session_id, first.name)
+                await engine.set_agent(session_id, agent_name)
             mode = session.mode
-        info = RunInfo(session_id, first.name, settings.model, mode, str(settings.workspace))
+        info = RunInfo(session_id, agent_name, settings.model, mode, str(settings.workspace))
         if "stream" not in self._arguments.output_format:
             return info
-        # The stream begins when the servers are connected; the wait for them is reported before.
+        # The stream begins when the servers are connected; until then, notices report that the run waits for them.
         unsubscribe = engine.bus.subscribe_all(self._print_event) if not self._arguments.quiet else None
         try:
             return await _with_setup(engine, info)
@@ -622,7 +623,7 @@ async def _abort_turn(engine: Engine, session_id: str) -> None:
 
 
 async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> "TurnOutcome":
-    """Runs the turn; convert an error raised before the turn starts into a turn end."""
+    """Runs the turn; converts an error that is raised before the turn starts into a turn end."""
     try:
         return await target.prompt(parts)
     except OutriderError as error:

@@ -44,7 +44,7 @@ _SERVER_OPTIONS = (
 
 @asynccontextmanager
 async def open_remote_target(arguments: Namespace) -> AsyncGenerator[RunTarget, None]:
-    """Connect to the server of `--attach`, and open a session there."""
+    """Connects to the server of `--attach`, and opens a session there."""
     reject_server_options(arguments)
     address = resolve_server(arguments.attach, token=arguments.token, environ=os.environ)
     async with connect_engine(address, program_version()) as engine:
@@ -58,8 +58,8 @@ async def open_remote_target(arguments: Namespace) -> AsyncGenerator[RunTarget, 
             info = msgspec.structs.replace(
                 info, program_version=program_version(), tools=tuple(spec.name for spec in specs)
             )
-        waits = arguments.wait_for_approval or arguments.input_format == "stream-json"
-        turn = RemoteTurn(engine, session_id, deny_approvals=not waits)
+        has_approver = arguments.wait_for_approval or arguments.input_format == "stream-json"
+        turn = RemoteTurn(engine, session_id, deny_approvals=not has_approver)
         yield RunTarget(
             info,
             turn.listeners.append,
@@ -88,7 +88,7 @@ def reject_server_options(arguments: Namespace) -> None:
 
 
 async def _open_session(engine: RemoteEngine, arguments: Namespace) -> str:
-    """Open the requested or last session of the server, else create one in the server's folder; return its id."""
+    """Opens the requested or last session of the server, else creates one in the server's folder; returns its id."""
     existing = await _find_session(engine, arguments)
     if existing is None:
         session_id = await engine.create(
@@ -154,8 +154,8 @@ class RemoteTurn:
                 listener(event)
 
     def _is_turn_start(self, event: Event) -> bool:
-        """Whether the event starts this turn. Both the live event and the stored one are accepted, since a reconnect
-        may miss the first."""
+        """Returns whether the event starts this turn. Both the live event and the stored one are accepted, because a
+        reconnect may miss the live one."""
         match event:
             case LoopStartedEvent(session_id=self._session_id):
                 return event.user_message == self._text
@@ -165,11 +165,11 @@ class RemoteTurn:
                 return False
 
     async def _deny_approval(self, request: ToolApprovalRequestedEvent) -> None:
-        """Deny an approval request; retry while the server cannot be reached."""
+        """Denies an approval request; retries while the server cannot be reached."""
         while self._started:
             try:
-                words = UNATTENDED_OUTCOME if request.outcome and request.outcome.files else UNATTENDED_DENIAL
-                await self._engine.answer(request.approval_id, allow=False, by="run", words=words)
+                reason = UNATTENDED_OUTCOME if request.outcome and request.outcome.files else UNATTENDED_DENIAL
+                await self._engine.answer(request.approval_id, allow=False, by="run", words=reason)
             except ServerAwayError:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -180,7 +180,7 @@ _NOTICE = "Attached to {url}: sessions, files, commands and configuration are th
 
 
 def run_attached_tui(arguments: Namespace, run_tui: Callable[..., int]) -> int:
-    """Run the terminal application against a server; check the connection first, so that errors are printed before
+    """Runs the terminal application against a server. Checks the connection first, so that errors are printed before
     the screen changes."""
     reject_server_options(arguments)
     address = resolve_server(arguments.attach, token=arguments.token, environ=os.environ)
@@ -201,6 +201,6 @@ def run_attached_tui(arguments: Namespace, run_tui: Callable[..., int]) -> int:
 
 
 async def _check_connection(address: ServerAddress) -> None:
-    """Connect once to report errors early."""
+    """Connects once to report errors early."""
     async with connect_engine(address, program_version()):
         pass

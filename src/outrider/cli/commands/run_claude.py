@@ -96,7 +96,7 @@ _PERMISSION_MODES = {
 
 
 _ChunkedEvent = PartDeltaEvent | RetryScheduledEvent | LLMResponseEvent
-_UnwrittenEvent = (  # Claude Code has no line for them; the last line has the error
+_UnwrittenEvent = (  # Claude Code has no line for these events; the last line has the error
     ActivityEvent
     | CallProgressEvent
     | LoopCompletedEvent
@@ -114,7 +114,7 @@ _UnwrittenEvent = (  # Claude Code has no line for them; the last line has the e
 
 
 def tool_name(name: str) -> str:
-    """Returns the name that Claude Code has for a built-in tool with the same purpose."""
+    """Returns the name of Claude Code's built-in tool with the same purpose, or the name unchanged."""
     return _TOOL_NAMES.get(name, name)
 
 
@@ -219,7 +219,7 @@ class ClaudeStreamPrinter:
         )
 
     def report_input_error(self, number: int, message: str, text: str, request_id: str = "") -> None:
-        """Answer a request with an error; report another line as a message of the system."""
+        """Answers a request with an error; reports a line that is not a request as a message of the system."""
         if request_id:
             self._respond({"subtype": "error", "request_id": request_id, "error": message})
         else:
@@ -232,7 +232,7 @@ class ClaudeStreamPrinter:
             self._respond({"subtype": "success", "request_id": request_id, "response": response})
 
     def decode_input(self, line: bytes) -> InputCommand:
-        """Decode a `user`, `control_request` or `control_response` line. Raises InputProblem for others."""
+        """Decodes a `user`, `control_request` or `control_response` line. Raises InputProblem for other lines."""
         try:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -253,8 +253,8 @@ class ClaudeStreamPrinter:
             raise InputProblem(f"there is no open request {request_id!r}")
         answer: Any = response.get("response")
         if response.get("subtype") != "success" or not is_object(answer):
-            words = str(response.get("error") or "the program could not ask the user")
-            return request.refuse(words)
+            reason = str(response.get("error") or "the program could not ask the user")
+            return request.refuse(reason)
         if answer.get("behavior") != "allow":
             return request.refuse(str(answer.get("message") or ""))
         return request.accept(answer.get("updatedInput"), answer.get("updatedPermissions"))
@@ -278,11 +278,11 @@ class ClaudeStreamPrinter:
 
     def _write_result(self, call: ToolPart, parent: str | None) -> None:
         if is_withdrawn(call):
-            return  # no message has the call
+            return  # the call was in no printed message
         for update in self._calls.call_updates(call):
             match update:
                 case CallStarted():
-                    pass  # the message of its answer has the call
+                    pass  # the message of the answer contains the call
                 case CallEnded(result=result, state=state):
                     block = {"type": "tool_result", "tool_use_id": call.call_id, "content": result.content}
                     message = {"role": "user", "content": [{**block, "is_error": result.is_error}]}
@@ -293,10 +293,10 @@ class ClaudeStreamPrinter:
 
     def _on_question(self, event: SessionUpdatedEvent) -> None:
         match event.changes:
-            case {"question": {"id": str() as question_id, "text": str() as text} as asked}:
-                options = [{"label": option, "description": ""} for option in asked.get("options", ())]
+            case {"question": {"id": str() as question_id, "text": str() as text} as fields}:
+                options = [{"label": option, "description": ""} for option in fields.get("options", ())]
                 question = {"question": text, "header": text[:12], "options": options}
-                tool_input = {"questions": [{**question, "multiSelect": bool(asked.get("multiple"))}]}
+                tool_input = {"questions": [{**question, "multiSelect": bool(fields.get("multiple"))}]}
                 self._ask(_OpenRequest(question_id, is_question=True), "AskUserQuestion", tool_input, event)
             case {"settled": str() as question_id}:
                 self._withdraw_request(question_id)
@@ -307,17 +307,17 @@ class ClaudeStreamPrinter:
         request_id = new_id()
         self._requests[request_id] = msgspec.structs.replace(request, input=tool_input)
         suggestions = list(request.suggestions.values())
-        asked: Line = {"subtype": "can_use_tool", "tool_name": tool, "input": tool_input}
-        asked["permission_suggestions"] = suggestions
+        fields: Line = {"subtype": "can_use_tool", "tool_name": tool, "input": tool_input}
+        fields["permission_suggestions"] = suggestions
         if event.call_id:
-            asked["tool_use_id"] = event.call_id
+            fields["tool_use_id"] = event.call_id
         if isinstance(event, ToolApprovalRequestedEvent):
-            asked["decision_reason"] = question_text(requested_approval_view(event), shows_input=False)
-        self._pipe.write(encode_json_line({"type": "control_request", "request_id": request_id, "request": asked}))
+            fields["decision_reason"] = question_text(requested_approval_view(event), shows_input=False)
+        self._pipe.write(encode_json_line({"type": "control_request", "request_id": request_id, "request": fields}))
 
     def _withdraw_request(self, subject: str) -> None:
-        """Withdraw a request that was answered in another front end or needs no answer any more."""
-        for request_id in [found for found, request in self._requests.items() if request.subject == subject]:
+        """Withdraws a request that was answered in another front end or no longer needs an answer."""
+        for request_id in [open_id for open_id, request in self._requests.items() if request.subject == subject]:
             del self._requests[request_id]
             self._pipe.write(encode_json_line({"type": "control_cancel_request", "request_id": request_id}))
 
@@ -329,28 +329,28 @@ class ClaudeStreamPrinter:
 
 
 class _OpenRequest(msgspec.Struct, frozen=True):
-    """A `can_use_tool` request and what it is about: an approval, or a question of the model. `suggestions` are the
-    lasting answers by the id of their choice, the narrowest first."""
+    """A `can_use_tool` request and its subject, which is the id of an approval or of a question of the model.
+    `suggestions` are the lasting answers by the id of their choice, the narrowest first."""
 
     subject: str
     is_question: bool = False
     input: Line = {}
     suggestions: dict[str, Line] = {}
 
-    def refuse(self, words: str) -> InputCommand:
+    def refuse(self, reason: str) -> InputCommand:
         if self.is_question:
             return AnswerInput(self.subject)
-        return ApprovalInput(self.subject, allow=False, reason=words)
+        return ApprovalInput(self.subject, allow=False, reason=reason)
 
     def accept(self, updated: Any, permissions: Any = None) -> InputCommand:
         if self.is_question:
             return AnswerInput(self.subject, tuple(_given_answers(updated)))
         if is_object(updated) and updated != self.input:
-            wanted = msgspec.json.encode(updated).decode()
-            return ApprovalInput(self.subject, allow=False, reason=f"The user wants this input instead: {wanted}")
-        given = cast("list[Any]", permissions) if isinstance(permissions, list) else []
-        # A program may return all suggestions; the narrowest is what the user certainly wants.
-        lasting = next((choice for choice, suggestion in self.suggestions.items() if suggestion in given), "")
+            new_input = msgspec.json.encode(updated).decode()
+            return ApprovalInput(self.subject, allow=False, reason=f"The user wants this input instead: {new_input}")
+        updates = cast("list[Any]", permissions) if isinstance(permissions, list) else []
+        # A program may return all suggestions; the narrowest one is the only one that the user wants for certain.
+        lasting = next((choice for choice, suggestion in self.suggestions.items() if suggestion in updates), "")
         return ApprovalInput(self.subject, choice=lasting, allow=True)
 
 
@@ -363,8 +363,8 @@ _RULE = re.compile(r"(?P<tool>\w+)\((?P<content>.*)\)", re.DOTALL)
 
 
 def permission_suggestions(event: ToolApprovalRequestedEvent) -> dict[str, Line]:
-    """Returns the lasting answers of an approval, by choice, as the permission updates that Claude Code suggests. There
-    are none where no rule describes what the answer covers."""
+    """Returns the lasting answers of an approval, by choice, as the permission updates that Claude Code suggests. Empty
+    if no rule describes what the answer covers."""
     view = requested_approval_view(event)
     rules = [_encode_rule(event.tool_name, rule) for rule in view.rules]
     return {
@@ -380,8 +380,8 @@ def permission_suggestions(event: ToolApprovalRequestedEvent) -> dict[str, Line]
 
 
 def _encode_rule(tool: str, rule: str) -> Line:
-    if (found := _RULE.fullmatch(rule)) is not None:
-        return {"toolName": tool_name(found["tool"]), "ruleContent": found["content"]}
+    if (match := _RULE.fullmatch(rule)) is not None:
+        return {"toolName": tool_name(match["tool"]), "ruleContent": match["content"]}
     return {"toolName": tool_name(tool), "ruleContent": rule}
 
 
@@ -437,9 +437,9 @@ def _content_block(part: AnswerPart) -> Line | None:
         case TextPart():
             return {"type": "text", "text": part.text}
         case ReasoningPart():
-            used = vendor_tool_use(part.provider_state)
-            if used is not None:
-                return {"type": "text", "text": used.title}
+            tool_use = vendor_tool_use(part.provider_state)
+            if tool_use is not None:
+                return {"type": "text", "text": tool_use.title}
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         case ToolPart():
             return {"type": "tool_use", "id": part.call_id, "name": tool_name(part.tool), "input": part.state.input}
@@ -481,7 +481,7 @@ def _decode_content(content: Any) -> Iterable[PartBase]:
     """Returns the parts of a user message: text, images and documents."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not blocks:
-        raise InputProblem("the content of a user message is a text or a list of blocks")
+        raise InputProblem("the content of a user message must be a string or a list of blocks")
     return [_decode_block(block) for block in cast("list[Any]", blocks)]
 
 
@@ -495,7 +495,7 @@ def _decode_block(block: Any) -> PartBase:
         }:
             return FilePart(mime, make_data_url(mime, data))
         case _:
-            raise InputProblem("a block of a user message is a text, or an image or document in base64")
+            raise InputProblem("a block of a user message must be text, or an image or document in base64")
 
 
 def _given_answers(updated: Any) -> Iterator[str]:

@@ -31,8 +31,8 @@ _SENDER = "stdin"
 
 
 class PromptInput(msgspec.Struct, frozen=True, tag_field="type", tag="prompt", forbid_unknown_fields=True):
-    """A prompt. "queue" waits for the end of the running turn, "steer" is added to it. `files` are paths; `parts` are
-    those of another dialect."""
+    """A prompt. With the `delivery` "queue" it waits for the end of the running turn, with "steer" it is added to that
+    turn. `files` are paths."""
 
     text: str = ""
     files: tuple[str, ...] = ()
@@ -41,7 +41,16 @@ class PromptInput(msgspec.Struct, frozen=True, tag_field="type", tag="prompt", f
 
 
 class ApprovalInput(msgspec.Struct, frozen=True, tag_field="type", tag="approval", forbid_unknown_fields=True):
-    """The answer to an `approval_request`: the id of one of its choices, or just `allow`."""
+    """The answer to an `approval_request`.
+
+    - `approval_id`: the approval that is answered.
+    - `choice`: the id of one of its choices.
+    - `allow`: a plain yes or no, instead of a choice.
+    - `reason`: what the model reads after a no.
+    - `files`: the files to keep, for a choice that picks files.
+    - `width`: the id of what a lasting answer covers.
+    - `id`: identifies the input line in reports about it.
+    """
 
     approval_id: str
     choice: str = ""
@@ -53,7 +62,7 @@ class ApprovalInput(msgspec.Struct, frozen=True, tag_field="type", tag="approval
 
 
 class AnswerInput(msgspec.Struct, frozen=True, tag_field="type", tag="answer", forbid_unknown_fields=True):
-    """The answers to a `question`; none means that the user gives no answer."""
+    """The answers to a `question`; an empty tuple means that the user gives no answer."""
 
     question_id: str
     answers: tuple[str, ...] = ()
@@ -100,7 +109,7 @@ _NativeCommand = PromptInput | ApprovalInput | AnswerInput | SettingsInput | Int
 
 
 class InputProblem(OutriderError):
-    """An input line that cannot be used. `id` names the request of another dialect that it was."""
+    """An input line that cannot be used. `request_id` is set if the line is a request of another dialect."""
 
     def __init__(self, message: str, request_id: str = "") -> None:
         super().__init__(message)
@@ -118,7 +127,7 @@ class StreamPrinter(RunPrinter, Protocol):
 
 
 def decode_native_line(line: bytes) -> InputCommand:
-    """Decode a line. Raises InputProblem if it is not one of the documented objects."""
+    """Decodes a line. Raises InputProblem if it is not one of the documented objects."""
     try:
         return msgspec.json.decode(line, type=_NativeCommand)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -132,8 +141,8 @@ class _ReadPrompt(msgspec.Struct, frozen=True):
 
 
 class StreamInput:
-    """Carries out the input lines of a run: prompts one after the other, everything else at once. After the end of the
-    input calls that need an answer are denied, as in a run without it."""
+    """Executes the input lines of a run: prompts one after the other, everything else at once. After the end of the
+    input, calls that need an answer are denied, as in a run without an input stream."""
 
     def __init__(
         self, target: RunTarget, printer: StreamPrinter, attach: Callable[[str], FilePart], stop: asyncio.Event
@@ -152,7 +161,7 @@ class StreamInput:
     async def run(
         self, first: Sequence[PartBase], run_turn: Callable[[Sequence[PartBase], str], Awaitable[None]]
     ) -> None:
-        """Run a turn for each prompt until the input ends or the user interrupts the program."""
+        """Runs a turn for each prompt until the input ends or the user interrupts the program."""
         self._target.subscribe(self._on_event)
         if first:
             self._prompts.put_nowait(_ReadPrompt(0, first, ""))
@@ -199,7 +208,7 @@ class StreamInput:
             self._printer.report_input_error(number, error.message, line.decode("utf-8", "replace"), request_id)
 
     async def _carry_out(self, number: int, command: InputCommand) -> None:
-        """Raises OutriderError if the command cannot be carried out."""
+        """Executes a command. Raises OutriderError if that is not possible."""
         match command:
             case PromptInput():
                 self._add_prompt(number, command)
@@ -231,7 +240,7 @@ class StreamInput:
             self._prompts.put_nowait(_ReadPrompt(number, parts, command.id))
 
     async def _steer_turn(self, number: int, command: PromptInput, parts: Sequence[PartBase]) -> None:
-        """Add input to the running turn. There is no separate result: that of the turn includes it."""
+        """Adds input to the running turn. It has no separate result: the result of the turn includes it."""
         try:
             await self._target.steer(parts)
         except OutriderError as error:
@@ -243,7 +252,7 @@ class StreamInput:
             raise InputProblem(f"there is no open approval {command.approval_id!r}")
         choice = command.choice or self._plain_choice(view, command.allow)
         if choice_by_id(view.choices, choice) is None:
-            offered = ", ".join(found.id for found in view.choices)
+            offered = ", ".join(offered_choice.id for offered_choice in view.choices)
             raise InputProblem(f"there is no choice {choice!r}; the choices are {offered}")
         answer = view.answer(choice, command.reason, command.files, width=command.width)
         await self._target.answer(view.id, by=_SENDER, **answer)
@@ -288,16 +297,17 @@ class StreamInput:
             self._tasks.create_task(self._refuse_open())
 
     async def _refuse_open(self) -> None:
-        """Deny what waits for an answer that cannot come any more."""
+        """Denies calls and questions that wait for an answer that can no longer arrive."""
         for view in list(self._approvals.values()):
-            words = UNATTENDED_OUTCOME if view.outcome and view.outcome.files else UNATTENDED_DENIAL
-            await _ignore_settled(self._target.answer(view.id, allow=False, by=_SENDER, words=words))
+            reason = UNATTENDED_OUTCOME if view.outcome and view.outcome.files else UNATTENDED_DENIAL
+            await _ignore_settled(self._target.answer(view.id, allow=False, by=_SENDER, words=reason))
         for question_id in list(self._questions):
             await _ignore_settled(self._target.answer_question(question_id, ()))
 
 
 async def _ignore_settled(answering: Awaitable[Any]) -> None:
-    """Another front end may have answered, or the turn may have ended."""
+    """Ignores the error of an answer that is no longer needed: another front end has answered, or the turn has
+    ended."""
     try:
         await answering
     except OutriderError:
@@ -305,9 +315,9 @@ async def _ignore_settled(answering: Awaitable[Any]) -> None:
 
 
 def read_stdin_lines() -> "asyncio.Queue[bytes | None]":
-    """Returns a queue of the lines of stdin; None is its end. A daemon thread reads the descriptor itself: it neither
-    delays the end of the program nor holds a lock of `sys.stdin` then. Of a line that is too long only the beginning
-    is passed on."""
+    """Returns a queue of the lines of stdin; None marks the end. A daemon thread reads the file descriptor, not
+    `sys.stdin`: it neither delays the end of the program nor holds a lock of `sys.stdin` at that time. A line that is
+    too long is truncated."""
     if sys.stdin is None:
         raise ConfigurationError("--input-format stream-json reads stdin, which is closed")
     loop, lines, descriptor = asyncio.get_running_loop(), asyncio.Queue[bytes | None](), sys.stdin.fileno()
@@ -319,16 +329,16 @@ def read_stdin_lines() -> "asyncio.Queue[bytes | None]":
             return
 
     def read_descriptor() -> None:
-        rest = b""
+        line_start = b""
         while chunk := _read_chunk(descriptor):
-            *complete, last = chunk.split(b"\n")
+            *complete, tail = chunk.split(b"\n")
             for line in complete:
-                pass_on(rest + line)
-                rest = b""
-            if len(rest) <= MAX_LINE_BYTES:
-                rest += last
-        if rest:
-            pass_on(rest)
+                pass_on(line_start + line)
+                line_start = b""
+            if len(line_start) <= MAX_LINE_BYTES:
+                line_start += tail
+        if line_start:
+            pass_on(line_start)
         pass_on(None)
 
     Thread(target=read_descriptor, name="stdin", daemon=True).start()

@@ -38,8 +38,15 @@ OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
 
 
 class RefusedCall(msgspec.Struct, frozen=True):
-    """A call that did not run, or whose outcome was dropped. `reason` is "denied" (by a rule, the mode, or for lack of
-    approval) or "rejected"."""
+    """A call that did not run, or whose outcome was dropped.
+
+    - `call_id`: the id of the call.
+    - `tool`: the name of the tool.
+    - `input`: the arguments of the call.
+    - `reason`: "denied" (by a rule, by the mode or for lack of approval) or "rejected" by a user.
+    - `error`: what the model reads about it.
+    - `session_id`: the session of the call, which may be that of a called agent.
+    """
 
     call_id: str
     tool: str
@@ -50,14 +57,14 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
     @property
     def needed_approval(self) -> bool:
-        """Whether no user was available to approve it."""
+        """Whether no user was available to approve the call."""
         from outrider.presentation.approvals import was_unattended  # lazy: most runs have no refused call
 
         return was_unattended(self.error)
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether a rule forbids it, so that no approval would allow it."""
+        """Whether a rule forbids the call, so that no approval would allow it."""
         from outrider.presentation.approvals import is_forbidden_by_rule
 
         return is_forbidden_by_rule(self.error)
@@ -72,8 +79,17 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """What is known about a run when it starts; printed as the `start` line of stream-json. Only the stream formats
-    fill in the tools and the connection states of MCP servers by name."""
+    """What is known about a run when it starts; printed as the `start` line of stream-json.
+
+    - `session_id`: the session of the run.
+    - `agent`: the name of the agent that answers.
+    - `model`: its model, as PROVIDER/MODEL.
+    - `mode`: the mode of the session.
+    - `cwd`: the folder of the session.
+    - `program_version`: the version of this program; only in the stream formats.
+    - `tools`: the names of the session's tools; only in the stream formats.
+    - `servers`: the MCP servers and the states of their connections; only in the stream formats.
+    """
 
     session_id: str
     agent: str
@@ -89,7 +105,7 @@ _ONLY_IN_START = frozenset({"program_version", "tools", "servers"})
 
 
 class RunStats:
-    """Counts usage, model responses and refused calls of a run, called agents included."""
+    """Counts usage, model responses and refused calls of a run, including those of called agents."""
 
     def __init__(self) -> None:
         self.usage = Usage()
@@ -108,19 +124,27 @@ class RunStats:
             if isinstance(state, ToolError) and state.reason in ("denied", "rejected"):
                 refused = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
                 self.refused.append(RefusedCall(*refused))
-            elif isinstance(state, ToolCompleted) and (wanted := state.metadata.get("not_approved")):
+            elif isinstance(state, ToolCompleted) and (access := state.metadata.get("not_approved")):
                 from outrider.presentation.approvals import UNATTENDED_BLOCK
 
-                error = UNATTENDED_BLOCK.format(wanted=wanted)
+                error = UNATTENDED_BLOCK.format(wanted=access)
                 self.refused.append(
                     RefusedCall(call.call_id, call.tool, state.input, "denied", error, event.session_id)
                 )
 
 
 class HeadlessResult(msgspec.Struct, frozen=True):
-    """The result of one turn; `interrupted` is the exit code to use if it was aborted, `input_id` the id that an input
-    line gave to its prompt. `value` is the value of the output schema: None with `value_error` if it was not obtained,
-    UNSET if none was requested."""
+    """The result of one turn.
+
+    - `info`: what was known when the run started.
+    - `end`: how the turn ended, with its output.
+    - `stats`: usage, number of answers and refused calls.
+    - `duration_ms`: how long the turn took.
+    - `interrupted`: the exit code to use if the turn was aborted.
+    - `input_id`: the id that an input line gave to the prompt.
+    - `value`: the value of the output schema; None if it was not obtained, UNSET if none was requested.
+    - `value_error`: why the value was not obtained.
+    """
 
     info: RunInfo
     end: "TurnOutcome"
@@ -290,9 +314,18 @@ def encode_json_line(value: Any) -> str:
 
 
 class RunTarget(NamedTuple):
-    """An open session, local or remote: `subscribe` adds an event listener, `prompt` runs a turn and returns its end,
-    `abort` cancels it. The others carry out input lines: `steer` adds input to the running turn, `answer` has the
-    parameters of `Engine.answer`."""
+    """An open session, local or remote. The functions after `abort` execute input lines.
+
+    - `info`: what is known about the run.
+    - `subscribe`: adds an event listener.
+    - `prompt`: runs a turn and returns its end.
+    - `abort`: cancels the turn.
+    - `steer`: adds input to the running turn.
+    - `answer`: answers an approval, with the parameters of `Engine.answer`.
+    - `answer_question`: answers a question of the model.
+    - `set_mode`: changes the mode of the session.
+    - `set_approval`: changes the approval level of the session.
+    """
 
     info: RunInfo
     subscribe: Callable[[Callable[[Event], None]], object]

@@ -46,8 +46,8 @@ _SUMMARIZED_EVENTS = (ErrorEvent, BudgetExceededEvent, LoopCompletedEvent)  # pr
 
 
 def printed_notice(event: Event, *, verbose: bool) -> Notice | None:
-    """Returns the notice that `outrider run` prints for an event; None if the last lines of the run say the same, or if
-    it is a detail and `verbose` is not set."""
+    """Returns the notice that `outrider run` prints for an event; None if the last lines of the run report it, or if it
+    is a detail and `verbose` is not set."""
     if isinstance(event, _SUMMARIZED_EVENTS):
         return None
     if isinstance(event, ToolApprovalRequestedEvent) and not event.server:
@@ -65,8 +65,8 @@ def file_notice(part: FilePart) -> Notice | None:
 
 class ProgressPrinter:
     """Prints one line per tool call to stderr, another one if the call fails, and a line per notice. Notices of level
-    `detail` are printed with `verbose` only. `session_id` is that of the main agent, whose text before calls is printed
-    too. On a terminal the last line shows what the main agent does, for how long, and the tokens so far."""
+    `detail` are only printed with `verbose`. `session_id` is the session of the main agent, whose text before calls is
+    printed too. On a terminal, the last line shows what the main agent does, for how long, and the tokens so far."""
 
     def __init__(self, console: Console, *, verbose: bool, session_id: str = "") -> None:
         self._console = console
@@ -84,7 +84,7 @@ class ProgressPrinter:
             self._show_activity(self._activity)
 
     def _show_activity(self, activity: "SessionActivity") -> None:
-        """Show the activity four times a second while a turn runs."""
+        """Shows the activity four times a second while a turn runs."""
         if not activity.busy:
             if self._timer is not None:
                 self._timer.cancel()
@@ -130,7 +130,7 @@ class ProgressPrinter:
                 if (notice := file_notice(part)) is not None:
                     self._print_notice(notice)
             case PatchPart() | AgentPart() | StepStartPart() | StepFinishPart() | SnapshotPart():
-                return  # a call reports what it changes; the rest is bookkeeping
+                return  # a call reports what it changes; the other parts are bookkeeping
             case _:
                 assert_never(part)
 

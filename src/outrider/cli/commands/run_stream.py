@@ -95,8 +95,8 @@ class CollectedAnswer(msgspec.Struct, frozen=True):
 
 
 class AnswerCollector:
-    """Collects the parts of each session's current answer until its step ends. Events of a call arrive after that too;
-    they belong to an answer that was returned already."""
+    """Collects the parts of each session's current answer until its step ends. Events of a call that arrive later are
+    ignored: they belong to an answer that was already returned."""
 
     def __init__(self) -> None:
         self._open: dict[str, dict[str, AnswerPart | None]] = {}
@@ -119,7 +119,7 @@ class AnswerCollector:
                 for part_id in event.withdrawn:
                     self._open.get(event.session_id, {}).pop(part_id, None)
             case _:
-                pass  # it has no part of an answer
+                pass  # not about a part of an answer
 
     def close_answer(self, session_id: str) -> CollectedAnswer:
         """Returns the answer of a step that has ended."""
@@ -137,7 +137,7 @@ class AnswerCollector:
 
 
 def is_shown(part: AnswerPart) -> bool:
-    """Whether a part belongs to the answer: it was not withdrawn, and the model wrote it."""
+    """Returns whether a part belongs to the answer: it was not withdrawn, and the model wrote it."""
     if is_withdrawn(part):
         return False
     if isinstance(part, ReasoningPart):
@@ -146,7 +146,7 @@ def is_shown(part: AnswerPart) -> bool:
 
 
 class SessionTree:
-    """The agent of each session, and the call that opened it. Part updates have neither."""
+    """The agent of each session, and the call that opened the session. Part updates contain neither."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
@@ -167,8 +167,8 @@ class SessionTree:
 
 
 class StreamEventEncoder:
-    """Converts events to stream-json objects. Part updates arrive more than once, so the reported calls and texts are
-    stored. Without `deltas` chunks have no line, only complete messages and results."""
+    """Converts events to stream-json objects. A part is updated several times, so the ids of reported calls and texts
+    are stored. Without `deltas`, only complete messages and results have a line, chunks do not."""
 
     def __init__(self, *, deltas: bool = True) -> None:
         self._deltas = deltas
@@ -221,8 +221,8 @@ class StreamEventEncoder:
                 return [("agent_call", {**fields, "child_session_id": event.child_session_id})]
             case AgentReturnedEvent():
                 result = {"output": event.output, "is_error": not event.success, "duration_ms": event.duration_ms}
-                called = {"callee": event.callee, "child_session_id": event.child_session_id}
-                return [("agent_return", {"call_id": event.call_id, **called, **result})]
+                agent = {"callee": event.callee, "child_session_id": event.child_session_id}
+                return [("agent_return", {"call_id": event.call_id, **agent, **result})]
             case RetryScheduledEvent():
                 return [("retry", _retry_fields(event))]
             case ModelSilentEvent():
@@ -263,7 +263,7 @@ class StreamEventEncoder:
                 | ProcessExitedEvent()
                 | FilesRestoredEvent()
             ):
-                return ()  # the lines of the call report it, with its end
+                return ()  # the lines of the call report it when the call ends
             case _:
                 assert_never(event)
 
@@ -298,7 +298,7 @@ class StreamEventEncoder:
             case RetryPart() | CompactionPart() | SubtaskPart():
                 return ()  # a `retry`, `compaction` or `agent_call` line reports it
             case PatchPart() | StepStartPart() | StepFinishPart() | SnapshotPart() | AgentPart():
-                return ()  # the lines of the calls and of the step have it, or it is part of the prompt
+                return ()  # the lines of the calls and of the step contain it, or it is part of the prompt
             case _:
                 assert_never(part)
 
@@ -323,7 +323,7 @@ class StreamEventEncoder:
                 case CallStarted():
                     yield "tool_call", {**fields, "input": call.state.input, **ids}
                 case CallEnded(result=result, state=state):
-                    ended = {
+                    result_fields = {
                         "output": result.content,
                         "is_error": result.is_error,
                         "reason": state.reason if isinstance(state, ToolError) else None,
@@ -332,12 +332,12 @@ class StreamEventEncoder:
                         "exit_code": state.metadata.get("exit_code"),
                         "child_session_id": _text_or_none(state.metadata.get("child_session_id")),
                     }
-                    yield "tool_result", {**fields, **ended, **ids}
+                    yield "tool_result", {**fields, **result_fields, **ids}
                 case _:
                     assert_never(update)
 
     def _is_unstreamed_text(self, part: TextPart) -> bool:
-        """Whether the part is a complete text that was not streamed as deltas."""
+        """Returns whether the part is a complete text that was not streamed as deltas."""
         is_complete = part.time is not None and part.time.end is not None
         return part.id not in self._reported_parts and not part.synthetic and not part.ignored and is_complete
 
@@ -362,8 +362,8 @@ def approval_line(event: ToolApprovalRequestedEvent) -> OutputLine:
 
 def _update_lines(event: SessionUpdatedEvent) -> Iterable[tuple[str, OutputLine]]:
     match event.changes:
-        case {"question": {"id": question_id, "text": text} as asked}:
-            options = {"options": list(asked.get("options", ())), "multiple": bool(asked.get("multiple"))}
+        case {"question": {"id": question_id, "text": text} as question}:
+            options = {"options": list(question.get("options", ())), "multiple": bool(question.get("multiple"))}
             return [("question", {"question_id": question_id, "text": text, **options})]
         case {"settled": question_id}:
             return [("question_closed", {"question_id": question_id})]
@@ -375,15 +375,15 @@ def _update_lines(event: SessionUpdatedEvent) -> Iterable[tuple[str, OutputLine]
 
 
 def _server_state(server: Mapping[str, Any]) -> OutputLine:
-    news = {name: server[name] for name in ("changed", "added", "removed") if server.get(name)}
-    return {"name": server["name"], "status": server["state"], "error": server["error"], **news}
+    changes = {name: server[name] for name in ("changed", "added", "removed") if server.get(name)}
+    return {"name": server["name"], "status": server["state"], "error": server["error"], **changes}
 
 
 def _vendor_tool_lines(part: ReasoningPart) -> Iterable[tuple[str, OutputLine]]:
-    used = vendor_tool_use(part.provider_state)
-    if used is None:
+    tool_use = vendor_tool_use(part.provider_state)
+    if tool_use is None:
         return ()
-    fields = {"title": used.title, "body": used.body, "part_id": part.id, "message_id": part.message_id}
+    fields = {"title": tool_use.title, "body": tool_use.body, "part_id": part.id, "message_id": part.message_id}
     return [("vendor_tool", fields)]
 
 
@@ -459,12 +459,12 @@ class RunStreamPrinter:
         self._write(result.to_dict())
 
     def report_input_error(self, number: int, message: str, text: str, request_id: str = "") -> None:
-        """Print that an input line could not be used; the others are not affected."""
+        """Prints that an input line could not be used; other lines are not affected."""
         repeated = {"input": text[:MAX_REPEATED_INPUT], "id": request_id or None}
         self._write({"type": "input_error", "line": number, "message": message, **repeated})
 
     def confirm(self, request_id: str) -> None:
-        """Do nothing: the events that follow show what an input line changed."""
+        """Does nothing: the events that follow show what an input line changed."""
 
     def decode_input(self, line: bytes) -> InputCommand:
         return decode_native_line(line)

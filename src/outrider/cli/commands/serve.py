@@ -69,9 +69,9 @@ def _read_oidc_options(arguments: Namespace) -> dict[str, Any] | None:
     if not arguments.oidc_issuer:
         return None
     pairs = [pair.rpartition("=") for pair in arguments.oidc_role]
-    if wrong := next((given for given, pair in zip(arguments.oidc_role, pairs, strict=True) if not pair[0]), None):
+    if wrong := next((role for role, pair in zip(arguments.oidc_role, pairs, strict=True) if not pair[0]), None):
         raise ConfigurationError(f"--oidc-role {wrong} is not VALUE=ROLE")
-    given = {
+    options = {
         "issuer": arguments.oidc_issuer,
         "client_id": arguments.oidc_client_id or "",
         "client_secret": read_option_defaults().oidc_client_secret,
@@ -80,7 +80,7 @@ def _read_oidc_options(arguments: Namespace) -> dict[str, Any] | None:
         "role_claim": arguments.oidc_role_claim,
         "name_claim": arguments.oidc_name_claim,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def print_login_link(arguments: Namespace) -> int:
@@ -163,7 +163,7 @@ def add_user(arguments: Namespace) -> int:
 
 
 def change_user(arguments: Namespace) -> int:
-    """Change the role, team, folder or limits of a user; running servers notice it with the next request."""
+    """Changes the role, team, folder or limits of a user; running servers notice it with the next request."""
     directory = _open_directory()
     directory.change(arguments.name, partial(_apply_user_options, arguments=arguments))
     return exit_codes.SUCCESS
@@ -173,14 +173,14 @@ def _apply_user_options(user: Any, arguments: Namespace) -> Any:
     from msgspec.structs import replace
 
     names = ("role", "team", "workspace", "budget", "rate")
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    if given.get("workspace"):
-        given["workspace"] = str(_absolute_path(given["workspace"]))
-    return replace(user, **given)
+    changes = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    if changes.get("workspace"):
+        changes["workspace"] = str(_absolute_path(changes["workspace"]))
+    return replace(user, **changes)
 
 
 def create_token(arguments: Namespace) -> int:
-    """Prints a new token of a user: the only time that it can be read."""
+    """Prints a new token of a user, which cannot be read again later."""
     console = Console()
     console.print(_open_directory().create_token(arguments.name, label=arguments.label, days=arguments.days))
     console.print_stderr("This token cannot be shown again.")
@@ -215,8 +215,8 @@ def list_users(arguments: Namespace) -> int:
     console, users = Console(), sorted(_open_directory().users, key=lambda user: user.name)
     if arguments.json:
         for user in users:
-            shown = msgspec.to_builtins(user) | {"tokens": [_describe_token(token) for token in user.tokens]}
-            console.print(msgspec.json.encode(shown).decode())
+            fields = msgspec.to_builtins(user) | {"tokens": [_describe_token(token) for token in user.tokens]}
+            console.print(msgspec.json.encode(fields).decode())
         return exit_codes.SUCCESS
     if not users:
         console.print_stderr("There are no users: the holder of the server's token may do everything.")
@@ -242,14 +242,14 @@ def show_audit(arguments: Namespace) -> int:
     """Prints what users did and what was denied, newest last."""
     console = Console()
     since = datetime.fromtimestamp(datetime.now(UTC).timestamp() - arguments.since, UTC).isoformat()
-    found: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         entry
         for entry in import_object("outrider.server.users:AuditLog")(_server_folder() / "audit.jsonl").read()
         if entry.get("time", "") >= since
         and arguments.user in (None, entry.get("user"), entry.get("by"))
         and arguments.action in (None, entry.get("action"))
     ]
-    for entry in islice(found, max(0, len(found) - arguments.limit), None):
+    for entry in islice(entries, max(0, len(entries) - arguments.limit), None):
         console.print(json.dumps(entry) if arguments.json else _format_entry(entry))
     return exit_codes.SUCCESS
 
@@ -257,5 +257,5 @@ def show_audit(arguments: Namespace) -> int:
 def _format_entry(entry: dict[str, Any]) -> str:
     name = entry.get("user") or entry.get("by") or "-"
     hidden = ("time", "action", "user", "by")
-    rest = " ".join(f"{key}={value}" for key, value in entry.items() if key not in hidden and value not in ("", None))
-    return f"{str(entry.get('time', ''))[:19]}  {name}  {entry.get('action', '')}  {rest}"
+    fields = " ".join(f"{key}={value}" for key, value in entry.items() if key not in hidden and value not in ("", None))
+    return f"{str(entry.get('time', ''))[:19]}  {name}  {entry.get('action', '')}  {fields}"

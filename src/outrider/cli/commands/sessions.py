@@ -36,8 +36,8 @@ def fork_session(arguments: Namespace) -> int:
     """Copies a session, and prints the new id."""
 
     async def fork_found(archive: SessionArchive) -> str:
-        found = await archive.find_session(arguments.session)
-        return (await archive.fork(found.id, at=arguments.at, title=arguments.title)).id
+        session = await archive.find_session(arguments.session)
+        return (await archive.fork(session.id, at=arguments.at, title=arguments.title)).id
 
     Console().print(run_with_archive(fork_found, arguments))
     return exit_codes.SUCCESS
@@ -55,12 +55,12 @@ def delete_session(arguments: Namespace) -> int:
     """Deletes a session after confirmation."""
 
     async def delete_confirmed(archive: SessionArchive) -> int:
-        found = await archive.find_session(arguments.session)
+        session = await archive.find_session(arguments.session)
         if not confirm_action(
-            f"Delete {short_id(found.id)} {found.title!r}? This cannot be undone.", yes=arguments.yes
+            f"Delete {short_id(session.id)} {session.title!r}? This cannot be undone.", yes=arguments.yes
         ):
             return exit_codes.FAILURE
-        await archive.delete(found.id)
+        await archive.delete(session.id)
         return exit_codes.SUCCESS
 
     return run_with_archive(delete_confirmed, arguments)
@@ -93,14 +93,14 @@ def list_sessions(arguments: Namespace) -> int:
         workspace = Path.cwd() if arguments.here else None
         return list(await archive.list_sessions(arguments.limit, workspace=workspace, children=arguments.children))
 
-    console, found = Console(), run_with_archive(load_sessions, arguments)
+    console, sessions = Console(), run_with_archive(load_sessions, arguments)
     if arguments.json:
-        for session in found:
+        for session in sessions:
             console.print(msgspec.json.encode(session).decode())
-    elif not found:
+    elif not sessions:
         console.print_stderr("There are no sessions yet. Start one: outrider run 'say hello', or just: outrider")
     else:
-        heads, rows = ("id", "used", "mode", "folder", "title"), [_session_row(session) for session in found]
+        heads, rows = ("id", "used", "mode", "folder", "title"), [_session_row(session) for session in sessions]
         for line in format_table(heads, rows, console.width, narrow=(0, 1, 4)):
             console.print(line)
     return exit_codes.SUCCESS
@@ -129,16 +129,16 @@ def search_sessions(arguments: Namespace) -> int:
 def _session_row(session: StoredSession) -> tuple[str, ...]:
     used = format_age((now_ms() - session.time.updated) / 1000) if session.time else ""
     home, folder = str(Path.home()), session.workspace_directory
-    shown = f"~{folder.removeprefix(home)}" if folder == home or folder.startswith(f"{home}/") else folder
-    return short_id(session.id), used, session.mode, shown, session.title or "(no title)"
+    short_folder = f"~{folder.removeprefix(home)}" if folder == home or folder.startswith(f"{home}/") else folder
+    return short_id(session.id), used, session.mode, short_folder, session.title or "(no title)"
 
 
 def export_session(arguments: Namespace) -> int:
     async def export_found(archive: SessionArchive) -> None:
         session = await archive.find_session(arguments.session)
         with _open_output(arguments.output) as file:
-            async for piece in archive.stream_document(session.id):
-                file.write(piece)
+            async for chunk in archive.stream_document(session.id):
+                file.write(chunk)
 
     run_with_archive(export_found, arguments)
     return exit_codes.SUCCESS
@@ -179,7 +179,7 @@ def write_output(content: bytes, output: str | None) -> int:
 
 @contextmanager
 def _open_output(output: str | None) -> Generator[BinaryIO]:
-    """Yields the file `output`, or stdout for None or `-`, and report its name at the end."""
+    """Yields the file `output`, or stdout for None or `-`, and reports its name at the end."""
     if output is None or output == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -251,10 +251,10 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
 
 def _message_heading(message: Message) -> str:
     """Returns the heading of a message: role or agent, time and model."""
-    who = "You" if message.role == "user" else message.agent or "Assistant"
+    author = "You" if message.role == "user" else message.agent or "Assistant"
     model = f"  {message.model}" if message.model else ""
-    at = format_time(message.time.created) if message.time else ""
-    return f"{who}  {at}{model}"
+    time = format_time(message.time.created) if message.time else ""
+    return f"{author}  {time}{model}"
 
 
 def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
@@ -322,9 +322,9 @@ def show_trace(arguments: Namespace) -> int:
     console = Console()
 
     async def render_trace(archive: SessionArchive) -> str:
-        found = await archive.find_session(arguments.session)
-        trace = await stored_trace(archive, found.id)
-        return trace.to_html(found.title) if arguments.html else trace.format_tree(console.width)
+        session = await archive.find_session(arguments.session)
+        trace = await stored_trace(archive, session.id)
+        return trace.to_html(session.title) if arguments.html else trace.format_tree(console.width)
 
     text = run_with_archive(render_trace, arguments)
     if arguments.html:

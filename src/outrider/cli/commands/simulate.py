@@ -45,7 +45,7 @@ Settings: retry_after, stall_seconds, calls
 
 
 def declare_simulate(parser: ArgumentParser) -> None:
-    """Declare the arguments of `outrider simulate`."""
+    """Declares the arguments of `outrider simulate`."""
     parser.description = _DESCRIPTION
     parser.epilog = format_examples(
         "outrider simulate --call any                       # then point an agent at the printed addresses",
@@ -75,21 +75,21 @@ def declare_simulate(parser: ArgumentParser) -> None:
 
 
 def parse_chaos(text: str) -> dict[str, float]:
-    """Parse `0.3` or `cut=0.2,stall=0.1`. The empty name is the share of all kinds."""
-    found: dict[str, float] = {}
+    """Parses `0.3` or `cut=0.2,stall=0.1`. The empty name is the share of all kinds."""
+    shares: dict[str, float] = {}
     for item in text.split(","):
         name, _, value = item.rpartition("=")
         try:
-            found[name.strip().replace("-", "_")] = share = float(value)
+            shares[name.strip().replace("-", "_")] = share = float(value)
         except ValueError:
-            raise ArgumentTypeError(f"{item!r} is no share; write 0.3 or cut=0.2,stall=0.1") from None
+            raise ArgumentTypeError(f"{item!r} is not a share; write 0.3 or cut=0.2,stall=0.1") from None
         if share < 0 or (share > 1 and not name):
-            raise ArgumentTypeError(f"{item!r} is no share of all requests; pass a number from 0 to 1")
-    return found
+            raise ArgumentTypeError(f"{item!r} is not a share of all requests; pass a number from 0 to 1")
+    return shares
 
 
 def serve_simulator(arguments: Namespace) -> int:
-    """Serve until the user interrupts."""
+    """Serves until the user interrupts."""
     return asyncio.run(_serve(_create_simulator(arguments), Console()))
 
 
@@ -156,14 +156,14 @@ def _load_script(script: str | None, tool: str | None) -> "Script":
     from runpy import run_path
 
     try:
-        found = run_path(f"{path}.py").get(name)
+        function = run_path(f"{path}.py").get(name)
     except FileNotFoundError:
         raise ConfigurationError(f"there is no script {path}.py") from None
-    except Exception as error:  # whatever a script raises
+    except Exception as error:  # a script may raise anything
         raise ConfigurationError(f"{path}.py cannot be loaded: {type(error).__name__}: {error}") from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigurationError(f"{path}.py has no function {name}")
-    return cast("AnswerFunction", found)
+    return cast("AnswerFunction", function)
 
 
 def _build_chaos(shares: dict[str, float], seed: int) -> "Chaos":

@@ -21,7 +21,7 @@ _ALL_GROUPINGS: tuple[Grouping, ...] = ("day", "model", "agent", "tool")
 
 
 def show_stats(arguments: Namespace) -> int:
-    """Print usage tables, or one JSON object with all of them."""
+    """Prints usage tables, or one JSON object with all of them."""
     groupings: Sequence[Grouping] = (arguments.by,) if arguments.by else _ALL_GROUPINGS
     since = None if arguments.session else now_ms() - arguments.days * DAY_MS
 
@@ -33,14 +33,14 @@ def show_stats(arguments: Namespace) -> int:
     if arguments.by == "cache":
         misses = run_with_archive(lambda archive: _count_misses(archive, arguments, since), arguments)
         return _show_cache(misses, console, arguments)
-    found = run_with_archive(load_usage, arguments)
+    usage = run_with_archive(load_usage, arguments)
     if arguments.json:
-        console.print(msgspec.json.encode(found).decode())
+        console.print(msgspec.json.encode(usage).decode())
         return exit_codes.SUCCESS
-    if not any(found.values()):
+    if not any(usage.values()):
         console.print_stderr("No usage" + ("." if arguments.session else f" in the last {arguments.days} days."))
         return exit_codes.SUCCESS
-    for number, (by, rows) in enumerate(found.items()):
+    for number, (by, rows) in enumerate(usage.items()):
         if rows:
             console.print("\n" * bool(number) + f"By {by}", "bold")
             for line in _call_table(rows, console.width) if by == "tool" else _usage_table(by, rows, console.width):
@@ -57,25 +57,25 @@ class CacheMisses(msgspec.Struct):
 
 
 async def _count_misses(archive: SessionArchive, arguments: Namespace, since: int | None) -> list[CacheMisses]:
-    """Count the stored causes. The tokens are those of their prompts that did not come from a cache."""
+    """Counts the stored causes. The tokens are those of the prompts that did not come from a cache."""
     if arguments.session:
         sessions = [await archive.find_session(arguments.session)]
     else:
         active = SessionFilter(active_since=since)
         sessions = [session async for session in archive.iterate_sessions(active)]
-    found: dict[str, CacheMisses] = {}
+    misses: dict[str, CacheMisses] = {}
     for session in sessions:
         for message in (await archive.load(session.id)).messages:
             if since is None or message.time is None or message.time.created >= since:
-                _add_misses(message, found)
-    return sorted(found.values(), key=lambda row: -row.tokens)
+                _add_misses(message, misses)
+    return sorted(misses.values(), key=lambda row: -row.tokens)
 
 
-def _add_misses(message: Message, found: dict[str, CacheMisses]) -> None:
+def _add_misses(message: Message, misses: dict[str, CacheMisses]) -> None:
     for part in message.get_parts_by_type(StepFinishPart):
         if part.cache_miss:
             cause = part.cache_miss.describe()
-            row = found.setdefault(cause, CacheMisses(cause))
+            row = misses.setdefault(cause, CacheMisses(cause))
             row.answers += 1
             row.tokens += round(part.tokens.prompt * (1 - part.cache_miss.cached))
 

@@ -29,8 +29,8 @@ def redo_turn(arguments: Namespace) -> int:
 
 
 async def _restore_files(arguments: Namespace, direction: str) -> RestoreResult:
-    """Open the session with an engine without models, and preview or perform the undo or redo; with `--attach` the
-    server does it."""
+    """Opens the session with an engine without models, and previews or performs the undo or redo. With `--attach`, the
+    server does this."""
     if arguments.attach:
         return await _restore_attached(arguments, direction)
     async with open_archive(user_folders().store_file) as archive:
@@ -43,7 +43,7 @@ async def _restore_files(arguments: Namespace, direction: str) -> RestoreResult:
 
 
 async def _restore_attached(arguments: Namespace, direction: str) -> RestoreResult:
-    """Restore files of the server's machine. Without `--session` it is the session of the server used last."""
+    """Restores files of the server's machine. Without `--session`, the last used session of the server is meant."""
     from outrider.remote.engine import RemoteArchive  # lazy: most users undo on this machine
 
     async with attached_engine(arguments) as engine:
@@ -60,7 +60,7 @@ async def _restore_changes(
 
 
 def _print_actions(restored: RestoreResult, *, preview: bool) -> int:
-    """Print the action for each file; the exit code is FAILURE if every file was skipped."""
+    """Prints the action for each file; the exit code is FAILURE if every file was skipped."""
     console = Console()
     if restored.off:
         console.print_stderr(f"outrider: {restored.off}")
@@ -81,5 +81,5 @@ def _print_actions(restored: RestoreResult, *, preview: bool) -> int:
             console.print(f"{group}: {text}")
     for path in restored.uncovered:
         console.print_stderr(f"{path}: {NO_BACKUP}", "yellow")
-    left = restored.conflicts or restored.doubtful
-    return exit_codes.FAILURE if left and not restored.changed else exit_codes.SUCCESS
+    skipped = restored.conflicts or restored.doubtful
+    return exit_codes.FAILURE if skipped and not restored.changed else exit_codes.SUCCESS

@@ -20,7 +20,7 @@ from outrider.session_replay.what_if import Comparison, WhatIf, compare, what_if
 
 
 def run_what_if(arguments: Namespace) -> int:
-    """Rerun the session, and print the comparison."""
+    """Reruns the session, and prints the comparison."""
     result = asyncio.run(_run_variant(arguments))
     console = Console()
     console.print(result.text())
@@ -32,9 +32,9 @@ async def _run_variant(arguments: Namespace) -> WhatIf:
     async with open_archive(user_folders().store_file) as archive:
         session = await archive.find_session(arguments.session)
     workspace = Path(session.workspace_directory or arguments.cwd or Path.cwd())
-    named = arguments.model if "/" in (arguments.model or "") else None
-    settings = read_settings(cwd=workspace, flags=CommandFlags(model=named))
-    if named and settings.missing:
+    model = arguments.model if "/" in (arguments.model or "") else None
+    settings = read_settings(cwd=workspace, flags=CommandFlags(model=model))
+    if model and settings.missing:
         raise ConfigurationError(settings.missing)
     async with standard_engine(settings, workspace=workspace, attended=False) as engine:
         return await what_if(engine, session.id, at_step=arguments.at_step, **_parse_changes(arguments))
@@ -60,7 +60,7 @@ def _parse_result(text: str) -> tuple[str, str]:
 
 
 def declare_replay(parser: ArgumentParser) -> None:
-    """Declare the arguments of `outrider replay`."""
+    """Declares the arguments of `outrider replay`."""
     parser.description = (
         "Run a recorded session again, offline: the current agents, prompts and tools get the recorded answers of the\n"
         "model and the recorded results. Prints each step and what differs; the exit code is 1 if anything does.\n"
@@ -82,7 +82,7 @@ def declare_replay(parser: ArgumentParser) -> None:
 
 
 def declare_compare(parser: ArgumentParser) -> None:
-    """Declare the arguments of `outrider compare`."""
+    """Declares the arguments of `outrider compare`."""
     parser.description = (
         "Compare two sessions after the last message that they share: answer, steps, calls, tokens, cost and time.\n"
         "The exit code is 1 if the answers or the calls differ."
@@ -94,7 +94,7 @@ def declare_compare(parser: ArgumentParser) -> None:
 
 
 def run_replay(arguments: Namespace) -> int:
-    """Replay the session, and print what differs."""
+    """Replays the session, and prints what differs."""
     result = asyncio.run(_replay_session(arguments))
     Console().print(result.text())
     return exit_codes.SUCCESS if result.same else exit_codes.FAILURE
@@ -113,7 +113,7 @@ async def _replay_session(arguments: Namespace) -> Replay:
 
 
 def run_compare(arguments: Namespace) -> int:
-    """Compare two sessions, and print the table."""
+    """Compares two sessions, and prints the table."""
     result = asyncio.run(_compare_sessions(arguments))
     Console().print(result.text())
     return exit_codes.SUCCESS if result.same else exit_codes.FAILURE

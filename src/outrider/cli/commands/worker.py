@@ -102,8 +102,8 @@ def worker_command(arguments: Namespace, folders: AppFolders) -> list[str]:
         "--health": arguments.health and _format_address(*arguments.health),
         "--log-format": "json" if arguments.log_format == "json" else None,
     }
-    arguments_list = [item for name, value in options.items() if value for item in (name, str(value))]
-    return [sys.executable, "-m", "outrider", "worker", *arguments_list]
+    words = [word for name, value in options.items() if value for word in (name, str(value))]
+    return [sys.executable, "-m", "outrider", "worker", *words]
 
 
 def _format_address(host: str, port: int) -> str:
@@ -176,7 +176,7 @@ def _quote_systemd_word(word: str) -> str:
 
 
 def _escape_percent(text: str) -> str:
-    """Escape `%`, which starts a specifier in systemd units."""
+    """Escapes `%`, which starts a specifier in systemd units."""
     return text.replace("%", "%%")
 
 
@@ -291,8 +291,8 @@ class _MissingKey(msgspec.Struct, frozen=True):
 
 
 async def _wait_for_key(arguments: Namespace, missing: str) -> None:
-    """Reports on the address of `--health` that no model can be reached, until a key is stored. A process that ends
-    would be started again and again by what supervises it. Exits after a signal."""
+    """Reports on the address of `--health` that no model can be reached, until a key is stored. If the process exited
+    instead, its supervisor would restart it in a loop. Exits after a signal."""
     _log_line(f"waiting for a key: {missing}")
     async with AsyncExitStack() as stack:
         interrupts = stack.enter_context(handle_interrupts())
@@ -307,7 +307,7 @@ async def _wait_for_key(arguments: Namespace, missing: str) -> None:
 async def open_worker(
     stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
 ) -> "Worker":
-    """Opens a worker on the stack; wait while the database is not available. Exits when `stop` is set, also while a
+    """Opens a worker on the stack; waits while the database is not available. Exits when `stop` is set, also while a
     store waits for the database itself."""
     from outrider.background.database import is_outage, outage_pause
 
@@ -334,7 +334,7 @@ async def open_worker(
 
 @asynccontextmanager
 async def _canceled_by(stop: asyncio.Event) -> AsyncGenerator[None, None]:
-    """Cancels the body when the event is set, and raise TimeoutError then."""
+    """Cancels the body when the event is set, and then raises TimeoutError."""
     async with asyncio.timeout(None) as limit:
         waiting = asyncio.create_task(stop.wait())
         waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
@@ -365,11 +365,11 @@ async def _listen_for_health(arguments: Namespace, source: "HealthSource", stack
 
 async def _wait_for_first(tasks: list[asyncio.Task[Any]]) -> None:
     """Waits until one task is done, then cancels and awaits the others."""
-    _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
+    _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
         task.cancel()
-    if rest:
-        await asyncio.wait(rest)
+    if pending:
+        await asyncio.wait(pending)
 
 
 def _print_status(arguments: Namespace) -> int:
@@ -388,8 +388,8 @@ def _print_status(arguments: Namespace) -> int:
         for line in format_table(("worker", "machine", "pid", "state", "runs", "version", "up"), rows, console.width):
             console.print(line)
     for provider, until in paused.items():
-        left = format_elapsed(max(until - now_ms(), 0) / 1000)
-        console.print(f"Runs of provider {provider} wait: next attempt in {left}.")
+        wait = format_elapsed(max(until - now_ms(), 0) / 1000)
+        console.print(f"Runs of provider {provider} wait: next attempt in {wait}.")
     if arguments.database is None and (holder := WorkerLock(user_folders().data).holder()):
         log = worker_log_path(user_folders())
         console.print(f"A worker is running as process {holder.pid}; if it was started automatically, its log is {log}")

@@ -123,7 +123,20 @@ class QueuedInputLines(Static):
 
 
 class StatusInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the status line."""
+    """The values of the status line.
+
+    - `mode`: the mode of the session.
+    - `model`: the model that answers.
+    - `agent`: the agent that answers.
+    - `approval`: the approval level, in agent mode.
+    - `effort`: the reasoning effort.
+    - `context`: the tokens of the last prompt and its answer.
+    - `context_limit`: how many tokens the model accepts, if known.
+    - `cost`: what the session has cost; None if a price is not known.
+    - `answers`: the number of answers of models.
+    - `workspace`: the folder of the session.
+    - `home`: the user's home folder, which is shown as `~`.
+    """
 
     mode: str
     model: str

@@ -39,7 +39,7 @@ def _run_init() -> None:
     """
     import signal
 
-    waited = {
+    signals = {
         signal.SIGCHLD,
         signal.SIGTERM,
         signal.SIGINT,
@@ -48,20 +48,20 @@ def _run_init() -> None:
         signal.SIGUSR1,
         signal.SIGUSR2,
     }
-    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     program = os.fork()
     if program == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, waited)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         return
     while True:
-        received = signal.sigwaitinfo(waited)
-        if received.si_signo != signal.SIGCHLD:
-            if received.si_code != _FROM_KERNEL:  # a terminal sends its signals to both processes
-                os.kill(program, received.si_signo)
+        signal_info = signal.sigwaitinfo(signals)
+        if signal_info.si_signo != signal.SIGCHLD:
+            if signal_info.si_code != _FROM_KERNEL:  # a terminal sends its signals to both processes
+                os.kill(program, signal_info.si_signo)
             continue
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)) is not None:
-            if ended.si_pid == program:
-                os._exit(ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status)
+        while (child := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)) is not None:
+            if child.si_pid == program:
+                os._exit(child.si_status if child.si_code == os.CLD_EXITED else 128 + child.si_status)
 
 
 def _run_command_line(arguments: list[str]) -> int:

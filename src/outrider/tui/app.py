@@ -452,9 +452,9 @@ class OutriderApp(App[int]):
 
     async def _interrupt_turn(self) -> None:
         """Cancels the turn; inputs that wait for it return to the composer."""
-        waiting = await self.ui.controller.interrupt_turn()
-        if waiting:
-            self.ui.return_input("\n\n".join(waiting))
+        withdrawn = await self.ui.controller.interrupt_turn()
+        if withdrawn:
+            self.ui.return_input("\n\n".join(withdrawn))
 
     def action_next_mode(self) -> None:
         from outrider.tui.commands import next_mode

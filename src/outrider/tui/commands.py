@@ -257,7 +257,7 @@ async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
 
 
 def _model_note(settings: Settings, name: str) -> str:
-    """Returns context size and prices of a model of this machine's configuration."""
+    """Returns the context size and the prices of a model that this machine's configuration names."""
     provider, _, model = name.partition("/")
     return describe_model(settings.providers, ModelRef(provider, model))
 
@@ -289,7 +289,7 @@ def _table_row(cells: tuple[str, str]) -> str:
 
 
 def help_text(commands: list[SlashCommand], custom: tuple[CompletionChoice, ...] = ()) -> str:
-    """Returns the help page as Markdown: keys, commands, those from files, and the special prefixes."""
+    """Returns the help page as Markdown: keys, commands, custom commands, and the special prefixes."""
     rows = [(f"`/{command.name}` {command.argument}", command.note) for command in commands]
     rows += [(f"`{choice.text}`", choice.note) for choice in custom]
     keys, names = ("\n".join(map(_table_row, table)) for table in (KEYS, rows))
@@ -353,21 +353,21 @@ async def _show_process(ui: ScreenApi, process: ProcessStatus) -> None:
     text = f"{fence}\n{output}\n{fence}" if output else "It has written nothing."
     close = AnswerKey("escape", "close", "close")
     if process.ending is not None:
-        ended = f"{text}\n\n{process.ending.description}"
-        await ui.ask_choice(clean_line(process.command, 60), ended, (close,), at_end=True)
+        text = f"{text}\n\n{process.ending.description}"
+        await ui.ask_choice(clean_line(process.command, 60), text, (close,), at_end=True)
         return
     keys = (AnswerKey("e", "end", "end the process"), AnswerKey("u", "update", "read the output again"), close)
     answer, _ = await ui.ask_choice(clean_line(process.command, 60), text, keys, at_end=True)
     if answer == "update":
         await _show_process(ui, process)
     elif answer == "end" and await ui.ask_confirmation("End this process?", f"`{process.command}`", "end it"):
-        ended = await controller.client.end_process(controller.session_id, process.id)
-        ui.show_notice("the process was ended" if ended else "the process had ended already", "success")
+        was_running = await controller.client.end_process(controller.session_id, process.id)
+        ui.show_notice("the process was ended" if was_running else "the process had already ended", "success")
 
 
 async def show_subagents(ui: ScreenApi, _: str) -> None:
     """Lists the agents that were called in this session; selecting one shows its conversation."""
-    agents = dict(sorted(ui.controller.conversation.side.agents.items()))  # ids are in the order of time
+    agents = dict(sorted(ui.controller.conversation.side.agents.items()))  # ids sort by time
     if not agents:
         ui.show_notice("no agents were called in this session")
         return
@@ -390,8 +390,8 @@ async def show_subagents(ui: ScreenApi, _: str) -> None:
 
 
 def message_markdown(message: Message) -> str:
-    """Returns a message as Markdown: its text, and one line for each call, file and notice. What belongs to a failed
-    attempt is struck out."""
+    """Returns a message as Markdown: its text, and one line for each call, file and notice. Items of a failed attempt
+    are struck out."""
     return "\n\n".join(
         strike_out(row) if item.withdrawn else row for item in message_items(message) for row in _item_rows(item)
     )

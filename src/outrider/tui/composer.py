@@ -36,7 +36,7 @@ from outrider.tui.driver import TerminalDriver, run_own_binding
 from outrider.tui.vim import VimKeys
 
 MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
-MAX_EDITED_CHARS = 100_000  # of a text that is shown whole: the text area would need seconds for a larger one
+MAX_EDITED_CHARS = 100_000  # a longer text is shown as a mark: the text area would need seconds for it
 _PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
 
 
@@ -163,7 +163,7 @@ class StoredDraft(msgspec.Struct, frozen=True):
 
 
 class DraftFile:
-    """The unsent input of a workspace, stored so that it survives a restart. Errors are ignored, as for the history."""
+    """The unsent input of a workspace, stored so that it survives a restart. Read and write errors are ignored."""
 
     def __init__(self, folder: Path, workspace: Path) -> None:
         self._file = folder / f"{hashlib.sha256(str(workspace).encode()).hexdigest()[:16]}.json"
@@ -195,7 +195,7 @@ def _character_start(line: str, end: int) -> int:
     start = end - 1
     while start and (_changes_previous(line[start]) or line[start - 1] == "\u200d"):
         start -= 1
-    letters = 0  # of flags, which are pairs of letters
+    letters = 0  # regional indicators; two of them are a flag
     while letters <= start and "\U0001f1e6" <= line[start - letters] <= "\U0001f1ff":
         letters += 1
     return start - 1 if letters and letters % 2 == 0 else start
@@ -267,7 +267,7 @@ class Composer(TextArea):
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
         self.resources: Mapping[str, str | None] = {}  # of MCP servers, as SERVER:URI; for a template, its beginning
-        self.suggestions: Sequence[str] = ()  # Tab puts them into an empty composer, one after the other
+        self.suggestions: Sequence[str] = ()  # Tab inserts them into an empty composer, one after the other
         self.busy = False
         self.has_queued_input = False  # an input is queued and not delivered yet
         self._completions = completions

@@ -122,8 +122,8 @@ class PendingInput(msgspec.Struct, frozen=True):
 
 
 class UnsentInput(msgspec.Struct, frozen=True):
-    """An input that the engine has not stored yet, with the task that delivers it. `is_shown` shows it as queued even
-    if the server can be reached, because a turn runs."""
+    """An input that the engine has not stored yet, with the task that delivers it. `is_shown`: it is shown as queued
+    even if the server can be reached, because a turn runs."""
 
     item: PendingInput
     conversation: TranscriptView
@@ -159,7 +159,7 @@ class SessionController:
         self._first_effort: ReasoningEffort | None = choices.effort
         self._user_commands = UserCommandRunner()
         self._loading = False
-        self._requested_session = ""  # whose first request since it was opened has been sent
+        self._requested_session = ""  # the session whose first request since its opening has been sent
         self._opening = asyncio.Lock()
 
     @property
@@ -224,7 +224,7 @@ class SessionController:
 
     @property
     def waiting_inputs(self) -> list[PendingInput]:
-        """The inputs that are queued, and those that the engine has not stored yet, if they have to wait."""
+        """The queued inputs, and the inputs that the engine has not stored yet if they have to wait."""
         return [*self.queued_inputs, *self._waiting_unsent()]
 
     def _waiting_unsent(self) -> list[PendingInput]:
@@ -274,12 +274,12 @@ class SessionController:
 
     async def load_older(self) -> bool:
         """Loads the page of messages before the oldest one; returns False if there is none."""
-        first = next((item.message_id for item in self.conversation.items if item.message_id), "")
-        if self.at_session_start or self._loading or not first:
+        first_message_id = next((item.message_id for item in self.conversation.items if item.message_id), "")
+        if self.at_session_start or self._loading or not first_message_id:
             return False
         self._loading = True
         try:
-            page = await self.archive.load(self.session_id, PAGE_MESSAGES, before=first)
+            page = await self.archive.load(self.session_id, PAGE_MESSAGES, before=first_message_id)
             self.at_session_start = page.first
             return bool(self.conversation.prepend(page.messages, damage_notices(page)))
         finally:
@@ -294,20 +294,20 @@ class SessionController:
         changed: Callable[[], None],
         undelivered: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Sends an input to the session; returns when the turn that consumes it ends. `origins` are those of text in it
-        that the user did not write. If it fails before the session has the input, e.g. on a full disk, `undelivered`
-        gets the text back."""
+        """Sends an input to the session; returns when the turn that consumes it ends. `origins` are the origins of text
+        in it that the user did not write. If the call fails before the session has the input, e.g. on a full disk,
+        `undelivered` receives the text."""
         files, complaints = find_attachments(text, self.workspace, self.settings.rules.deny)
         for complaint in complaints:
             self.conversation.add_notice(Notice("warning", "command", complaint))
         notes, conversation, count = self._user_commands.take_parts(), self.conversation, self._count_inputs()
         item = PendingInput(new_id(), "queue" if queue else "steer", text)
         content = TextPart(text, origins=tuple(origins)) if origins else TextPart(text)
-        sending = asyncio.ensure_future(self._deliver_input(item, [*notes, content, *files]))
-        self._unsent[item.id] = UnsentInput(item, conversation, sending, conversation.activity.busy)
+        delivery = asyncio.ensure_future(self._deliver_input(item, [*notes, content, *files]))
+        self._unsent[item.id] = UnsentInput(item, conversation, delivery, conversation.activity.busy)
         changed()
         try:
-            await sending
+            await delivery
         except OutriderError:
             with suppress(OutriderError):
                 await self.refresh_queued_inputs()
@@ -318,7 +318,7 @@ class SessionController:
             raise
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) and task.cancelling():
-                sending.cancel()
+                delivery.cancel()
                 raise
             self._user_commands.return_parts(notes)  # the user has withdrawn the input
         finally:
@@ -358,9 +358,9 @@ class SessionController:
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
         """Runs a shell command of the user; its output is sent with the next input."""
         session_id = await self.ensure_session()
-        ran = CommandItem(new_id(), command)
-        self.conversation.add(ran)
-        await self._user_commands.run(self.client, session_id, ran, changed)
+        item = CommandItem(new_id(), command)
+        self.conversation.add(item)
+        await self._user_commands.run(self.client, session_id, item, changed)
 
     async def run_embedded_command(
         self, command: str, allowed: Sequence[str] | None, changed: Callable[[], None]
@@ -389,17 +389,17 @@ class SessionController:
         self._user_commands.cancel()
         if unsent := self.take_unsent():
             return unsent
-        waiting = [item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)]
+        withdrawn = [item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)]
         await self.engine.abort(self.session_id)
         await self.refresh_queued_inputs()
-        return waiting
+        return withdrawn
 
     async def send_to_background(self) -> bool:
         """Lets the command that a call waits for continue in the background; returns False if none can."""
-        moved = False
+        has_moved = False
         for process in self.conversation.side.running_commands():
-            moved = await self.client.send_to_background(self.session_id, process.id) or moved
-        return moved
+            has_moved = await self.client.send_to_background(self.session_id, process.id) or has_moved
+        return has_moved
 
     async def continue_turn(self) -> None:
         await self.engine.resume(self.session_id)
@@ -429,7 +429,7 @@ class SessionController:
 
     async def set_mode(self, mode: Mode) -> None:
         self._mode = mode
-        if mode not in UNATTENDED_MODES:  # one that asks nothing is never started without a request
+        if mode not in UNATTENDED_MODES:  # a mode that asks nothing must be requested for each session
             self._remember(mode=mode)
         if self.session_id:
             await self.engine.set_mode(self.session_id, mode)

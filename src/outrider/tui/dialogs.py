@@ -49,15 +49,15 @@ class AnswerKey(msgspec.Struct, frozen=True):
     answer: str
     label: str
     placeholder: str = ""
-    short: str = ""  # the label in a narrow terminal
+    short: str = ""
 
 
 _WRITING_KEYS = (AnswerKey("enter", "", "send"), AnswerKey("escape", "", "back to the answers", short="back"))
 
 
 class DialogPanel(Vertical, can_focus=True):
-    """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`; it posts `Answered` exactly once. Keys
-    are accepted after a pause of `armed_after` seconds."""
+    """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`. A dialog posts `Answered` exactly
+    once. It accepts keys after a pause of `armed_after` seconds."""
 
     DEFAULT_CSS = """
     DialogPanel {
@@ -121,7 +121,7 @@ class DialogPanel(Vertical, can_focus=True):
         self.draw_panel()
 
     def draw_panel(self) -> None:
-        """Draws the panel. Keys and pinned lines stay visible in a small terminal: the body is what is scrolled."""
+        """Draws the panel. Keys and pinned lines stay visible in a small terminal: only the body scrolls."""
         if not self.query(".keys"):
             return  # not composed yet, or being removed
         palette = widget_palette(self)
@@ -276,13 +276,13 @@ class ApprovalPanel(DialogPanel):
         self.request = request
         self.waiting: tuple[ApprovalView, ...] = ()
         self._width = 0
-        self._grown = 0.0  # when the last question was added to those that one answer can cover
+        self._grown = 0.0  # when `joint` last grew
 
     @property
     def joint(self) -> list["ApprovalView"]:
         """The questions that one answer can cover: the shown one and those of its kind, at least two."""
-        alike = [view for view in self.waiting if view.kind and view.kind == self.request.kind]
-        return [self.request, *alike] if alike else []
+        same_kind = [view for view in self.waiting if view.kind and view.kind == self.request.kind]
+        return [self.request, *same_kind] if same_kind else []
 
     def show_waiting(self, waiting: Sequence["ApprovalView"]) -> None:
         """Shows the other open questions in the order of their calls."""
@@ -448,11 +448,11 @@ def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list
 def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Returns what the call would send and what the session has read, and what a command changed: one line per file,
     then the diffs."""
-    marked = request.marked_facts
-    if not marked and request.outcome is None:
+    marked_facts = request.marked_facts
+    if not marked_facts and request.outcome is None:
         return []
     facts: list[Text] = []
-    for fact in marked:
+    for fact in marked_facts:
         colour = "warn" if fact.risky else "text"
         facts += wrap_text(text_line(escape_line(fact.text, MAX_SHOWN_CHARS), palette.style(colour)), width)
     if request.outcome is None:
@@ -510,8 +510,8 @@ class QuestionPanel(DialogPanel):
         count = len(self.request.options)
         if not count:
             return False
-        before = self._selected if self._selected is not None else -1 if step > 0 else 0
-        self._selected = (before + step) % count
+        previous = self._selected if self._selected is not None else -1 if step > 0 else 0
+        self._selected = (previous + step) % count
         self.draw_panel()
         self._scroll_to_selected()
         return True

@@ -210,22 +210,22 @@ class PasteSplitter:
     _START, _END = "\x1b[200~", "\x1b[201~"
 
     def __init__(self) -> None:
-        self._pasted: list[str] | None = None  # the pieces of a paste whose end has not arrived
+        self._pasted: list[str] | None = None  # the chunks of a paste whose end has not arrived
         self._cut = ""  # the last characters, which may be the beginning of a mark
 
     @property
     def may_begin(self) -> bool:
-        """Whether the input ended with what may be the beginning of a paste, or a key."""
+        """Whether the end of the input may be the beginning of a paste; otherwise it is a key."""
         return self._pasted is None and bool(self._cut)
 
     def take_start(self) -> str:
-        """Returns what the input ended with, since no paste follows."""
+        """Returns the withheld end of the input, because no paste follows."""
         start, self._cut = self._cut, ""
         return start
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yields the pieces of the input in order; True marks a complete paste. Ctrl+C ends a paste whose end was lost,
-        e.g. with a connection: without it, no key would ever be handled again."""
+        """Yields the chunks of the input in order; True marks a complete paste. Ctrl+C ends a paste whose end was lost,
+        e.g. with a connection: otherwise no key would ever be handled again."""
         if self._pasted is not None and text == "\x03":
             text = self._END
         text = self.take_start() + text
@@ -249,7 +249,8 @@ class PasteSplitter:
                     self._cut = content[length:]
 
     def _cut_start(self, keys: str) -> str:
-        """Returns the keys without the beginning of a mark at their end, which waits for the next input."""
+        """Returns the keys without a possible beginning of a mark at their end, which is withheld until the next
+        input."""
         lengths = range(len(self._START) - 1, 0, -1)
         self._cut = next((self._START[:length] for length in lengths if keys.endswith(self._START[:length])), "")
         return keys.removesuffix(self._cut)
@@ -258,7 +259,7 @@ class PasteSplitter:
 async def run_own_binding(field: Widget, event: events.Key) -> None:
     """Runs the binding that a text field has for a key, before the field handles the next key.
 
-    Textual runs bindings after the key has bubbled up to the application. Of keys that arrive together, as over a slow
+    Textual runs bindings after the key has bubbled up to the application. If keys arrive together, as over a slow
     connection, letters would overtake cursor keys: `ac←b` would become `acb`.
     """
     app = cast("App[Any]", field.app)  # pyright: ignore[reportUnknownMemberType]

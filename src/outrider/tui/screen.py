@@ -69,8 +69,8 @@ class MainScreen(Screen[None]):
 
 
 class PaintTimer(Timer):
-    """Calls its callback once for each time that it is resumed, without a delay. A timer with an interval would wait
-    for the rest of it after a frame, and so would the echo of a key."""
+    """Calls its callback once each time it is resumed, without a delay. After a frame, a timer with an interval would
+    wait for the end of the interval, and the echo of a key would wait with it."""
 
     def __init__(self, screen: Screen[None], callback: Callable[[], None]) -> None:
         super().__init__(screen, 0, callback=callback, pause=True)
@@ -162,7 +162,7 @@ class ScreenRenderer:
             self._schedule(SIDE_PANEL_SECONDS)
 
     def _schedule(self, delay: float) -> None:
-        """Draws after `delay` seconds, or earlier if that is planned already."""
+        """Draws after `delay` seconds, or earlier if an earlier frame is already scheduled."""
         loop = asyncio.get_running_loop()
         if self._next_frame is not None:
             if self._next_frame.when() <= loop.time() + delay:
@@ -262,7 +262,7 @@ class TuiScreen:
         self._app.push_screen(PageScreen(title, text))
 
     def show_notice(self, text: str, level: NoticeLevel = "info", body: str = "") -> None:
-        if self.open_controller is None:  # there is no conversation yet, or never: the engine could not be opened
+        if self.open_controller is None:  # no conversation yet, or the engine could not be opened
             self.find_widget(WelcomeView).add_notices((text,))
             return
         self.open_controller.conversation.add_notice(Notice(level, "command", text, body))
@@ -338,7 +338,7 @@ class TuiScreen:
             driver.write(sequence)
 
     def return_input(self, text: str) -> None:
-        """Puts an input that was not delivered back into the composer, before what was typed since."""
+        """Puts an input that was not delivered back into the composer, before any newer text."""
         composer = self.find_widget(Composer)
         composer.set_text("\n\n".join([text, *([composer.text] if composer.text.strip() else [])]))
 

@@ -139,8 +139,8 @@ def _choose_subjects(suite: EvalSuite, arguments: Namespace) -> tuple[EvalSuite,
         raise ConfigurationError(missing)
     providers = {provider.name: provider for settings in (base, *all_settings) for provider in settings.providers}
     resolved = [settings.model or model for model, settings in zip(models, model_settings, strict=False)]
-    changed = {"models": tuple(resolved), "agents": tuple(arguments.agent) or suite.matrix.agents}
-    matrix: EvalMatrix = msgspec.structs.replace(suite.matrix, **changed)
+    matrix_fields = {"models": tuple(resolved), "agents": tuple(arguments.agent) or suite.matrix.agents}
+    matrix: EvalMatrix = msgspec.structs.replace(suite.matrix, **matrix_fields)
     return msgspec.structs.replace(suite, matrix=matrix), base.agents, list(providers.values())
 
 
@@ -251,9 +251,11 @@ def _print_run(run: EvalRun, comparison: EvalComparison | None, console: Console
 
 def compare_evaluations(arguments: Namespace) -> int:
     """Prints what changed between two runs; the exit code says whether it is a regression."""
-    (before, first), (after, second) = _load_run(arguments.before), _load_run(arguments.after)
-    chosen = (first or before.variants[0].name, second or after.variants[0].name) if first or second else None
-    comparison = compare_runs(before, after, alpha=arguments.alpha, variants=chosen)
+    (before, first_variant), (after, second_variant) = _load_run(arguments.before), _load_run(arguments.after)
+    variants = None
+    if first_variant or second_variant:
+        variants = first_variant or before.variants[0].name, second_variant or after.variants[0].name
+    comparison = compare_runs(before, after, alpha=arguments.alpha, variants=variants)
     console = Console()
     console.print(
         msgspec.json.encode({"verdict": comparison.verdict, **msgspec.to_builtins(comparison)}).decode()
@@ -277,14 +279,14 @@ def add_case(arguments: Namespace) -> int:
     async def create() -> int:
         folders = user_folders()
         async with open_archive(folders.store_file) as archive:
-            added = await add_session_case(
+            new_case = await add_session_case(
                 archive, arguments.session, _new_suite(Path(arguments.to)), data=folders.data, name=arguments.name
             )
         console = Console()
-        console.print(f"added {added.name} to {added.file} ({added.checks} checks)")
-        for note in added.notes:
+        console.print(f"added {new_case.name} to {new_case.file} ({new_case.checks} checks)")
+        for note in new_case.notes:
             console.print_stderr(note, "yellow")
-        console.print_stderr(f"Run it: outrider eval {arguments.to} --case {added.name}")
+        console.print_stderr(f"Run it: outrider eval {arguments.to} --case {new_case.name}")
         return exit_codes.SUCCESS
 
     return asyncio.run(create())

@@ -359,9 +359,9 @@ def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
         numbers: list[int] = arguments.call or list(range(1, len(approvals) + 1))
         if unknown := [number for number in numbers if not 1 <= number <= len(approvals)]:
             raise OutriderError(f"run {short_id(run.id)} has no call {unknown[0]}; it waits for {len(approvals)}")
-        chosen = [approvals[number - 1] for number in numbers]
-        answers = [_create_answer(arguments, approval, allow=allow) for approval in chosen]
-        for approval, answer in zip(chosen, answers, strict=True):
+        selected = [approvals[number - 1] for number in numbers]
+        answers = [_create_answer(arguments, approval, allow=allow) for approval in selected]
+        for approval, answer in zip(selected, answers, strict=True):
             await jobs.answer_approval(approval.id, by=_SENDER, **answer)
             Console().print_stderr(
                 f"{'approved' if allow else 'denied'}: {approval.tool} {msgspec.json.encode(approval.input).decode()}"

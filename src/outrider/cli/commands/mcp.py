@@ -56,11 +56,11 @@ def remove_server(arguments: Namespace) -> int:
     """Removes a server from your file or from the `.mcp.json` of the folder, and its stored login."""
     settings = read_settings(cwd=arguments.cwd)
     file = _target_file(settings, arguments)
-    ended = asyncio.run(mcp_servers.remove_entry(settings, file, arguments.name))
+    revocation = asyncio.run(mcp_servers.remove_entry(settings, file, arguments.name))
     console = Console()
     console.print_stderr(f"{arguments.name} was removed from {file}")
-    if ended is not None:
-        console.print_stderr(f"Its login was deleted; {ended.text}.")
+    if revocation is not None:
+        console.print_stderr(f"Its login was deleted; {revocation.text}.")
     return exit_codes.SUCCESS
 
 
@@ -100,10 +100,10 @@ def log_in(arguments: Namespace) -> int:
 
 def log_out(arguments: Namespace) -> int:
     """Deletes the stored login of a server and revokes its tokens."""
-    ended = asyncio.run(mcp_servers.log_out(read_settings(cwd=arguments.cwd), arguments.name))
+    revocation = asyncio.run(mcp_servers.log_out(read_settings(cwd=arguments.cwd), arguments.name))
     Console().print_stderr(
-        f"The login for {arguments.name} was deleted; {ended.text}."
-        if ended is not None
+        f"The login for {arguments.name} was deleted; {revocation.text}."
+        if revocation is not None
         else f"There is no login for {arguments.name}."
     )
     return exit_codes.SUCCESS
@@ -118,8 +118,8 @@ async def _print_reports(console: Console, settings: Settings, name: str) -> int
             continue
         console.print(f"✓ {report.name}: {format_count(len(report.tools), 'tool')}", "green")
         for tool, description in report.tools:
-            about = (description.strip().splitlines() or [""])[0]
-            console.print(f"    {tool}  {about}"[: console.width])
+            summary = (description.strip().splitlines() or [""])[0]
+            console.print(f"    {tool}  {summary}"[: console.width])
         for kind, names in (("prompts", report.prompts), ("resources", report.resources)):
             if names:
                 console.print(f"    {kind}: {', '.join(names[:20])}")

@@ -24,11 +24,11 @@ def list_models(arguments: Namespace) -> int:
         _list_local(console, as_json=arguments.json)
     if arguments.provider == "local" or not settings.providers:
         return exit_codes.SUCCESS
-    chosen = [provider for provider in settings.providers if arguments.provider in (None, provider.name)]
-    if not chosen:
+    providers = [provider for provider in settings.providers if arguments.provider in (None, provider.name)]
+    if not providers:
         names = ", ".join(provider.name for provider in settings.providers)
         raise ConfigurationError(f"provider {arguments.provider!r} is not configured; configured providers: {names}")
-    models = asyncio.run(known_models(chosen, settings.models))
+    models = asyncio.run(known_models(providers, settings.models))
     if arguments.json:
         for model in models:
             console.print(msgspec.json.encode(model).decode())
@@ -41,7 +41,7 @@ def list_models(arguments: Namespace) -> int:
     ):
         console.print(line)
     listed = {model.name.partition("/")[0] for model in models}
-    for provider in chosen:
+    for provider in providers:
         if provider.name not in listed and provider.kind != "local":
             console.print_stderr(f"{provider.name}: the list of models is unknown; select one as {provider.name}/MODEL")
     return exit_codes.SUCCESS
@@ -76,8 +76,8 @@ def _list_local(console: Console, *, as_json: bool) -> None:
             entry = {"name": f"local/{weights.name}", "bytes": weights.bytes, "here": weights.path is not None}
             console.print(msgspec.json.encode(entry).decode())
             continue
-        fetched = f"{format_bytes(weights.partial)} downloaded" if weights.partial else "not downloaded"
-        state = "on this machine" if weights.path else f"{fetched}: outrider models pull {weights.name}"
+        download_state = f"{format_bytes(weights.partial)} downloaded" if weights.partial else "not downloaded"
+        state = "on this machine" if weights.path else f"{download_state}: outrider models pull {weights.name}"
         console.print(f"local/{weights.name}  {weights.title}, {format_bytes(weights.bytes)}, {state}")
 
 

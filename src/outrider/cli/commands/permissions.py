@@ -69,14 +69,14 @@ def revoke_answers(arguments: Namespace) -> int:
 
     async def revoke_chosen(archive: SessionArchive) -> Sequence[Approval]:
         approvals = await archive.lasting_approvals()
-        chosen = [
+        matches = [
             approval for approval in approvals if arguments.answer == "all" or approval.id.endswith(arguments.answer)
         ]
-        if len(chosen) != 1 and arguments.answer != "all":
+        if len(matches) != 1 and arguments.answer != "all":
             raise ConfigurationError(
-                f"{arguments.answer!r} matches {len(chosen)} stored approvals; see `outrider permissions list`"
+                f"{arguments.answer!r} matches {len(matches)} stored approvals; see `outrider permissions list`"
             )
-        return [await archive.revoke_approval(approval.id) for approval in chosen]
+        return [await archive.revoke_approval(approval.id) for approval in matches]
 
     for approval in run_with_archive(revoke_chosen):
         Console().print_stderr(f"revoked: {approval.tool} {msgspec.json.encode(approval.input).decode()}")

@@ -196,8 +196,8 @@ def run_attached_tui(arguments: Namespace, run_tui: Callable[..., int]) -> int:
         notices = (_NOTICE.format(url=address.url),)
         return msgspec.structs.replace(settings_from_arguments(arguments), missing="", providers=(), notices=notices)
 
-    chosen = {"session": arguments.session or "", "resume": arguments.resume, "prompt": arguments.prompt}
-    return run_tui(local_settings, **chosen, attach=attach_bridge, server_url=address.url)
+    start_options = {"session": arguments.session or "", "resume": arguments.resume, "prompt": arguments.prompt}
+    return run_tui(local_settings, **start_options, attach=attach_bridge, server_url=address.url)
 
 
 async def _check_connection(address: ServerAddress) -> None:

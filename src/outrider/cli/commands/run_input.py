@@ -177,14 +177,14 @@ class StreamInput:
 
     async def _next_prompt(self) -> _ReadPrompt | None:
         """Returns the next prompt; None at the end of the input or after a signal."""
-        waiting = asyncio.ensure_future(self._prompts.get())
-        stopping = asyncio.ensure_future(self._stop.wait())
+        next_prompt = asyncio.ensure_future(self._prompts.get())
+        stop = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() and not self._stop.is_set() else None
+            await asyncio.wait((next_prompt, stop), return_when=asyncio.FIRST_COMPLETED)
+            return next_prompt.result() if next_prompt.done() and not self._stop.is_set() else None
         finally:
-            waiting.cancel()
-            stopping.cancel()
+            next_prompt.cancel()
+            stop.cancel()
 
     async def _read_input(self) -> None:
         number = 0
@@ -305,11 +305,11 @@ class StreamInput:
             await _ignore_settled(self._target.answer_question(question_id, ()))
 
 
-async def _ignore_settled(answering: Awaitable[Any]) -> None:
+async def _ignore_settled(answer: Awaitable[Any]) -> None:
     """Ignores the error of an answer that is no longer needed: another front end has answered, or the turn has
     ended."""
     try:
-        await answering
+        await answer
     except OutriderError:
         return
 

@@ -122,8 +122,8 @@ class RunStats:
         elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, ToolPart):
             call, state = event.part, event.part.state
             if isinstance(state, ToolError) and state.reason in ("denied", "rejected"):
-                refused = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
-                self.refused.append(RefusedCall(*refused))
+                fields = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
+                self.refused.append(RefusedCall(*fields))
             elif isinstance(state, ToolCompleted) and (access := state.metadata.get("not_approved")):
                 from outrider.presentation.approvals import UNATTENDED_BLOCK
 

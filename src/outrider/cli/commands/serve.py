@@ -93,9 +93,9 @@ def print_login_link(arguments: Namespace) -> int:
     url = f"{'https' if arguments.tls_cert else 'http'}://{arguments.host}:{arguments.port or default_port}"
     headers = {"content-type": "application/json", "authorization": f"Bearer {read_token(_server_folder() / 'token')}"}
     user = urllib.parse.urlencode({"user": arguments.name}) if isinstance(arguments.name, str) else ""
-    sent = fetch_url(f"{url}/api/login-links?{user}", headers, b"{}", seconds=10, max_bytes=1 << 16)
+    request = fetch_url(f"{url}/api/login-links?{user}", headers, b"{}", seconds=10, max_bytes=1 << 16)
     try:
-        status, body = asyncio.run(sent)
+        status, body = asyncio.run(request)
         answer = json.loads(body)
         text = answer["url"] if status < 300 else answer["error"]["message"]
     except (NetworkError, TimeoutError, ValueError, LookupError, TypeError) as error:

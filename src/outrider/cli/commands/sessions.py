@@ -162,10 +162,10 @@ def import_sessions(arguments: Namespace) -> int:
             return await archive.import_from_url(arguments.file, token=token, as_copy=arguments.copy)
         return await archive.import_document(document, as_copy=arguments.copy)
 
-    console, imported = Console(), run_with_archive(import_document, arguments, create=True)
-    for session in imported.sessions:
+    console, result = Console(), run_with_archive(import_document, arguments, create=True)
+    for session in result.sessions:
         console.print(session.id)
-    for item in imported.left_out:
+    for item in result.left_out:
         console.print_stderr(f"skipped, because it cannot be read: {item}", "yellow")
     return exit_codes.SUCCESS
 

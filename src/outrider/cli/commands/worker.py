@@ -135,10 +135,10 @@ def build_unit(
 ) -> ServiceUnit:
     """Returns the service unit for the platform: launchd on macOS, else systemd, which kills a worker only after its
     grace period."""
-    passed = {name: environ[name] for name in _PASSED_VARIABLES if environ.get(name)}
+    environment = {name: environ[name] for name in _PASSED_VARIABLES if environ.get(name)}
     if platform == "darwin":
-        return _launchd_unit(command, folders, passed)
-    return _systemd_unit(command, folders, passed, _DEFAULT_GRACE_SECONDS if grace is None else grace)
+        return _launchd_unit(command, folders, environment)
+    return _systemd_unit(command, folders, environment, _DEFAULT_GRACE_SECONDS if grace is None else grace)
 
 
 def _systemd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[str, str], grace: float) -> ServiceUnit:
@@ -336,12 +336,12 @@ async def open_worker(
 async def _canceled_by(stop: asyncio.Event) -> AsyncGenerator[None, None]:
     """Cancels the body when the event is set, and then raises TimeoutError."""
     async with asyncio.timeout(None) as limit:
-        waiting = asyncio.create_task(stop.wait())
-        waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
+        waiter = asyncio.create_task(stop.wait())
+        waiter.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
         try:
             yield
         finally:
-            waiting.cancel()
+            waiter.cancel()
 
 
 async def _serve_health(arguments: Namespace, worker: "Worker", stack: AsyncExitStack) -> None:

@@ -109,18 +109,22 @@ def declare_eval(parser: ArgumentParser) -> None:
         return subparser
 
     _add_eval_run(add_subcommand("run", "run a suite and write a report", "run_evaluation"))
-    compared = add_subcommand("compare", "compare two runs: what changed, and is it noise?", "compare_evaluations")
-    compared.add_argument("before", metavar="A", help="the folder of a run, or FOLDER:VARIANT")
-    compared.add_argument("after", metavar="B", help="the folder of another run, or FOLDER:VARIANT")
-    compared.add_argument("--alpha", metavar="P", type=float, default=0.05, help="share of wrong alarms (0.05)")
-    compared.add_argument("--json", action="store_true", help="print one JSON object")
-    added = add_subcommand("add", "create a case from a session: prompt, files, checks and recording", "add_case")
-    added.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
-    added.add_argument("--to", metavar="FILE", default="evals/suite.toml", help="the suite (default: evals/suite.toml)")
-    added.add_argument("--name", metavar="NAME", help="the name of the case (default: from the title)")
-    tested = add_subcommand("validate", "test the checks with the reference solutions", "validate_evaluation")
-    tested.add_argument("suite", metavar="SUITE", help="a suite")
-    tested.add_argument("--no-sandbox", action="store_true", help="this machine is a sandbox (a container)")
+    compare_parser = add_subcommand(
+        "compare", "compare two runs: what changed, and is it noise?", "compare_evaluations"
+    )
+    compare_parser.add_argument("before", metavar="A", help="the folder of a run, or FOLDER:VARIANT")
+    compare_parser.add_argument("after", metavar="B", help="the folder of another run, or FOLDER:VARIANT")
+    compare_parser.add_argument("--alpha", metavar="P", type=float, default=0.05, help="share of wrong alarms (0.05)")
+    compare_parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_parser = add_subcommand("add", "create a case from a session: prompt, files, checks and recording", "add_case")
+    add_parser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
+    add_parser.add_argument(
+        "--to", metavar="FILE", default="evals/suite.toml", help="the suite (default: evals/suite.toml)"
+    )
+    add_parser.add_argument("--name", metavar="NAME", help="the name of the case (default: from the title)")
+    validate_parser = add_subcommand("validate", "test the checks with the reference solutions", "validate_evaluation")
+    validate_parser.add_argument("suite", metavar="SUITE", help="a suite")
+    validate_parser.add_argument("--no-sandbox", action="store_true", help="this machine is a sandbox (a container)")
     add_subcommand("list", "list the built-in suites", "list_suites")
 
 

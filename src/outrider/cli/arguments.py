@@ -118,63 +118,69 @@ def declare_sessions(parser: ArgumentParser) -> None:
         subparser.set_defaults(execute=f"outrider.cli.commands.{execute}")
         return subparser
 
-    listed = add_subcommand(
+    list_parser = add_subcommand(
         "list", "list sessions, most recently used first", "sessions:list_sessions", takes_session=False
     )
-    listed.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
-    listed.add_argument("--here", action="store_true", help="only sessions of the current folder")
-    listed.add_argument("--children", action="store_true", help="include sessions that agents opened for each other")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
+    list_parser.add_argument(
+        "-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)"
+    )
+    list_parser.add_argument("--here", action="store_true", help="only sessions of the current folder")
+    list_parser.add_argument(
+        "--children", action="store_true", help="include sessions that agents opened for each other"
+    )
+    list_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
-    shown = add_subcommand("show", "print a conversation", "sessions:show_session")
-    shown.add_argument("-n", "--last", metavar="N", type=parse_positive_int, help="only the last N messages")
-    shown.add_argument("--full", action="store_true", help="print tool output and reasoning in full")
-    shown.add_argument("--json", action="store_true", help="print one JSON message per line")
+    show_parser = add_subcommand("show", "print a conversation", "sessions:show_session")
+    show_parser.add_argument("-n", "--last", metavar="N", type=parse_positive_int, help="only the last N messages")
+    show_parser.add_argument("--full", action="store_true", help="print tool output and reasoning in full")
+    show_parser.add_argument("--json", action="store_true", help="print one JSON message per line")
 
-    search = add_subcommand(
+    search_parser = add_subcommand(
         "search", "search titles, messages and tool output", "sessions:search_sessions", takes_session=False
     )
-    search.add_argument("words", nargs="+", help='all words must match; "a phrase" and prefix* are supported')
-    search.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
-    search.add_argument("--json", action="store_true", help="print one JSON object per line")
+    search_parser.add_argument("words", nargs="+", help='all words must match; "a phrase" and prefix* are supported')
+    search_parser.add_argument(
+        "-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)"
+    )
+    search_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
-    fork = add_subcommand("fork", "copy a session into a new one", "sessions:fork_session")
-    fork.add_argument("--at", metavar="MESSAGE", help="copy up to and including this message (default: all)")
-    fork.add_argument("--title", help="the title of the new session")
+    fork_parser = add_subcommand("fork", "copy a session into a new one", "sessions:fork_session")
+    fork_parser.add_argument("--at", metavar="MESSAGE", help="copy up to and including this message (default: all)")
+    fork_parser.add_argument("--title", help="the title of the new session")
 
     add_subcommand("rename", "change the title of a session", "sessions:rename_session").add_argument("title")
 
-    export = add_subcommand("export", "write a complete session as JSON", "sessions:export_session")
-    export.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
+    export_parser = add_subcommand("export", "write a complete session as JSON", "sessions:export_session")
+    export_parser.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
-    imported = add_subcommand(
+    import_parser = add_subcommand(
         "import",
         "import exported sessions, or those of other programs",
         "sessions:import_sessions",
         takes_session=False,
     )
-    imported.add_argument(
+    import_parser.add_argument(
         "file",
         metavar="FILE|URL",
         help="an export of Outrider, a session of Claude Code, Codex, Gemini CLI or opencode, a JSON list of messages "
         "of a model API, a URL of one of these, or - for stdin",
     )
-    imported.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
+    import_parser.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
 
-    share = add_subcommand(
+    share_parser = add_subcommand(
         "share", "write a session as one self-contained HTML page without scripts", "sessions:share_session"
     )
-    share.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
+    share_parser.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
-    delete = add_subcommand(
+    delete_parser = add_subcommand(
         "delete", "delete a session and the sessions that its agents opened", "sessions:delete_session"
     )
-    delete.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    delete_parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
-    clear = add_subcommand(
+    clear_parser = add_subcommand(
         "clear", "delete every session that is not in use", "sessions:clear_sessions", takes_session=False
     )
-    clear.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    clear_parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
 def declare_undo(parser: ArgumentParser) -> None:
@@ -257,46 +263,48 @@ def declare_jobs(parser: ArgumentParser) -> None:
 
 def _add_submit_commands(add: AddSubcommand) -> None:
     """Adds the subcommands that create runs and schedules, and those that control schedules."""
-    submitted = add("submit", "submit a prompt; the next free worker starts it", "jobs:submit_run")
-    submitted.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
-    submitted.add_argument(
+    submit_parser = add("submit", "submit a prompt; the next free worker starts it", "jobs:submit_run")
+    submit_parser.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
+    submit_parser.add_argument(
         "--after", default="", metavar="WHEN", help="start after 90s, 15m or 2h, at 22:30, or when another run ends"
     )
-    submitted.add_argument("--wait", action="store_true", help="follow the run until it ends")
-    _add_run_options(submitted)
-    scheduled = add("schedule", "submit a prompt on a schedule", "jobs:schedule_run")
-    scheduled.add_argument("cron", metavar="CRON", help="minute, hour, day, month and weekday: '0 7 * * *'")
-    scheduled.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
-    scheduled.add_argument(
+    submit_parser.add_argument("--wait", action="store_true", help="follow the run until it ends")
+    _add_run_options(submit_parser)
+    schedule_parser = add("schedule", "submit a prompt on a schedule", "jobs:schedule_run")
+    schedule_parser.add_argument("cron", metavar="CRON", help="minute, hour, day, month and weekday: '0 7 * * *'")
+    schedule_parser.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
+    schedule_parser.add_argument(
         "--timezone", default="", metavar="ZONE", help="e.g. Europe/Berlin (default: this machine's)"
     )
-    _add_run_options(scheduled)
+    _add_run_options(schedule_parser)
     add("schedules", "list schedules and when each runs next", "jobs:list_schedules")
-    paused = add("pause", "stop submitting runs of a schedule until it is resumed", "jobs:pause_schedule")
-    resumed = add("resume", "resume a paused schedule at its next time", "jobs:resume_schedule")
-    _add_no_worker_option(resumed)
-    unscheduled = add("unschedule", "delete a schedule; runs that it submitted continue", "jobs:delete_schedule")
-    for subparser in (paused, resumed, unscheduled):
+    pause_parser = add("pause", "stop submitting runs of a schedule until it is resumed", "jobs:pause_schedule")
+    resume_parser = add("resume", "resume a paused schedule at its next time", "jobs:resume_schedule")
+    _add_no_worker_option(resume_parser)
+    unschedule_parser = add("unschedule", "delete a schedule; runs that it submitted continue", "jobs:delete_schedule")
+    for subparser in (pause_parser, resume_parser, unschedule_parser):
         subparser.add_argument("schedule", metavar="SCHEDULE", help=_RUN_ID_HELP)
 
 
 def _add_view_commands(add: AddSubcommand) -> None:
     """Adds the subcommands that only read runs."""
-    listed = add("list", "list the newest runs and their states", "jobs:list_runs")
-    listed.add_argument("-n", "--limit", type=parse_positive_int, default=20, metavar="N", help="maximum number (20)")
-    _add_run_filters(listed)
-    shown = add("show", "show the state, worktree and result of a run", "jobs:show_run")
-    shown.add_argument("--diff", action="store_true", help="print its changes as a git diff")
-    shown.add_argument("--trace", action="store_true", help="print its trace, step by step")
-    logged = add("logs", "print the messages and calls of a run so far", "jobs_follow:show_logs")
-    followed = add(
+    list_parser = add("list", "list the newest runs and their states", "jobs:list_runs")
+    list_parser.add_argument(
+        "-n", "--limit", type=parse_positive_int, default=20, metavar="N", help="maximum number (20)"
+    )
+    _add_run_filters(list_parser)
+    show_parser = add("show", "show the state, worktree and result of a run", "jobs:show_run")
+    show_parser.add_argument("--diff", action="store_true", help="print its changes as a git diff")
+    show_parser.add_argument("--trace", action="store_true", help="print its trace, step by step")
+    logs_parser = add("logs", "print the messages and calls of a run so far", "jobs_follow:show_logs")
+    follow_parser = add(
         "follow", "follow a run until it ends; Ctrl+C stops following, not the run", "jobs_follow:follow_run"
     )
-    for subparser in (logged, followed):
+    for subparser in (logs_parser, follow_parser):
         subparser.add_argument(
             "--after", type=int, default=0, metavar="N", help="only changes with a higher number than N"
         )
-    for subparser in (shown, logged, followed):
+    for subparser in (show_parser, logs_parser, follow_parser):
         subparser.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
 
 
@@ -309,15 +317,15 @@ def _add_control_commands(add: AddSubcommand) -> None:
         ("approve", "approve the calls that a run is waiting for", "jobs:approve_calls"),
         ("deny", "deny the calls that a run is waiting for", "jobs:deny_calls"),
     ):
-        ordered = add(name, help, function)
+        control_parser = add(name, help, function)
         if name in ("cancel", "retry"):
-            ordered.add_argument("run", metavar="RUN", nargs="*", help=f"{_RUN_ID_HELP}; or use the filters")
-            _add_run_filters(ordered)
+            control_parser.add_argument("run", metavar="RUN", nargs="*", help=f"{_RUN_ID_HELP}; or use the filters")
+            _add_run_filters(control_parser)
         else:
-            ordered.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
+            control_parser.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
         if name in ("approve", "deny"):
-            _add_answer_options(ordered, name)
-        _add_no_worker_option(ordered)
+            _add_answer_options(control_parser, name)
+        _add_no_worker_option(control_parser)
 
 
 def _add_answer_options(parser: ArgumentParser, name: str) -> None:
@@ -466,13 +474,15 @@ def declare_models(parser: ArgumentParser) -> None:
     subparsers = parser.add_subparsers(
         title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
     )
-    listed = subparsers.add_parser("list", help="list models with limits and prices in dollars per million tokens")
-    listed.add_argument("provider", metavar="PROVIDER", nargs="?", help="only models of this provider")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    listed.set_defaults(execute="outrider.cli.commands.models:list_models")
-    found = subparsers.add_parser("servers", help="find model servers running on this machine")
-    found.description = "Queries the default ports of Ollama, llama.cpp, LM Studio and vLLM on this machine only."
-    found.set_defaults(execute="outrider.cli.commands.models:list_servers")
+    list_parser = subparsers.add_parser("list", help="list models with limits and prices in dollars per million tokens")
+    list_parser.add_argument("provider", metavar="PROVIDER", nargs="?", help="only models of this provider")
+    list_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    list_parser.set_defaults(execute="outrider.cli.commands.models:list_models")
+    servers_parser = subparsers.add_parser("servers", help="find model servers running on this machine")
+    servers_parser.description = (
+        "Queries the default ports of Ollama, llama.cpp, LM Studio and vLLM on this machine only."
+    )
+    servers_parser.set_defaults(execute="outrider.cli.commands.models:list_servers")
     for name, help in (("pull", "download a local model, which needs no key"), ("remove", "delete a downloaded model")):
         subparser = subparsers.add_parser(name, help=help, description=help)
         subparser.add_argument(
@@ -510,8 +520,8 @@ def declare_config(parser: ArgumentParser) -> None:
     )
     parser.epilog = format_examples("outrider config", "outrider config init", "$EDITOR $(outrider config path)")
     add_cwd_option(parser)
-    what = parser.add_argument("what", nargs="?", choices=("show", "path", "init"), default="show")
-    what.help = "show the settings in effect (default), print the path of your file, or create a commented file"
+    action = parser.add_argument("what", nargs="?", choices=("show", "path", "init"), default="show")
+    action.help = "show the settings in effect (default), print the path of your file, or create a commented file"
     parser.set_defaults(execute="outrider.cli.commands.config:run_config")
 
 
@@ -578,24 +588,30 @@ def declare_permissions(parser: ArgumentParser) -> None:
         subparser.set_defaults(execute=f"outrider.cli.commands.permissions:{function}")
         return subparser
 
-    listed = add_subcommand("list", "list the rules of your settings and the stored approvals", "list_permissions")
-    add_cwd_option(listed)
-    explained = add_subcommand("explain", "show the decision about a call, and its reason", "explain_decision")
-    explained.add_argument("tool", metavar="TOOL", help="shell, write, read, web_fetch …; or a call in rule syntax")
-    explained.add_argument(
+    list_parser = add_subcommand("list", "list the rules of your settings and the stored approvals", "list_permissions")
+    add_cwd_option(list_parser)
+    explain_parser = add_subcommand("explain", "show the decision about a call, and its reason", "explain_decision")
+    explain_parser.add_argument(
+        "tool", metavar="TOOL", help="shell, write, read, web_fetch …; or a call in rule syntax"
+    )
+    explain_parser.add_argument(
         "subject", metavar="SUBJECT", nargs="?", help="the command, path or URL; or the complete input as JSON"
     )
-    judged = add_subcommand("backtest", "decide the calls of a session again, under other rules", "backtest_rules")
-    judged.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
-    for subparser in (explained, judged):
+    backtest_parser = add_subcommand(
+        "backtest", "decide the calls of a session again, under other rules", "backtest_rules"
+    )
+    backtest_parser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
+    for subparser in (explain_parser, backtest_parser):
         add_cwd_option(subparser)
         subparser.add_argument("--mode", choices=MODES, help="assume this mode")
         for effect in ("allow", "ask", "deny"):
             subparser.add_argument(
                 f"--{effect}", metavar="RULE", action="append", default=[], help=f"assume this {effect} rule"
             )
-    revoked = add_subcommand("revoke", "revoke a stored approval; the next such call asks again", "revoke_answers")
-    revoked.add_argument("answer", metavar="ID", help="an id from `outrider permissions list`, or `all`")
+    revoke_parser = add_subcommand(
+        "revoke", "revoke a stored approval; the next such call asks again", "revoke_answers"
+    )
+    revoke_parser.add_argument("answer", metavar="ID", help="an id from `outrider permissions list`, or `all`")
 
 
 def declare_trust(parser: ArgumentParser) -> None:

@@ -129,32 +129,36 @@ def declare_mcp(parser: ArgumentParser) -> None:
         subparser.set_defaults(execute=f"outrider.cli.commands.mcp:{execute}")
         return subparser
 
-    listed = add("list", "list your servers and those of this folder", "list_servers")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    added = add("add", "add a server: a command after --, or --url", "add_server", "required")
-    added.add_argument("command", metavar="-- COMMAND", nargs="*", help="the program and its arguments, after --")
-    added.set_defaults(takes_command=True)
-    added.add_argument("--url", help="the address of a server that is reached over HTTP")
-    added.add_argument("--sse", action="store_true", help="the server uses the older transport with server-sent events")
-    header = added.add_argument("--header", metavar="NAME:VALUE", action="append", default=[])
+    list_parser = add("list", "list your servers and those of this folder", "list_servers")
+    list_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_parser = add("add", "add a server: a command after --, or --url", "add_server", "required")
+    add_parser.add_argument("command", metavar="-- COMMAND", nargs="*", help="the program and its arguments, after --")
+    add_parser.set_defaults(takes_command=True)
+    add_parser.add_argument("--url", help="the address of a server that is reached over HTTP")
+    add_parser.add_argument(
+        "--sse", action="store_true", help="the server uses the older transport with server-sent events"
+    )
+    header = add_parser.add_argument("--header", metavar="NAME:VALUE", action="append", default=[])
     header.help = "an HTTP header; ${VARIABLE} in the value is replaced when the server is started"
-    added.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="a variable of the command")
-    added.add_argument("--project", action="store_true", help="write to .mcp.json of this folder, for everyone")
-    added.add_argument("--force", action="store_true", help="replace a server with the same name")
-    removed = add("remove", "remove a server and its login", "remove_server", "required")
-    removed.add_argument("--project", action="store_true", help="remove it from .mcp.json of this folder")
+    add_parser.add_argument(
+        "--env", metavar="NAME=VALUE", action="append", default=[], help="a variable of the command"
+    )
+    add_parser.add_argument("--project", action="store_true", help="write to .mcp.json of this folder, for everyone")
+    add_parser.add_argument("--force", action="store_true", help="replace a server with the same name")
+    remove_parser = add("remove", "remove a server and its login", "remove_server", "required")
+    remove_parser.add_argument("--project", action="store_true", help="remove it from .mcp.json of this folder")
     add("test", "connect to one server or all, and print what they offer", "test_server", "optional")
     login = add("login", "log in to a server in the browser (OAuth)", "log_in", "required")
     login.add_argument("--no-browser", action="store_true", help="only print the address")
     add("logout", "delete the login of a server", "log_out", "required")
-    imported = add("import", "add the servers of other tools' configuration files", "import_servers")
-    imported.add_argument("file", metavar="FILE", nargs="?", help="a file; without it, those in your home folder")
-    imported.add_argument("--dry-run", action="store_true", help="print what would be imported")
-    served = subparsers.add_parser("serve", help="run as an MCP server for other agents, on stdio (default)")
-    served.description = _MCP_SERVE_DESCRIPTION
-    add_cwd_option(served)
-    add_agent_options(served)
-    served.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
+    import_parser = add("import", "add the servers of other tools' configuration files", "import_servers")
+    import_parser.add_argument("file", metavar="FILE", nargs="?", help="a file; without it, those in your home folder")
+    import_parser.add_argument("--dry-run", action="store_true", help="print what would be imported")
+    serve_parser = subparsers.add_parser("serve", help="run as an MCP server for other agents, on stdio (default)")
+    serve_parser.description = _MCP_SERVE_DESCRIPTION
+    add_cwd_option(serve_parser)
+    add_agent_options(serve_parser)
+    serve_parser.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
 
 
 def _add_login_options(parser: ArgumentParser, defaults: OptionDefaults) -> None:
@@ -194,37 +198,37 @@ def declare_users(parser: ArgumentParser) -> None:
         title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
     )
 
-    def add(name: str, help: str, execute: str, *, named: str = "NAME") -> ArgumentParser:
+    def add(name: str, help: str, execute: str, *, metavar: str = "NAME") -> ArgumentParser:
         subparser = subparsers.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        if named:
-            subparser.add_argument("name", metavar=named)
+        if metavar:
+            subparser.add_argument("name", metavar=metavar)
         subparser.set_defaults(execute=f"outrider.cli.commands.serve:{execute}")
         return subparser
 
-    listed = add("list", "list the users (default)", "list_users", named="")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    added = add("add", "add a user and print a token", "add_user")
-    added.add_argument("--no-token", action="store_true", help="create no token: the user signs in by other means")
-    changed = add("set", "change a user", "change_user")
-    for subparser in (added, changed):
+    list_parser = add("list", "list the users (default)", "list_users", metavar="")
+    list_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_parser = add("add", "add a user and print a token", "add_user")
+    add_parser.add_argument("--no-token", action="store_true", help="create no token: the user signs in by other means")
+    change_parser = add("set", "change a user", "change_user")
+    for subparser in (add_parser, change_parser):
         subparser.add_argument("--role", choices=("viewer", "operator", "admin"), help="the rights (default: operator)")
         subparser.add_argument("--team", help="the team, which may have a common budget")
         subparser.add_argument("--workspace", metavar="FOLDER", help="the folder that sessions of the user stay in")
         _add_limit_options(subparser)
-    for subparser in (added, add("token", "print a new token of a user", "create_token")):
+    for subparser in (add_parser, add("token", "print a new token of a user", "create_token")):
         subparser.add_argument("--label", default="", help="a name for the token")
         subparser.add_argument("--days", type=float, metavar="N", help="days until the token ends (default: never)")
-    revoked = add("revoke", "revoke a token of a user", "revoke_token")
-    revoked.add_argument("token", metavar="TOKEN", help="the id that `outrider users list` prints")
-    removed = add("remove", "remove a user; sessions stay, for administrators", "remove_user")
-    removed.add_argument(
+    revoke_parser = add("revoke", "revoke a token of a user", "revoke_token")
+    revoke_parser.add_argument("token", metavar="TOKEN", help="the id that `outrider users list` prints")
+    remove_parser = add("remove", "remove a user; sessions stay, for administrators", "remove_user")
+    remove_parser.add_argument(
         "--forget", action="store_true", help="the next user who logs in with this name gets the sessions"
     )
-    _add_limit_options(add("team", "set the limits of a team", "change_team", named="TEAM"))
-    linked = add("link", "print a link that signs a browser in as the user", "print_login_link")
-    linked.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address of the running server")
-    linked.add_argument("--port", type=parse_port, metavar="N", help="its port (default: 8765)")
-    linked.set_defaults(tls_cert=None)
+    _add_limit_options(add("team", "set the limits of a team", "change_team", metavar="TEAM"))
+    link_parser = add("link", "print a link that signs a browser in as the user", "print_login_link")
+    link_parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address of the running server")
+    link_parser.add_argument("--port", type=parse_port, metavar="N", help="its port (default: 8765)")
+    link_parser.set_defaults(tls_cert=None)
 
 
 def _add_limit_options(parser: ArgumentParser) -> None:

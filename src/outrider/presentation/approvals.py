@@ -94,7 +94,8 @@ _BY_CONTENT = "none; a lasting answer applies as long as the workspace files tha
 
 
 class WidthView(msgspec.Struct, frozen=True):
-    """One width of a lasting answer as it is shown: what it covers, its rules, and how it would have done so far."""
+    """One width of a lasting answer as front ends show it: what it covers, its rules, and how many earlier questions it
+    would have covered."""
 
     id: str
     label: str

@@ -76,7 +76,7 @@ class FileDiff(msgspec.Struct, frozen=True):
 
 
 class DiffRow(msgspec.Struct, frozen=True):
-    """One row of a diff as it is shown: a file's name, the place of a hunk, or a line with its sign."""
+    """One row of a diff as front ends show it: a file's name, the position of a hunk, or a line with its sign."""
 
     kind: RowKind
     text: str
@@ -105,13 +105,13 @@ def _file_rows(file: FileDiff) -> Iterator[DiffRow]:
         case old, new:
             yield DiffRow("file", new if old == new else f"{old} → {new}")
     for hunk in file.hunks:
-        if position := _hunk_place(hunk):
+        if position := _hunk_position(hunk):
             yield DiffRow("place", position)
         for line in hunk.lines:
             yield DiffRow(line.kind, f"{line.sign}{line.text}")
 
 
-def _hunk_place(hunk: DiffHunk) -> str:
+def _hunk_position(hunk: DiffHunk) -> str:
     if hunk.old_start is None or hunk.new_start is None:
         return f"@@ {hunk.heading}" if hunk.heading else ""
     return f"@@ -{hunk.old_start} +{hunk.new_start} @@ {hunk.heading}".rstrip()
@@ -247,7 +247,7 @@ def _read_files(rows: Sequence[str], ignored: list[str], *, from_patch: bool = F
         following = rows[position] if position < len(rows) else ""
         if row.startswith("--- ") and following.startswith("+++ "):
             if hunks:
-                yield _file_diff(old, new, hunks, prefixed=from_git or (from_patch and _has_git_prefixes(old, new)))
+                yield _file_diff(old, new, hunks, has_prefixes=from_git or (from_patch and _has_git_prefixes(old, new)))
             old, new, hunks = _header_name(row), _header_name(following), []
             position += 1
         elif (header := _HUNK.match(row)) is not None:
@@ -257,7 +257,7 @@ def _read_files(rows: Sequence[str], ignored: list[str], *, from_patch: bool = F
             from_git = from_git or row.startswith("diff --git ")
             ignored.append(row)
     if hunks:
-        yield _file_diff(old, new, hunks, prefixed=from_git or (from_patch and _has_git_prefixes(old, new)))
+        yield _file_diff(old, new, hunks, has_prefixes=from_git or (from_patch and _has_git_prefixes(old, new)))
 
 
 def _has_git_prefixes(old: str, new: str) -> bool:
@@ -266,10 +266,10 @@ def _has_git_prefixes(old: str, new: str) -> bool:
     return (old.startswith("a/") or old == _NO_FILE) and (new.startswith("b/") or new == _NO_FILE)
 
 
-def _file_diff(old: str, new: str, hunks: Sequence[DiffHunk], *, prefixed: bool) -> FileDiff:
+def _file_diff(old: str, new: str, hunks: Sequence[DiffHunk], *, has_prefixes: bool) -> FileDiff:
     """Returns the diff of a file. Git writes `a/` and `b/` before the names; in other diffs `a/` may be a real
     folder."""
-    if prefixed or (old.startswith("a/") and new.startswith("b/")):
+    if has_prefixes or (old.startswith("a/") and new.startswith("b/")):
         old, new = old.removeprefix("a/"), new.removeprefix("b/")
     return FileDiff(None if old == _NO_FILE else old, None if new == _NO_FILE else new, tuple(hunks))
 

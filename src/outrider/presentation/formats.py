@@ -44,7 +44,7 @@ def reveal_text(text: str) -> str:
 
 def clean_line(text: str, limit: int = 400) -> str:
     """Returns at most `limit` characters of the text on one line, without control sequences."""
-    # Only a bounded prefix is split, since a tool may return megabytes.
+    # Only a bounded prefix is split, because a tool may return megabytes.
     return sanitize_for_terminal(" ".join(text[: limit * 2].split()), keep_lines=False)[:limit]
 
 

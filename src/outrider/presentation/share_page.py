@@ -127,7 +127,7 @@ def _adapt_block(token: "Token") -> None:
                 token.attrSet("class", align)
         case "fence" | "code_block":
             token.content = render_code(token.content, token.info.strip().partition(" ")[0])
-            token.type = "html_block"  # rendered as it is
+            token.type = "html_block"  # rendered without escaping
         case "inline":
             token.children = list(_adapt_inline(token.children or []))
         case _:

@@ -332,9 +332,9 @@ class OutriderApp(App[int]):
 
     def on_composer_submitted(self, event: Composer.Submitted) -> None:
         if self.ui.open_controller is None and (self._settings.missing or self._opening_failed or self._was_away):
-            closed = "The engine could not be opened; the reason is shown above. Correct it, and start again."
-            closed = "The server cannot be reached yet." if self._was_away else closed
-            self.notify("No model is configured yet." if self._settings.missing else closed)
+            explanation = "The engine could not be opened; the reason is shown above. Correct it, and start again."
+            explanation = "The server cannot be reached yet." if self._was_away else explanation
+            self.notify("No model is configured yet." if self._settings.missing else explanation)
             self.ui.find_widget(Composer).set_text(event.text)
         else:
             self._when_open(lambda: self._submit(event))

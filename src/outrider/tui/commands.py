@@ -116,10 +116,10 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
         ui.show_notice(notice.text, "warning")
         return
     files = [action for action in preview.actions if not git_folder_of(action.path)]
-    recorded = _git_records(preview)
+    git_records = _git_records(preview)
     details = "\n\n".join(
         [f"**change** `{name}`" for name in group_git_files(path for path in preview.changed if git_folder_of(path))]
-        + [f"- {record}" for record in recorded]
+        + [f"- {record}" for record in git_records]
         + [
             f"**{action.action}** `{action.path}`" + (f"\n\n```diff\n{action.diff}\n```" if action.diff else "")
             for action in files[:_MAX_SHOWN_FILES]
@@ -250,8 +250,8 @@ async def choose_theme(ui: ScreenApi, name: str) -> None:
 async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
     """Lists the models in use first, then all known models of the configured providers."""
     controller = ui.controller
-    used = [str(agent.model_ref) for agent in controller.settings.agents]
-    names = dict.fromkeys((current, *used, *await controller.client.list_models()))
+    agent_models = [str(agent.model_ref) for agent in controller.settings.agents]
+    names = dict.fromkeys((current, *agent_models, *await controller.client.list_models()))
     notes = await asyncio.to_thread(lambda: [_model_note(controller.settings, name) for name in names])
     return [PickerItem(name, name, note) for name, note in zip(names, notes, strict=True)]
 
@@ -433,8 +433,8 @@ async def copy_answer(ui: ScreenApi, argument: str) -> None:
             ui.show_notice("the last answer contains no code")
     elif argument == "all":
         messages = [item for item in items if isinstance(item, UserItem | TextItem)]
-        quoted = [f"> {item.text}" if isinstance(item, UserItem) else item.text for item in messages]
-        ui.copy_text("\n\n".join(quoted))
+        texts = [f"> {item.text}" if isinstance(item, UserItem) else item.text for item in messages]
+        ui.copy_text("\n\n".join(texts))
     else:
         ui.copy_text(answers[-1].strip("\n"))
 
@@ -632,10 +632,10 @@ async def fork_session(ui: ScreenApi, title: str) -> None:
     if chosen is None:
         return
     point = points.get(chosen)
-    forked = await controller.archive.fork(
+    copy = await controller.archive.fork(
         controller.session_id, at=point.before_id if point else None, title=title or None
     )
-    await open_session(ui, forked.id)
+    await open_session(ui, copy.id)
     ui.show_notice("forked; the original session is unchanged", "success")
     if point is not None:
         ui.fill_composer(point.text)
@@ -644,10 +644,10 @@ async def fork_session(ui: ScreenApi, title: str) -> None:
 def fork_points(messages: Sequence[Message]) -> list[ForkChoice]:
     """Returns the fork points, newest first. The first message is excluded: a copy before it would be empty."""
     choices: list[ForkChoice] = []
-    for before, message in pairwise(messages):
+    for previous, message in pairwise(messages):
         item = next((item for item in message_items(message) if isinstance(item, UserItem)), None)
         if message.role == "user" and item is not None:
-            choices.append(ForkChoice(before.id, item.text, message.time.created if message.time else 0))
+            choices.append(ForkChoice(previous.id, item.text, message.time.created if message.time else 0))
     return choices[::-1]
 
 
@@ -732,7 +732,7 @@ def find_command(text: str, custom: tuple[CustomCommand, ...] = ()) -> tuple[Sla
     """Returns the command of a line and its argument; an unambiguous prefix of a built-in name is accepted."""
     name, _, argument = text.removeprefix("/").partition(" ")
     exact = [command for command in COMMANDS if command.name == name]
-    if not exact and (defined := find_custom_command(text, custom)):
-        return defined
+    if not exact and (custom_match := find_custom_command(text, custom)):
+        return custom_match
     matches = exact or [command for command in COMMANDS if command.name.startswith(name)]
     return (matches[0], argument.strip()) if len(matches) == 1 else None

@@ -387,11 +387,11 @@ class ScreenApi(Protocol):
     def redraw(self) -> None: ...
 
     def fill_composer(self, text: str) -> None:
-        """Puts a text into the composer for editing."""
+        """Puts text into the composer for editing."""
         ...
 
     def return_input(self, text: str) -> None:
-        """Puts an input that was not sent back into the composer, before what was typed since."""
+        """Puts an input that was not sent back into the composer, before any newer text."""
         ...
 
     def switch_theme(self, look: ThemeChoice | None) -> None:
@@ -406,7 +406,7 @@ class ScreenApi(Protocol):
         ...
 
     def copy_text(self, text: str) -> None:
-        """Copies a text to the clipboard, and shows a confirmation."""
+        """Copies text to the clipboard, and shows a confirmation."""
         ...
 
     def announce(self, text: str) -> None:

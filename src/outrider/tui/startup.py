@@ -151,8 +151,8 @@ class ModelSetup:
         weights = next(weights for weights in list_weights(self._settings.data_folder) if weights.default)
         size = format_bytes(weights.bytes)
         state = "already downloaded" if weights.path else f"a download of {size}, once"
-        found = missing_model_message(self._settings.missing).partition("Or use a model that")[2]
-        server = f"\n\nOr leave, and start with a model that{found}" if found else ""
+        alternative = missing_model_message(self._settings.missing).partition("Or use a model that")[2]
+        server = f"\n\nOr leave, and start with a model that{alternative}" if alternative else ""
         return (
             "No model can be reached yet. With a **key of a vendor** you use their strongest models. It is checked, "
             "then stored in the keyring of your system or in a file that only you can read.\n\nThe **embedded model** "

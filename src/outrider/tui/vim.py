@@ -271,7 +271,7 @@ class VimKeys:
 
 
 def _split_count(keys: str) -> tuple[int, str]:
-    """Returns the count before a command and the rest; a leading 0 is the motion to the start of the line."""
+    """Returns the count before a command, and the command; a leading 0 is the motion to the start of the line."""
     length = 0
     while length < len(keys) and keys[length].isdigit() and (length or keys[length] != "0"):
         length += 1

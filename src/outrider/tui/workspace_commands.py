@@ -70,7 +70,7 @@ async def show_diff(ui: ScreenApi, _: str) -> None:
         ui.show_notice(f"git failed: {clean_line(error.message, 300)}", "error")
         return
     if diff is None:
-        ui.show_notice("this folder is no git repository")
+        ui.show_notice("this folder is not a git repository")
     elif not diff.strip():
         ui.show_notice("there are no uncommitted changes")
     else:
@@ -188,11 +188,11 @@ async def compare_session(ui: ScreenApi, name: str) -> None:
     elif engine := _local_engine(ui):
         try:
             other_session = await ui.controller.archive.find_session(name.strip())
-            pair = [
+            sessions = [
                 await load_session(engine.store, session_id)
                 for session_id in (ui.controller.session_id, other_session.id)
             ]
-            text = compare(*pair).text()
+            text = compare(*sessions).text()
         except OutriderError as error:
             ui.show_notice(clean_text(str(error)), "warning")
         else:
@@ -247,7 +247,7 @@ async def edit_memory(ui: ScreenApi, _: str) -> None:
         return
     before = await asyncio.to_thread(_read_text, path)
     if before is None or not is_editable(before):
-        ui.show_notice(f"{path} is no plain text that can be edited here; use another editor", "warning")
+        ui.show_notice(f"{path} is not plain text that can be edited here; use another editor", "warning")
         return
     after = await ui.edit_text(str(path), before)
     if after is None or after == before:

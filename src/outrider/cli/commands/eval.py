@@ -138,8 +138,8 @@ def _choose_subjects(suite: EvalSuite, arguments: Namespace) -> tuple[EvalSuite,
     if missing and arguments.cassettes != "replay":
         raise ConfigurationError(missing)
     providers = {provider.name: provider for settings in (base, *all_settings) for provider in settings.providers}
-    resolved = [settings.model or model for model, settings in zip(models, model_settings, strict=False)]
-    matrix_fields = {"models": tuple(resolved), "agents": tuple(arguments.agent) or suite.matrix.agents}
+    model_names = [settings.model or model for model, settings in zip(models, model_settings, strict=False)]
+    matrix_fields = {"models": tuple(model_names), "agents": tuple(arguments.agent) or suite.matrix.agents}
     matrix: EvalMatrix = msgspec.structs.replace(suite.matrix, **matrix_fields)
     return msgspec.structs.replace(suite, matrix=matrix), base.agents, list(providers.values())
 

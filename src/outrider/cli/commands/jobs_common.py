@@ -100,16 +100,16 @@ async def reject_old_worker(
     version."""
     if arguments.attach:
         return
-    strict = ["--deny"] * bool(arguments.deny) + ["--ask"] * bool(arguments.ask)
-    strict += [f"--allow {text!r}" for text in arguments.allow if parse_rule(text).right]
-    ignored = [f"--{name}" for name in ("approval", "effort") if getattr(arguments, name, None)]
-    if not (strict or ignored) or (worker := await _find_old_worker(jobs, start_seconds)) is None:
+    strict_options = ["--deny"] * bool(arguments.deny) + ["--ask"] * bool(arguments.ask)
+    strict_options += [f"--allow {text!r}" for text in arguments.allow if parse_rule(text).right]
+    ignored_options = [f"--{name}" for name in ("approval", "effort") if getattr(arguments, name, None)]
+    if not (strict_options or ignored_options) or (worker := await _find_old_worker(jobs, start_seconds)) is None:
         return
-    effect = f"would apply {', '.join(strict)} in part or not at all, so nothing was submitted"
-    if not strict:
-        effect = f"ignores {', '.join(ignored)} if it executes the run"
+    effect = f"would apply {', '.join(strict_options)} in part or not at all, so nothing was submitted"
+    if not strict_options:
+        effect = f"ignores {', '.join(ignored_options)} if it executes the run"
     text = _OLD_WORKER.format(pid=worker.owner.pid, host=worker.owner.host, effect=effect)
-    if strict:
+    if strict_options:
         raise ConfigurationError(text)
     Console().print_stderr(text, "yellow")
 

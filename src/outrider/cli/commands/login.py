@@ -48,8 +48,8 @@ def log_out(arguments: Namespace) -> int:
     """Deletes the stored key of a provider, or all."""
     console, store = Console(), KeyStore(user_folders().keys_file)
     names = [arguments.provider] if arguments.provider else list(store.list_providers())
-    removed = [name for name in names if store.remove(name)]
-    console.print_stderr(f"deleted: {', '.join(removed)}" if removed else "there is no stored key")
+    deleted_names = [name for name in names if store.remove(name)]
+    console.print_stderr(f"deleted: {', '.join(deleted_names)}" if deleted_names else "there is no stored key")
     return exit_codes.SUCCESS
 
 

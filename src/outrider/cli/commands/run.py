@@ -509,14 +509,14 @@ class RunCommand:
             console.print_stderr(f"outrider: the turn stopped early: {result.end.reason.replace('_', ' ')}", "yellow")
         if result.end.reason != "completed" and not quiet:
             self._print_next_step(result)
-        unapproved = result.unapproved_calls
-        for call in unapproved if not quiet else ():
+        unapproved_calls = result.unapproved_calls
+        for call in unapproved_calls if not quiet else ():
             from outrider.presentation.tool_calls import call_title
 
             console.print_stderr(
                 f"outrider: denied, because approval is needed: {call_title(call.tool, call.input)}", "yellow"
             )
-        if unapproved and not quiet:
+        if unapproved_calls and not quiet:
             remote = "use --wait-for-approval to let another user answer, or start the server with --allow RULE"
             local = "allow calls with --allow RULE, keep file changes with --approval edits, or use --mode background"
             console.print_stderr(f"outrider: {remote if self._arguments.attach else local}")

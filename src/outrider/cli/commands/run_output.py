@@ -242,7 +242,7 @@ class RunPrinter(Protocol):
 
 
 class StdoutPipe:
-    """Writes to stdout until writing fails (closed pipe, full disk), then discards the rest, so that the turn
+    """Writes to stdout until writing fails (closed pipe, full disk), then discards all output, so that the turn
     continues. `Console.write_error` stores the failure for the exit code."""
 
     def __init__(self, console: Console) -> None:

@@ -460,8 +460,8 @@ class RunStreamPrinter:
 
     def report_input_error(self, number: int, message: str, text: str, request_id: str = "") -> None:
         """Prints that an input line could not be used; other lines are not affected."""
-        repeated = {"input": text[:MAX_REPEATED_INPUT], "id": request_id or None}
-        self._write({"type": "input_error", "line": number, "message": message, **repeated})
+        echo = {"input": text[:MAX_REPEATED_INPUT], "id": request_id or None}
+        self._write({"type": "input_error", "line": number, "message": message, **echo})
 
     def confirm(self, request_id: str) -> None:
         """Does nothing: the events that follow show what an input line changed."""

@@ -208,13 +208,13 @@ def run_worker(arguments: Namespace) -> int:
         make_private_folder(settings.data_folder),
         collect_launch_values(os.environ, program_version()) if arguments.resident else (),
     )
-    locked = arguments.database is None and lock.acquire()
-    if arguments.resident and not locked:
+    has_lock = arguments.database is None and lock.acquire()
+    if arguments.resident and not has_lock:
         return exit_codes.SUCCESS
     if settings.missing and arguments.health is not None:
         asyncio.run(_wait_for_key(arguments, settings.missing))
         settings = settings_from_arguments(arguments)
-    asyncio.run(_serve_runs(arguments, settings, lock if locked else None))
+    asyncio.run(_serve_runs(arguments, settings, lock if has_lock else None))
     return exit_codes.SUCCESS
 
 

@@ -119,7 +119,7 @@ def _user_lines(item: UserItem, width: int, palette: Palette) -> list[Text]:
     background = palette.style_on("panel")
     room, max_lines = max(width - 3, 8), _EXPANDED_USER_LINES if item.expanded else _MAX_USER_LINES
     source = item.text.strip("\r\n")
-    # Only what can be visible is wrapped, since a paste may have megabytes.
+    # Only the part that can be visible is wrapped, because a paste may have megabytes.
     visible = source[: (max_lines + 2) * room]
     rows = wrap_text(Text(clean_text(visible), palette.style("text"), end=""), room)
     hidden = len(rows) - max_lines + source.count("\n", len(visible))

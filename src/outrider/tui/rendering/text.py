@@ -55,7 +55,7 @@ def _outer_margin(strip: Strip) -> int:
 
 
 def text_line(text: str = "", style: Style | str = "") -> Text:
-    """Returns a text that does not wrap and has no line end."""
+    """Returns a Text that does not wrap and has no line end."""
     return Text(text, style, no_wrap=True, end="")
 
 

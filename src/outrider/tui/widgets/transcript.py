@@ -495,8 +495,8 @@ def welcome_lines(
     resume_note = f"{format_count(earlier, 'session')} of this folder"
     for prompt, note in (*find_suggestions(embedded=embedded), *((("/resume", resume_note),) if earlier else ())):
         mark, text = text_line("› ", palette.style("accent")), text_line(prompt, palette.style("text"))
-        both = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))
-        lines += [both] if both.cell_len <= width else indent_lines(wrap_text(text, width - 2), mark)
+        line = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))
+        lines += [line] if line.cell_len <= width else indent_lines(wrap_text(text, width - 2), mark)
     lines.append(text_line())
     keys = [
         Text.assemble((key, palette.style("accent")), (f" {note}", palette.style("quiet"))) for key, note in _KEY_HINTS

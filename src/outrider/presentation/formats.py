@@ -1,6 +1,6 @@
 """Numbers and text as people read them: times, durations, costs, token counts, sizes, and lines of untrusted text.
 
-`sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
+`sanitize_for_terminal` is re-exported for front ends that print text with its tabs."""
 
 import re
 import unicodedata

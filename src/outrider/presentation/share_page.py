@@ -211,7 +211,7 @@ _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
 _SUBJECT_LENGTH = 120
 
 
-def _render_shown_item(item: TranscriptItem) -> str:
+def _render_or_strike_out(item: TranscriptItem) -> str:
     return f'<del class="withdrawn">{render_item(item)}</del>' if item.withdrawn else render_item(item)
 
 
@@ -327,7 +327,7 @@ def _render_message(message: Message) -> str:
     model = str(message.model) if message.model else ""
     facts = [_format_clock(message), model, _format_usage(message)]
     head = f"<b>{escape_text(author)}</b>" + "".join(f"<span>{escape_text(fact)}</span>" for fact in facts if fact)
-    body = "".join(map(_render_shown_item, message_items(message)))
+    body = "".join(map(_render_or_strike_out, message_items(message)))
     return f'<article class="{message.role}"><header>{head}</header>{body}</article>' if body else ""
 
 

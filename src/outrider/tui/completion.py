@@ -20,8 +20,8 @@ MAX_CHOICES = 8
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """One completion: `text` replaces the word at the cursor, `note` describes it. After an open one, the word
-    continues."""
+    """One completion: `text` replaces the word at the cursor, `note` describes it. With `is_open`, the user continues
+    the word."""
 
     text: str
     note: str = ""

@@ -144,13 +144,13 @@ class DialogPanel(Vertical, can_focus=True):
         for widget in (self, self.parent):
             if isinstance(widget, Vertical):
                 widget.styles.max_height = room if small else None
-        self.call_after_refresh(self._laid_out)
+        self.call_after_refresh(self._after_layout)
 
-    def _laid_out(self) -> None:
+    def _after_layout(self) -> None:
         """Runs after the layout of what `draw_panel` has drawn."""
-        self._show_rest()
+        self._show_hidden_rows()
 
-    def _show_rest(self) -> None:
+    def _show_hidden_rows(self) -> None:
         """Shows how many rows of the body are below the visible ones."""
         if not self.query(VerticalScroll):
             return  # the panel is being removed
@@ -168,10 +168,10 @@ class DialogPanel(Vertical, can_focus=True):
                 step = 1 if event.key == "down" else -1
                 if not self.move_selection(step):
                     scroll.scroll_relative(y=step, animate=False, immediate=True)
-                self._show_rest()
+                self._show_hidden_rows()
             case "home" | "end":
                 scroll.scroll_to(y=0 if event.key == "home" else scroll.max_scroll_y, animate=False, immediate=True)
-                self._show_rest()
+                self._show_hidden_rows()
             case _:
                 answer_key = next((key for key in self.keys if event.key == key.key), None)
                 if answer_key is None:
@@ -189,7 +189,7 @@ class DialogPanel(Vertical, can_focus=True):
     def scroll_page(self, direction: int) -> None:
         scroll = self.query_one(VerticalScroll)
         scroll.scroll_relative(y=direction * max(scroll.size.height - 1, 1), animate=False, immediate=True)
-        self._show_rest()
+        self._show_hidden_rows()
 
     def _is_deliberate(self) -> bool:
         """Returns whether a key press is accepted as an answer: the first one must follow a pause."""
@@ -516,9 +516,9 @@ class QuestionPanel(DialogPanel):
         self._scroll_to_selected()
         return True
 
-    def _laid_out(self) -> None:
+    def _after_layout(self) -> None:
         self._scroll_to_selected()  # again: a key may arrive before the size of the body is known
-        super()._laid_out()
+        super()._after_layout()
 
     def _scroll_to_selected(self) -> None:
         if self._selected is not None and self.query(VerticalScroll):
@@ -559,11 +559,11 @@ class ChoicePanel(DialogPanel):
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         return markdown_lines(self._text, width, palette)
 
-    def _laid_out(self) -> None:
+    def _after_layout(self) -> None:
         if self._at_end and self.query(VerticalScroll) and self.query_one(VerticalScroll).max_scroll_y:
             self._at_end = False
             self.query_one(VerticalScroll).scroll_end(animate=False, immediate=True)
-        super()._laid_out()
+        super()._after_layout()
 
 
 AnswerHandler = Callable[[str, str], Awaitable[None]]

@@ -176,7 +176,7 @@ def _show_difference(arguments: Namespace) -> int:
     async def load(archive: SessionArchive) -> RequestComparison:
         requests: list[SentRequestView] = []
         for text in arguments.diff:
-            session, step = _parse_place(text, arguments.session)
+            session, step = _parse_session_step(text, arguments.session)
             stored_session = await archive.find_session(session)
             requests.append(find_request((await archive.load(stored_session.id)).messages, step))
         return compare_requests(requests[0], requests[1])
@@ -202,7 +202,7 @@ def _show_difference(arguments: Namespace) -> int:
     return exit_codes.SUCCESS
 
 
-def _parse_place(text: str, session: str) -> tuple[str, int]:
+def _parse_session_step(text: str, session: str) -> tuple[str, int]:
     """Returns the session and the step that `N` or `SESSION:N` names."""
     named_session, _, number = text.rpartition(":")
     if not number.isdecimal() or not int(number):

@@ -15,7 +15,7 @@ from outrider.errors import ConfigurationError
 from outrider.models.live_models import check_key
 from outrider.types.agents import Provider
 
-_PLACES = {"keyring": "the system's keyring", "file": "a file that only you can read"}
+_STORAGE_NAMES = {"keyring": "the system's keyring", "file": "a file that only you can read"}
 
 
 def log_in(arguments: Namespace) -> int:
@@ -23,7 +23,7 @@ def log_in(arguments: Namespace) -> int:
     console, store = Console(), KeyStore(user_folders().keys_file)
     if arguments.list:
         for name, storage in store.list_providers().items():
-            console.print(f"{name}: stored in {_PLACES[storage]}")
+            console.print(f"{name}: stored in {_STORAGE_NAMES[storage]}")
         return exit_codes.SUCCESS
     provider = arguments.provider or _ask_provider()
     key = _read_key(provider)
@@ -37,7 +37,7 @@ def log_in(arguments: Namespace) -> int:
             console.print_stderr(f"the key could not be checked: {problem.text}")
     storage = store.store(provider, key)
     console.print_stderr(
-        f"The key of {provider} is stored in {_PLACES[storage]}. To delete it: outrider logout {provider}"
+        f"The key of {provider} is stored in {_STORAGE_NAMES[storage]}. To delete it: outrider logout {provider}"
     )
     variable = key_variable_names(BUILT_IN_PROVIDERS[provider])[0]
     console.print_stderr(f"If {variable} is set, it is used instead.")

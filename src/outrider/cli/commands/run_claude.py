@@ -344,7 +344,7 @@ class _OpenRequest(msgspec.Struct, frozen=True):
 
     def accept(self, updated: Any, permissions: Any = None) -> InputCommand:
         if self.is_question:
-            return AnswerInput(self.subject, tuple(_given_answers(updated)))
+            return AnswerInput(self.subject, tuple(_returned_answers(updated)))
         if is_object(updated) and updated != self.input:
             new_input = msgspec.json.encode(updated).decode()
             return ApprovalInput(self.subject, allow=False, reason=f"The user wants this input instead: {new_input}")
@@ -498,7 +498,7 @@ def _decode_block(block: Any) -> PartBase:
             raise InputProblem("a block of a user message must be text, or an image or document in base64")
 
 
-def _given_answers(updated: Any) -> Iterator[str]:
+def _returned_answers(updated: Any) -> Iterator[str]:
     """Yields the answers in the input that the program returned for a question."""
     answers: Any = updated.get("answers") if is_object(updated) else None
     for answer in answers.values() if is_object(answers) else ():

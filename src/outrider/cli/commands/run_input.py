@@ -202,12 +202,12 @@ class StreamInput:
                 raise InputProblem(f"the line has more than {MAX_LINE_BYTES:,} bytes")
             command = self._printer.decode_input(line)
             request_id = command.id
-            await self._carry_out(number, command)
+            await self._execute_command(number, command)
         except OutriderError as error:
             request_id = getattr(error, "request_id", "") or request_id
             self._printer.report_input_error(number, error.message, line.decode("utf-8", "replace"), request_id)
 
-    async def _carry_out(self, number: int, command: InputCommand) -> None:
+    async def _execute_command(self, number: int, command: InputCommand) -> None:
         """Executes a command. Raises OutriderError if that is not possible."""
         match command:
             case PromptInput():
@@ -294,9 +294,9 @@ class StreamInput:
 
     def _refuse_if_ended(self) -> None:
         if self._ended and (self._approvals or self._questions):
-            self._tasks.create_task(self._refuse_open())
+            self._tasks.create_task(self._refuse_open_requests())
 
-    async def _refuse_open(self) -> None:
+    async def _refuse_open_requests(self) -> None:
         """Denies calls and questions that wait for an answer that can no longer arrive."""
         for view in list(self._approvals.values()):
             reason = UNATTENDED_OUTCOME if view.outcome and view.outcome.files else UNATTENDED_DENIAL

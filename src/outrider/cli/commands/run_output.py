@@ -171,8 +171,8 @@ class HeadlessResult(msgspec.Struct, frozen=True):
 
     @property
     def unapproved_calls(self) -> list[RefusedCall]:
-        """The calls that an approval would have allowed. Background mode never asks: all but those that a rule forbids
-        count."""
+        """The calls that an approval would have allowed. Background mode never asks, so these are all refused calls
+        that no rule forbids."""
         never_asks = self.info.mode == "background"
         return [call for call in self.stats.refused if call.needed_approval or (never_asks and not call.is_forbidden)]
 
@@ -260,7 +260,7 @@ class StdoutPipe:
 
 class RunTextPrinter:
     """Prints the final answer of the main agent, or the value of the output schema as JSON. If the turn has no final
-    answer, prints the last text that arrived."""
+    answer, prints the last text of the model."""
 
     def __init__(self, pipe: StdoutPipe, *, for_terminal: bool) -> None:
         self._pipe = pipe

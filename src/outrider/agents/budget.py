@@ -17,7 +17,7 @@ MIN_OUTPUT_TOKENS = 256  # a shorter answer is not useful, so such a request is 
 
 class ModelPrice(msgspec.Struct, frozen=True):
     """Price per token of a model. With `billed_afterwards` the cost is known only from the response, as for an agent in
-    another process; such a request reserves all cost that is left."""
+    another process; such a request reserves the remaining cost."""
 
     input: Decimal = Decimal(0)
     output: Decimal = Decimal(0)
@@ -56,7 +56,7 @@ class RunBudget:
         return max(self.limits.seconds - (self._clock() - self._start), 0.0)
 
     def begin_turn(self) -> int:
-        """Count one more model request and return its number. Raises LimitReachedError when the turn or time limit is
+        """Counts a model request and returns its number. Raises LimitReachedError when the turn or time limit is
         reached."""
         if self.limits.turns is not None and self.turns >= self.limits.turns:
             raise LimitReachedError("turns", self.limits.turns, self.turns)
@@ -66,7 +66,7 @@ class RunBudget:
         return self.turns
 
     def as_limit_error(self, reached: LimitReachedError | TimeoutError) -> LimitReachedError:
-        """Convert the timeout of a turn into the error for the `seconds` limit; return a LimitReachedError
+        """Converts the timeout of a turn into the error for the `seconds` limit; returns a LimitReachedError
         unchanged."""
         if isinstance(reached, LimitReachedError):
             return reached
@@ -77,8 +77,8 @@ class RunBudget:
             raise LimitReachedError("levels of agents", self.limits.depth, depth)
 
     def reserve(self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None) -> BudgetReservation:
-        """Reserve tokens and cost for a prompt of about this size. Raises LimitReachedError when the rest of a limit is
-        too small for a response of `MIN_OUTPUT_TOKENS`."""
+        """Reserves tokens and cost for a prompt of about this size. Raises LimitReachedError when the rest of a limit
+        is too small for a response of `MIN_OUTPUT_TOKENS`."""
         reserved = self._plan_reservation(prompt_tokens, max_output, price)
         self._open.add(reserved)
         self._reserved_tokens += reserved.tokens
@@ -86,7 +86,7 @@ class RunBudget:
         return reserved
 
     async def wait_for_reservations(self, prompt_tokens: int, price: ModelPrice | None) -> None:
-        """Wait while requests of other agents have reserved what a prompt of about this size needs. Most responses use
+        """Waits while requests of other agents have reserved what a prompt of about this size needs. Most responses use
         a small part of their reservation, so the rest becomes free when they end."""
         while self._open:
             try:
@@ -122,14 +122,15 @@ class RunBudget:
         }
 
     def settle(self, reservation: BudgetReservation, tokens: Tokens, cost: Decimal | None, turns: int = 1) -> None:
-        """Replace a reservation by the actual usage. `turns` includes the one that `begin_turn` has counted already."""
+        """Replaces a reservation by the actual usage. `turns` includes the one that `begin_turn` has counted
+        already."""
         self.turns += turns - 1
         self.release(reservation)
         if tokens.total or cost is not None:
             self.usage = self.usage.plus(tokens, cost)
 
     def release(self, reservation: BudgetReservation) -> None:
-        """Free what a request has reserved. Does nothing for a reservation that is free already."""
+        """Releases what a request has reserved. Does nothing if the reservation is already released."""
         if reservation not in self._open:
             return
         self._open.remove(reservation)
@@ -143,18 +144,18 @@ class RunBudget:
         if self.limits.cost is None:
             return Decimal(0)
         spent = self.usage.total_cost
-        left = Decimal(0) if spent is None else self.limits.cost - spent - self._reserved_cost
-        if left <= 0:
+        remaining = Decimal(0) if spent is None else self.limits.cost - spent - self._reserved_cost
+        if remaining <= 0:
             raise LimitReachedError("cost", self.limits.cost, "not known" if spent is None else spent)
-        return left
+        return remaining
 
     def _output_for_tokens(self, prompt_tokens: int, max_output: int | None) -> int | None:
         if self.limits.tokens is None:
             return max_output
-        left = self.limits.tokens - self.usage.tokens.total - self._reserved_tokens - prompt_tokens
-        if left < MIN_OUTPUT_TOKENS:
+        remaining = self.limits.tokens - self.usage.tokens.total - self._reserved_tokens - prompt_tokens
+        if remaining < MIN_OUTPUT_TOKENS:
             raise LimitReachedError("tokens", self.limits.tokens, self.usage.tokens.total)
-        return left if max_output is None else min(max_output, left)
+        return remaining if max_output is None else min(max_output, remaining)
 
     def _output_for_cost(self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None) -> int | None:
         """Returns the output tokens that the cost limit allows. Raises LimitReachedError for an unknown price, because
@@ -162,9 +163,9 @@ class RunBudget:
         spent = self.usage.total_cost
         if price is None or spent is None or self.limits.cost is None:
             raise LimitReachedError("cost", self.limits.cost, "the price of this model is not known")
-        left = self.limits.cost - spent - self._reserved_cost - price.input * prompt_tokens
-        affordable = int(left / price.output) if price.output and left > 0 else (0 if price.output else None)
-        if left < 0 or (affordable is not None and affordable < MIN_OUTPUT_TOKENS):
+        remaining = self.limits.cost - spent - self._reserved_cost - price.input * prompt_tokens
+        affordable = int(remaining / price.output) if price.output and remaining > 0 else (0 if price.output else None)
+        if remaining < 0 or (affordable is not None and affordable < MIN_OUTPUT_TOKENS):
             raise LimitReachedError("cost", self.limits.cost, spent)
         options = [value for value in (max_output, affordable) if value is not None]
         return min(options) if options else None

@@ -80,16 +80,16 @@ _WORD = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)*")
 _DIGITS = re.compile(r"\d+")
 MAX_CACHED_LENGTH = 1024  # characters of a text whose results are cached
 MAX_CACHED_TEXTS = 16_384
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def _cache_short_texts(read: Callable[[str], Found]) -> Callable[[str], Found]:
+def _cache_short_texts(read: Callable[[str], Result]) -> Callable[[str], Result]:
     """Caches the results for short texts: every compaction of a session reads the same texts again, so its cost would
     grow with the age of the session. Long texts are not cached, to limit the memory."""
     cached = lru_cache(MAX_CACHED_TEXTS)(read)
 
     @wraps(read)
-    def read_text(text: str) -> Found:
+    def read_text(text: str) -> Result:
         return cached(text) if len(text) < MAX_CACHED_LENGTH else read(text)
 
     return read_text
@@ -141,10 +141,10 @@ class _NewestTexts:
 
 class RemovedTexts:
     """What compactions carry over of the messages that they remove. Each message is read once: the next compaction
-    reads those that were removed since.
+    reads only the messages that were removed since then.
 
     `by_user` has the texts of the user and how often each was written. When there are too many, those without a
-    constraint and with frequent words are dropped, and counted in `dropped`."""
+    constraint and with frequent words are dropped; `dropped` is their number."""
 
     def __init__(self) -> None:
         self._count, self._last_id = 0, ""
@@ -159,18 +159,18 @@ class RemovedTexts:
         self._last_answer = ""
 
     def read(self, removed: Sequence[Message]) -> "RemovedTexts":
-        """Reads the messages that were not read before; returns these texts, or new ones if the messages that were read
-        are not the first of `removed` any more."""
-        known = self._count
-        if known > len(removed) or (known and removed[known - 1].id != self._last_id):
+        """Reads the messages that were not read before, and returns this object. Returns a new one if the messages that
+        it has read are no longer the first of `removed`."""
+        read_count = self._count
+        if read_count > len(removed) or (read_count and removed[read_count - 1].id != self._last_id):
             return RemovedTexts().read(removed)
-        for message in removed[known:]:
+        for message in removed[read_count:]:
             self._read_message(message)
         self._count, self._last_id = len(removed), removed[-1].id if removed else ""
         return self
 
     def list_files(self) -> list[str]:
-        """Returns the paths of file tools' calls, the last used ones last, with "changed" where a call wrote."""
+        """Returns the paths of file tools' calls, the last used ones last, marked "(changed)" if a call wrote them."""
         return [f"{path} (changed)" if changed else path for path, changed in self._files.items()][-MAX_FILES:]
 
     def _read_message(self, message: Message) -> None:
@@ -219,7 +219,7 @@ class RemovedTexts:
         rarity = _rate_rarity(texts)
         newest = range(len(texts) - 1, -1, -1)
         rules = [any(map(_is_constraint, _sentences(text))) for text in texts]
-        best = sorted(newest, key=lambda at: (rules[at], rarity[at]), reverse=True)
+        best = sorted(newest, key=lambda position: (rules[position], rarity[position]), reverse=True)
         retained, size = set[int](), 0
         for order, share in ((newest, 4), (best, 2)):
             for position in order:
@@ -240,26 +240,26 @@ class _SectionWriter:
         self._sections = [summary]
         self._summary = _normalize(summary)
         self._added: set[str] = set()
-        self._left = characters
+        self._space = characters
 
     def add_list(self, title: str, entries: Iterable[str], share: float, *, left_out: int | None = None) -> None:
-        """Adds the entries that fit into a share of the space that is left, in their order. With `left_out`, a number
-        of further entries, those that do not fit are counted too."""
+        """Adds the entries that fit into a share of the remaining space, in their order. With `left_out`, the number of
+        entries that the caller has left out already, the section also says how many entries are missing."""
         new = [entry for entry in dict.fromkeys(entries) if self._is_new(entry)]
-        chosen = _select_entries(new, int(self._left * share))
+        chosen = _select_entries(new, int(self._space * share))
         self._added.update(map(_normalize, chosen))
         lines = [f"- {entry.strip()}" for entry in chosen]
-        if left_out is not None and self._left and (more := left_out + len(new) - len(chosen)):
-            lines.insert(0, f"- ({more} more; `{SEARCH_TOOL}` finds them)")
+        if left_out is not None and self._space and (omitted := left_out + len(new) - len(chosen)):
+            lines.insert(0, f"- ({omitted} more; `{SEARCH_TOOL}` finds them)")
         self._add_section(title, "\n".join(lines))
 
     def add_names(self, names: Iterable[str]) -> None:
-        """Adds the names that occur nowhere in the text yet."""
-        text, left = _normalize("\n".join(self._sections)), self._left
+        """Adds the names that do not occur in the text yet."""
+        text, space = _normalize("\n".join(self._sections)), self._space
         chosen: list[str] = []
         for name in names:
-            if len(name) + 2 < left and _normalize(name) not in text:
-                left -= len(name) + 2
+            if len(name) + 2 < space and _normalize(name) not in text:
+                space -= len(name) + 2
                 chosen.append(name)
         self._add_section("Also mentioned", ", ".join(chosen))
 
@@ -269,7 +269,7 @@ class _SectionWriter:
     def _add_section(self, title: str, text: str) -> None:
         if text.strip():
             self._sections.append(f"## {title}\n{text}")
-            self._left = max(0, self._left - len(text))
+            self._space = max(0, self._space - len(text))
 
     def text(self) -> str:
         pointer = f"The removed messages are stored; `{SEARCH_TOOL}` finds details in them."
@@ -285,7 +285,10 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
     newest = range(len(entries) - 1, -1, -1)
     chosen: set[int] = set()
     size = 0
-    for order, limit in ((newest, characters // 2), (sorted(newest, key=lambda at: -rarity[at]), characters)):
+    for order, limit in (
+        (newest, characters // 2),
+        (sorted(newest, key=lambda position: -rarity[position]), characters),
+    ):
         for position in order:
             if position not in chosen and size + len(entries[position]) <= limit:
                 chosen.add(position)
@@ -295,9 +298,9 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
 
 def _rate_rarity(entries: Sequence[str]) -> list[float]:
     """Returns how rare the words of each entry are among all entries, 1 if no other entry has any."""
-    words = [_words(entry) for entry in entries]
-    spread = Counter(word for found in words for word in found)
-    return [sum(1 / spread[word] for word in found) / (len(found) or 1) for found in words]
+    words_by_entry = [_words(entry) for entry in entries]
+    spread = Counter(word for words in words_by_entry for word in words)
+    return [sum(1 / spread[word] for word in words) / (len(words) or 1) for words in words_by_entry]
 
 
 @_cache_short_texts
@@ -318,8 +321,8 @@ def _spoken_text(message: Message) -> str:
 
 @_cache_short_texts
 def _sentences(text: str) -> tuple[str, ...]:
-    found = (sentence.strip() for sentence in _SENTENCE_END.split(_FENCE.sub("\n", text)))
-    return tuple(sentence[:MAX_SENTENCE] for sentence in found if sentence)
+    sentences = (sentence.strip() for sentence in _SENTENCE_END.split(_FENCE.sub("\n", text)))
+    return tuple(sentence[:MAX_SENTENCE] for sentence in sentences if sentence)
 
 
 def _shorten(text: str) -> str:
@@ -330,8 +333,8 @@ def _shorten(text: str) -> str:
 
 def _constraints(by_user: Iterable[str]) -> Iterator[str]:
     for text in by_user:
-        found = [sentence for sentence in _sentences(text) if _is_constraint(sentence)]
-        yield from found[:MAX_SENTENCES_PER_MESSAGE]
+        constraints = [sentence for sentence in _sentences(text) if _is_constraint(sentence)]
+        yield from constraints[:MAX_SENTENCES_PER_MESSAGE]
 
 
 @_cache_short_texts
@@ -363,8 +366,8 @@ def _shape(sentence: str) -> str:
 
 def _statements(by_agent: Iterable[str]) -> Iterator[str]:
     for text in by_agent:
-        found = [sentence for sentence in _sentences(text) if _is_statement(sentence)]
-        yield from found[:MAX_SENTENCES_PER_MESSAGE]
+        statements = [sentence for sentence in _sentences(text) if _is_statement(sentence)]
+        yield from statements[:MAX_SENTENCES_PER_MESSAGE]
 
 
 @_cache_short_texts
@@ -383,19 +386,19 @@ def _open_items(removed: RemovedTexts) -> list[str]:
     """Returns lines that name open work, also those of the last compaction, questions of the last answers, and open
     entries of the todo list."""
     closed: set[str] = set()
-    found: list[str] = []
+    open_lines: list[str] = []
     for text in reversed(removed.by_all.newest()):
         for sentence in reversed(_sentences(text)):
-            if done := _CLOSED.match(sentence):
-                closed.add(_normalize(done[1]))
+            if closed_item := _CLOSED.match(sentence):
+                closed.add(_normalize(closed_item[1]))
             elif _is_open(sentence) and _normalize(_TASK_MARK.sub("", sentence)) not in closed:
-                found.append(sentence)
+                open_lines.append(sentence)
     earlier = reversed(_earlier_open_items(removed.summary))
-    found += [item for item in earlier if _normalize(_TASK_MARK.sub("", item)) not in closed]
+    open_lines += [item for item in earlier if _normalize(_TASK_MARK.sub("", item)) not in closed]
     answers = removed.by_agent.newest()[-RECENT_QUESTIONS:]
     questions = [sentence for text in answers for sentence in _sentences(text) if sentence.endswith(("?", "？"))]
     todos = [f"[ ] {entry['content']}" for entry in removed.todos if _is_open_todo(entry)]
-    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *todos]
+    return [*reversed(open_lines[:MAX_OPEN_ITEMS]), *questions, *todos]
 
 
 @_cache_short_texts
@@ -447,7 +450,7 @@ MAX_RESULTS = 20
 
 
 class _TextPassage(msgspec.Struct):
-    """A text of the conversation with its place."""
+    """A text of the conversation, with the message that contains it."""
 
     place: str
     text: str
@@ -460,8 +463,8 @@ def conversation_search_tool(load_messages: Callable[[], Awaitable[Sequence[Mess
         query: Annotated[str, "words that occur in what you look for"], limit: Annotated[int, "results"] = 8
     ) -> ToolResult:
         """Search this whole conversation, also messages and tool outputs that a summary replaced."""
-        found = search_messages(await load_messages(), query)[: max(1, min(limit, MAX_RESULTS))]
-        content = "\n\n".join(f"[{place}]\n{excerpt}" for place, excerpt in found)
+        matches = search_messages(await load_messages(), query)[: max(1, min(limit, MAX_RESULTS))]
+        content = "\n\n".join(f"[{place}]\n{excerpt}" for place, excerpt in matches)
         return ToolResult(content or "Nothing in this conversation contains these words.", title=query[:80])
 
     return Tool(search_conversation, name=SEARCH_TOOL, read_only=True, repeatable=True, parallel=True, display="search")
@@ -491,7 +494,7 @@ def _query_words(query: str) -> Iterator[str]:
     for word in _WORD.findall(query.lower()):
         for run in _UNSPACED.split(word):
             if len(run) > 2 and _UNSPACED.fullmatch(run):
-                yield from (run[at : at + 2] for at in range(len(run) - 1))
+                yield from (run[start : start + 2] for start in range(len(run) - 1))
             elif run:
                 yield run
 
@@ -532,12 +535,12 @@ def _excerpt(text: str, words: Sequence[str], weights: dict[str, float]) -> str:
     if len(text) <= EXCERPT:
         return text
     lowered = text.lower()
-    places = sorted(found.start() for word in words for found in re.finditer(re.escape(word), lowered))[:200]
+    positions = sorted(match.start() for word in words for match in re.finditer(re.escape(word), lowered))[:200]
 
     def weight(start: int) -> float:
         window = lowered[max(0, start - EXCERPT // 3) : start + EXCERPT]
         return sum(weights[word] for word in words if word in window)
 
-    start = max(0, max(places, key=weight, default=0) - EXCERPT // 3)
+    start = max(0, max(positions, key=weight, default=0) - EXCERPT // 3)
     end = min(len(text), start + EXCERPT)
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"

@@ -61,8 +61,8 @@ TOKENS_PER_FILE = 1_500
 
 def estimate_tokens(history: Sequence[Message], *, overhead: int = 0, result_limit: int | None = None) -> int:
     """Estimates the tokens of the prompt for this history. `overhead` is the size of system prompt and tools, used
-    until the first answer reports real numbers. Numbers reported before a compaction are ignored. `result_limit`: the
-    client sends only so many characters of each tool result."""
+    until the first answer reports real numbers. Numbers reported before a compaction are ignored. `result_limit` is
+    how many characters of each tool result the client sends."""
     since = 0
     for position in range(len(history) - 1, -1, -1):
         message = history[position]
@@ -139,7 +139,7 @@ def _state_tokens(state: ToolState, result_limit: int | None = None) -> int:
 FULL_SHARE = 0.85  # of the context window without the room for an answer: above it, a compaction starts
 TAIL_SHARE = 0.2  # of the context window that is not summarised, at most
 PINNED_CHARACTERS = 8_000  # of the user's last input that are appended to a summary
-PINNED_TEXT = "{summary}\n\n## The user's last message, verbatim\n{words}"
+PINNED_TEXT = "{summary}\n\n## The user's last message, verbatim\n{message}"
 PINNED_CUT = "… (shortened; `search_conversation` finds the rest of its {length:,} characters)"
 
 
@@ -227,7 +227,7 @@ def build_request(
     *,
     on_sent: Callable[[bytes, BodyLayout], None] | None = None,
 ) -> tuple[Request, BudgetReservation]:
-    """Builds the next model request of an agent, for its current history or for the given one, and reserves budget for
+    """Builds the next model request of an agent for `history`, or else for its current history, and reserves budget for
     it. `on_sent` receives its body.
 
     The caller settles the reservation after the request, also when it failed."""
@@ -260,7 +260,7 @@ def _remaining_allowance(context: AgentContext, reservation: BudgetReservation) 
 def estimate_prompt_tokens(
     context: AgentContext, history: Sequence[Message] | None = None, *, result_limit: int | None = None
 ) -> int:
-    """Estimate the prompt size of the agent, for its current history or for the given one."""
+    """Estimates the prompt size of the agent for `history`, or else for its current history."""
     overhead = estimate_text_tokens(context.system_prompt) + TOKENS_PER_TOOL * len(context.tool_specs)
     messages = context.session.messages if history is None else history
     return estimate_tokens(messages, overhead=overhead, result_limit=result_limit)
@@ -353,8 +353,8 @@ class ContextCompactor:
 
     async def make_room(self, error: ContextOverflowError, *, again: bool) -> None:
         """Shortens the prompt that the model has rejected: removes outputs of the last calls if they fill it, else
-        compacts it, also with the last input if that makes it shorter. `again`: the prompt was shortened before. Raises
-        the error if nothing is shortened."""
+        compacts it, also with the last input if that makes it shorter. `again` is set if the prompt was shortened
+        before. Raises the error if nothing is shortened."""
         context = self._context
         # Some servers report too few tokens.
         size = max(self._prompt_tokens(), self._history_tokens(context.session.messages))
@@ -364,19 +364,19 @@ class ContextCompactor:
         if self._remove_last_outputs(size):
             return
         history = context.session.messages
-        last = next((message for message in reversed(history) if _is_input(message)), None)
+        last_input = next((message for message in reversed(history) if _is_input(message)), None)
         for whole in (False, True):
             if self._can_shorten(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
                 return
-        if last is not None and estimate_message_tokens(last, self._result_limit) * 2 > size:
+        if last_input is not None and estimate_message_tokens(last_input, self._result_limit) * 2 > size:
             text = LAST_INPUT_TOO_LONG.format(model=model, message=error.message)
             raise ContextOverflowError(text, provider=error.provider, status=error.status) from error
         raise error
 
     def _can_shorten(self, *, whole: bool) -> bool:
         """Returns whether a compaction can shorten the prompt. If it replaces the last input, it must replace a long
-        text. The state of the workspace does not count: otherwise a long path would turn a short question into a
-        summary."""
+        text. The state of the workspace is not part of that length: otherwise a long path would turn a short question
+        into a summary."""
         if not self.can_compact(whole=whole):
             return False
         history, start = self._context.session.messages, self._tail_start(auto=True, whole=whole)
@@ -390,26 +390,26 @@ class ContextCompactor:
 
     def _remove_last_outputs(self, size: int) -> bool:
         """Removes the longest outputs of the last answer's calls from the prompt, if they are more than half of it.
-        They stay in the transcript. Returns whether it did."""
+        They stay in the transcript. Returns whether outputs were removed."""
         context = self._context
-        last = next((message for message in reversed(context.session.messages) if message.get_calls()), None)
-        calls = [] if last is None else sorted(last.get_calls(), key=self._call_tokens, reverse=True)
-        if last is None or sum(map(self._call_tokens, calls)) * 2 <= size:
+        answer = next((message for message in reversed(context.session.messages) if message.get_calls()), None)
+        calls = [] if answer is None else sorted(answer.get_calls(), key=self._call_tokens, reverse=True)
+        if answer is None or sum(map(self._call_tokens, calls)) * 2 <= size:
             return False
         removed = 0
         for call in calls:
             if isinstance(call.state, ToolCompleted) and removed * 2 < size and (tokens := self._call_tokens(call)):
                 removed += tokens
                 state = call.state.compact(context.run.clock())
-                context.journal.put_part_soon(replace(call, state=state), last)
+                context.journal.put_part_soon(replace(call, state=state), answer)
         context.projection = PromptProjection(context.projection.family)
         return removed > 0
 
     async def compact(
         self, *, auto: bool = True, overflow: bool = False, whole: bool = False, instructions: str = ""
     ) -> CompactionPart | None:
-        """Summarizes all messages but the tail, with `whole` all but the last one, and stores the summary, with what
-        must survive word for word. `instructions` are added to the request for the summary.
+        """Summarizes all messages except the tail, or with `whole` all except the last one, and stores the summary with
+        what must survive word for word. `instructions` are added to the request for the summary.
 
         Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
         ContextOverflowError when nothing can be summarized."""
@@ -450,7 +450,8 @@ class ContextCompactor:
             context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
 
     async def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
-        """Returns the compaction with as much carried text as still shortens the prompt; None if none does."""
+        """Returns the compaction with as much carried text as possible, but shorter than what it replaces; None if it
+        is longer even without carried text."""
         from outrider.agents.carried_context import RemovedTexts, carried_budget, carry_over  # lazy: rarely needed
 
         history = self._context.session.messages
@@ -460,15 +461,15 @@ class ContextCompactor:
         size = self._history_tokens(history)
         # In threads: the first compaction of a long session that was opened again reads thousands of turns.
         # A cancelled compaction leaves its thread running, so no other one may use the same texts meanwhile.
-        known, self._context.removed_texts = self._context.removed_texts, None
-        removed = await asyncio.to_thread((known or RemovedTexts()).read, history[:start])
+        earlier, self._context.removed_texts = self._context.removed_texts, None
+        removed = await asyncio.to_thread((earlier or RemovedTexts()).read, history[:start])
         self._context.removed_texts = removed
         for characters in (budget, budget // 4, 0):
             carried = await asyncio.to_thread(carry_over, summary, removed, characters=characters, without=pinned)
-            text = PINNED_TEXT.format(summary=carried, words=_shorten_pinned(pinned)) if pinned else carried
+            text = PINNED_TEXT.format(summary=carried, message=_shorten_pinned(pinned)) if pinned else carried
             part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
             compacted = [*history, Message("user", [part])]
-            # Two estimates are compared; `before` may be what the provider has counted.
+            # Two estimates are compared; `before` may be the number of tokens that the provider has reported.
             if self._history_tokens(compacted) < size:
                 return replace(part, tokens_after=self._prompt_tokens(compacted), message_id="")
         return None
@@ -483,8 +484,8 @@ class ContextCompactor:
         return message
 
     def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
-        """Returns the index of the first message that stays in the prompt. A compaction on request leaves the last turn
-        only."""
+        """Returns the index of the first message that stays in the prompt. A compaction on request keeps only the last
+        turn."""
         messages = self._context.session.messages
         if whole:
             return max(len(messages) - 1, 0)
@@ -496,7 +497,8 @@ class ContextCompactor:
         return self._run.models.pricing.result_limit(self._context.agent)
 
     def _prompt_tokens(self, history: Sequence[Message] | None = None) -> int:
-        """Estimate the prompt as the client sends it. `estimate_prompt_tokens` without a limit needs no lookup."""
+        """Estimates the prompt as the client sends it, with shortened tool results. The limit needs a lookup in the
+        catalog, which `estimate_prompt_tokens` without a limit does not."""
         return estimate_prompt_tokens(self._context, history, result_limit=self._result_limit)
 
     def _history_tokens(self, history: Sequence[Message]) -> int:
@@ -559,10 +561,10 @@ class ContextCompactor:
         await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
-        wanted = render_prompt("compaction", self._run.prompts.overrides)
+        instruction = render_prompt("compaction", self._run.prompts.overrides)
         if self._instructions:
-            wanted = SUMMARY_INSTRUCTIONS.format(prompt=wanted, instructions=self._instructions)
-        prompt = lower([*history, text_message("user", wanted)], family=client.model_family(request.model))
+            instruction = SUMMARY_INSTRUCTIONS.format(prompt=instruction, instructions=self._instructions)
+        prompt = lower([*history, text_message("user", instruction)], family=client.model_family(request.model))
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
         on_sent = partial(self._record_request, request.prompt)
         summary_request = replace(
@@ -591,7 +593,7 @@ class ContextCompactor:
         return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")
 
     def _record_request(self, prompt: Prompt, body: bytes, layout: BodyLayout) -> None:
-        """Creates what is needed to build the body of the summary request again."""
+        """Stores what is needed to rebuild the body of the summary request."""
         self._sent = record_single(body, layout, prompt, self._context.session.id)
 
     async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> Tokens:
@@ -608,7 +610,7 @@ class ContextCompactor:
 
 
 def _first_line(summary: str) -> str:
-    """Returns what a summary begins with, without its headings, as the short summary of its message."""
+    """Returns the first line of a summary that is not a heading; it is the short summary of its message."""
     lines = (line.strip() for line in summary.splitlines())
     return _cut(next((line for line in lines if line and not line.startswith("#")), ""), MAX_SHORT_SUMMARY)
 
@@ -640,28 +642,30 @@ def offer_conversation_search(context: AgentContext) -> None:
         context.tool_specs = (*context.tool_specs, tool.spec())
 
 
-def _truncate_message(message: Message, most: int | None = None) -> Message:
-    """Truncate long tool outputs, so that an overflowing context fits into the summary request. With `most`, texts and
-    inputs of calls are truncated to so many characters too, and files are left out."""
-    parts = [_truncate_call(part, most) if isinstance(part, ToolPart) else part for part in message.parts]
-    if most is not None:
-        parts = [replace(part, text=_cut(part.text, most)) if isinstance(part, TextPart) else part for part in parts]
+def _truncate_message(message: Message, max_length: int | None = None) -> Message:
+    """Truncates long tool outputs, so that an overflowing context fits into the summary request. With `max_length`,
+    texts and inputs of calls are truncated to this number of characters too, and files are left out."""
+    parts = [_truncate_call(part, max_length) if isinstance(part, ToolPart) else part for part in message.parts]
+    if max_length is not None:
+        parts = [
+            replace(part, text=_cut(part.text, max_length)) if isinstance(part, TextPart) else part for part in parts
+        ]
         parts = [part for part in parts if not isinstance(part, FilePart | ReasoningPart)]
     return replace(message, parts=parts)
 
 
-def _truncate_call(part: ToolPart, most: int | None) -> ToolPart:
+def _truncate_call(part: ToolPart, max_length: int | None) -> ToolPart:
     state = part.state
     if isinstance(state, ToolCompleted) and len(state.output) > MAX_TOOL_OUTPUT:
         state = replace(state, output=_cut(state.output, MAX_TOOL_OUTPUT), attachments=())
-    if most is not None:
-        state = replace(state, input={name: _cut_value(value, most) for name, value in state.input.items()})
+    if max_length is not None:
+        state = replace(state, input={name: _cut_value(value, max_length) for name, value in state.input.items()})
     return part if state is part.state else replace(part, state=state)
 
 
-def _cut_value(value: object, most: int) -> object:
-    return _cut(value, most) if isinstance(value, str) else value
+def _cut_value(value: object, max_length: int) -> object:
+    return _cut(value, max_length) if isinstance(value, str) else value
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+def _cut(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else f"{text[:max_length]}…"

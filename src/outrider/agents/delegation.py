@@ -41,9 +41,9 @@ OWN_COPY_ROLE = "a fresh copy of you, with your tools and an empty context"
 
 
 def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> dict[str, Tool]:
-    """Build the tools that need the loop. `open_context` is passed in to break a cycle: opening a context builds these
-    tools, and these tools open contexts. The tools refer to `caller` weakly: it has them, and in a cycle the memory
-    of a closed session would wait for a garbage collection."""
+    """Builds the tools that need the loop. `open_context` is a parameter to break a cycle: opening a context builds
+    these tools, and these tools open contexts. The tools have a weak reference to `caller`: it refers to them, and a
+    reference cycle would delay freeing a closed session until a garbage collection."""
     weak_caller = ref(caller)
 
     async def call_agent(agent_name: _AgentName, message: _AgentMessage, context: ToolContext) -> str:
@@ -70,20 +70,20 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
 
 def _running_agent(context: ref[AgentContext]) -> AgentContext:
     """Returns the context of the agent whose call runs."""
-    found = context()
-    assert found is not None
-    return found
+    agent = context()
+    assert agent is not None
+    return agent
 
 
 _made_tools: dict[str, Tool] = {}
 
 
 def _make_tool(function: Callable[..., Any], **options: Unpack[ToolKeywords]) -> Tool:
-    """Make a tool of a nested function. Its definition is read once, because each run makes these tools."""
-    made = _made_tools.get(function.__name__)
-    if made is None:
-        made = _made_tools[function.__name__] = Tool(function, **options)
-    return replace_function(made, function)
+    """Makes a tool from a nested function. Its definition is read once, because each run makes these tools."""
+    tool = _made_tools.get(function.__name__)
+    if tool is None:
+        tool = _made_tools[function.__name__] = Tool(function, **options)
+    return replace_function(tool, function)
 
 
 class AgentDelegation:
@@ -121,9 +121,9 @@ class AgentDelegation:
         return _result_text(callee, end)
 
     async def _reopen_child_journal(self) -> Journal | None:
-        """Reopen the child session of this call if it was suspended while its agent waited for an approval; else return
-        None."""
-        call = next(found for m in reversed(self._context.session.messages) if (found := m.find_call(self._call_id)))
+        """Reopens the child session of this call if it was suspended while its agent waited for an approval. Returns
+        None otherwise."""
+        call = next(filter(None, (m.find_call(self._call_id) for m in reversed(self._context.session.messages))))
         session_id = call.metadata.get(LEFT_OPEN)
         if not session_id or not self._run.child_sessions.can_reopen:
             return None
@@ -139,7 +139,7 @@ class AgentDelegation:
             raise
 
     async def _record_subtask(self, callee: Agent, session: Session, prompt: str, description: str) -> None:
-        """Store the id of the child session in the transcript and in the call, so that front ends can find it."""
+        """Stores the id of the child session in the transcript and in the call, so that front ends can find it."""
         self._tool_context.report(Progress(metadata={"child_session_id": session.id}))
         message = next(m for m in reversed(self._context.session.messages) if m.find_call(self._call_id))
         model = callee.model_ref
@@ -212,8 +212,8 @@ class AgentDelegation:
 async def answer_in_child_session(
     caller: AgentContext, call_id: str, messages: Sequence[Message], system: str, agent: Agent
 ) -> TurnEnd:
-    """Let an agent without tools answer a conversation in a child session of the caller, with its budget. The prompt
-    has nothing of the caller's session, because the answer goes to the author of the conversation."""
+    """Lets an agent without tools answer a conversation in a child session of the caller, with its budget. The prompt
+    contains nothing from the caller's session, because the answer goes to the author of the conversation."""
     caller.run.budget.check_depth(caller.depth + 1)
     parent = caller.session
     session = Session(
@@ -237,9 +237,9 @@ async def answer_in_child_session(
 def _result_text(callee: Agent, end: TurnEnd) -> str:
     if end.reason == "completed":
         return end.output
-    why = end.error.message if end.error else end.reason.replace("_", " ")
+    reason = end.error.message if end.error else end.reason.replace("_", " ")
     so_far = f" Its answer so far: {end.output}" if end.output else ""
-    raise ToolFailure(f"{callee.name} ended early ({why}).{so_far}")
+    raise ToolFailure(f"{callee.name} ended early ({reason}).{so_far}")
 
 
 def _as_attachments(files: list[FilePart]) -> tuple[Attachment, ...]:
@@ -262,10 +262,10 @@ def open_agent_context(
     output: OutputType | None = None,
     request_recorder: RequestRecorder | None = None,
 ) -> AgentContext:
-    """Create the context of an agent in a session: system prompt, tools for the session's mode and inherited rules."""
+    """Creates the context of an agent in a session: system prompt, tools for the session's mode and inherited rules."""
     session = journal.session
     prompt, sent_mode = build_system_prompt(agent, session, run), widest_mode(agent.name, session)
-    others = [other for other in run.agents.values() if other.name != agent.name and sent_mode != "chat"]
+    other_agents = [other for other in run.agents.values() if other.name != agent.name and sent_mode != "chat"]
     context = AgentContext(
         agent=agent,
         run=run,
@@ -288,28 +288,28 @@ def open_agent_context(
     offered = tools_for_mode(agent, run.tools, session.mode)
     delegates = build_delegation_tools(context, open_agent_context)
     context.tools = delegates | offered
-    delegates_offered = (tool for tool in delegates.values() if _is_offered(tool, context, others, sent_mode))
+    delegates_offered = (tool for tool in delegates.values() if _is_offered(tool, context, other_agents, sent_mode))
     sent = advertised_tools(agent, tools_for_mode(agent, run.tools, sent_mode))
     context.tool_specs = tuple(tool.spec() for tool in (*sent, *delegates_offered))
     offer_conversation_search(context)
     return context
 
 
-def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent], mode: Mode) -> bool:
+def _is_offered(delegate: Tool, context: AgentContext, other_agents: Sequence[Agent], mode: Mode) -> bool:
     """Returns whether a delegation tool is sent to the model. `call_agent` and `finish` need other agents; `task` also
     works with a copy of the same agent. A user's tool named `task` replaces ours."""
     if delegate.name != TASK_TOOL:
-        return bool(others)
-    wanted = context.agent.tools is None or TASK_TOOL in context.agent.tools
-    return wanted and mode != "chat" and TASK_TOOL not in context.run.tools
+        return bool(other_agents)
+    is_listed = context.agent.tools is None or TASK_TOOL in context.agent.tools
+    return is_listed and mode != "chat" and TASK_TOOL not in context.run.tools
 
 
 def advertised_tools(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
     """Returns the tools whose schemas are sent to the model. Each schema costs tokens in every request, so of two file
     editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell; tools
     on demand are found by a search. Omitted tools still run when the model calls them."""
-    trained, other = ("apply_patch", "edit") if _prefers_patches(agent.model) else ("edit", "apply_patch")
-    omitted = {other if trained in tools else "", "list" if "shell" in tools else ""}
+    preferred, alternative = ("apply_patch", "edit") if _prefers_patches(agent.model) else ("edit", "apply_patch")
+    omitted = {alternative if preferred in tools else "", "list" if "shell" in tools else ""}
     if agent.tools is not None:
         return list(tools.values())
     return [

@@ -42,10 +42,12 @@ class HookedRequest(msgspec.Struct, frozen=True, kw_only=True):
         return replace_fields(self, changes)
 
     def with_text(self, text: str) -> Self:
-        """Returns the request with a text at the end of the last message, such as documents that were found for it.
-        What comes before stays in the cache of the provider."""
-        *earlier, last = self.messages
-        extended = msgspec.structs.replace(last, content=(*last.content, TextPart(text, synthetic=True)))
+        """Returns the request with `text` at the end of the last message, for example documents that match it.
+        Everything before it stays in the cache of the provider."""
+        *earlier, last_message = self.messages
+        extended = msgspec.structs.replace(
+            last_message, content=(*last_message.content, TextPart(text, synthetic=True))
+        )
         return self.replace(messages=(*earlier, extended))
 
 
@@ -114,29 +116,25 @@ _BeforeRequest = HookedRequest | None
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """Functions, plain or async, that observe or change a run. Plain ones run in a thread, one at a time. An exception
-    in a hook is published as an error event and never ends a turn. Agents that other agents call have the same hooks.
+    in a hook is published as an error event and, except in `before_request`, does not end the turn. Agents that other
+    agents call have the same hooks.
 
-    `before_call` returns None, another input, a string or a HookDecision. A string denies the call, and the model reads
-    it as the reason; a HookDecision denies it or requires an approval. An exception denies the call too. The input that
-    the hook returns is the one that is checked, shown and run.
-
-    `after_call` returns None, or a string that replaces the tool's output before it is stored. After an exception the
-    output stays unchanged. Denied and cancelled calls do not reach this hook.
-
-    `on_message` receives each message of a turn once it is complete (an answer: once its calls have ended).
-
-    `on_stop` returns None, or a string that makes a completed agent continue: the agent reads it as a user message.
-    After a limit, an error or another early end the return value is ignored. A cancelled turn does not call the hook.
-
-    `before_request` receives each request to a model, also those for summaries, and returns None, or the request with
-    other messages, instructions or tools. The transcript stays as it is. An exception, or an invalid request, ends the
-    turn with a CallbackError, and nothing is sent. A RequestChangedEvent reports what the change does to the prompt
-    cache of the provider.
-
-    `on_prompt` receives the input of a user before it is stored. It returns None, or a string that the model reads
-    after the input. A HookDecision that denies, or an exception, refuses the input: it is not stored.
-
-    `on_compaction` is called before messages are summarised. Its return value is ignored.
+    - `before_call`: returns None, another input, a string or a HookDecision. A string denies the call, and the model
+      reads it as the reason; a HookDecision denies it or requires an approval. An exception denies the call too. The
+      input that the hook returns is the one that is checked, shown and run.
+    - `after_call`: returns None, or a string that replaces the tool's output before it is stored. After an exception
+      the output stays unchanged. Denied and cancelled calls do not reach this hook.
+    - `on_message`: receives each message of a turn once it is complete. An answer is complete when its calls have
+      ended.
+    - `on_stop`: returns None, or a string that makes a completed agent continue: the agent reads it as a user message.
+      After a limit, an error or another early end the return value is ignored. A cancelled turn does not call the hook.
+    - `on_prompt`: receives the input of a user before it is stored. It returns None, or a string that the model reads
+      after the input. A HookDecision that denies, or an exception, refuses the input: it is not stored.
+    - `on_compaction`: is called before messages are summarised. Its return value is ignored.
+    - `before_request`: receives each request to a model, also those for summaries, and returns None, or the request
+      with other messages, instructions or tools. The transcript stays as it is. An exception, or an invalid request,
+      ends the turn with a CallbackError, and nothing is sent. A RequestChangedEvent reports what the change does to the
+      prompt cache of the provider.
     """
 
     before_call: Callable[[HookedCall], _BeforeCall | Awaitable[_BeforeCall]] | None = None
@@ -157,7 +155,7 @@ _HOOK = "the hook before_request"
 
 
 class SentRequest(msgspec.Struct):
-    """The last request of a conversation, as it was sent. `prompt` is None if no hook changed it."""
+    """The last request of a conversation as it was sent. `prompt` is None if no hook changed the request."""
 
     messages: Sequence[ModelMessage]
     system: str | None
@@ -166,7 +164,7 @@ class SentRequest(msgspec.Struct):
 
 
 SentRequests = dict[tuple[str, str, str | None], SentRequest]
-"""By conversation, model and the instructions before the hook."""
+"""The last request by conversation, model and the instructions before the hook changed them."""
 
 
 class HookedClient:
@@ -207,7 +205,7 @@ class HookedClient:
         await self._client.aclose()
 
     async def _change_request(self, request: Request) -> Request:
-        given = HookedRequest(
+        original = HookedRequest(
             messages=tuple(request.prompt),
             system=request.system,
             tools=request.tools,
@@ -216,29 +214,29 @@ class HookedClient:
             session_id=request.conversation,
             deps=self._deps,
         )
-        returned = await self._callbacks.call(_HOOK, self._hook, given)
-        wanted = given if returned is None else _check_request(returned)
+        returned = await self._callbacks.call(_HOOK, self._hook, original)
+        changed = original if returned is None else _check_request(returned)
         key = (request.conversation, request.model, request.system)
         previous = self._sent.get(key)
-        is_changed = wanted is not given and _content(wanted) != _content(given)
-        prompt = _extend_prompt(previous.prompt if previous else None, wanted.messages) if is_changed else None
-        self._sent[key] = SentRequest(wanted.messages, wanted.system, wanted.tools, prompt)
+        is_changed = changed is not original and _content(changed) != _content(original)
+        prompt = _extend_prompt(previous.prompt if previous else None, changed.messages) if is_changed else None
+        self._sent[key] = SentRequest(changed.messages, changed.system, changed.tools, prompt)
         if prompt is None and (previous is None or previous.prompt is None):
             return request
-        self._report_change(given, wanted, previous)
+        self._report_change(original, changed, previous)
         if prompt is None:
             return request
-        return msgspec.structs.replace(request, prompt=prompt, system=wanted.system, tools=wanted.tools)
+        return msgspec.structs.replace(request, prompt=prompt, system=changed.system, tools=changed.tools)
 
-    def _report_change(self, given: HookedRequest, wanted: HookedRequest, previous: SentRequest | None) -> None:
-        retained = _count_equal(previous.messages, wanted.messages) if previous else 0
-        if previous and (previous.system, previous.tools) != (wanted.system, wanted.tools):
+    def _report_change(self, original: HookedRequest, changed: HookedRequest, previous: SentRequest | None) -> None:
+        retained = _count_equal(previous.messages, changed.messages) if previous else 0
+        if previous and (previous.system, previous.tools) != (changed.system, changed.tools):
             retained = 0
         event = RequestChangedEvent(
-            session_id=given.session_id,
-            agent_name=given.agent,
-            messages_before=len(given.messages),
-            messages_after=len(wanted.messages),
+            session_id=original.session_id,
+            agent_name=original.agent,
+            messages_before=len(original.messages),
+            messages_after=len(changed.messages),
             previous_messages=len(previous.messages) if previous else 0,
             cached_messages=retained,
         )
@@ -250,8 +248,8 @@ def _content(request: HookedRequest) -> tuple[object, ...]:
 
 
 def _extend_prompt(previous: Prompt | None, messages: Sequence[ModelMessage]) -> Prompt:
-    """Returns the prompt of the request before, extended if it is the start of these messages: its encoded bytes are
-    reused then."""
+    """Returns the previous prompt with the new messages if it is the start of `messages`, so that its encoded bytes are
+    reused; else a new prompt."""
     if previous is None or _count_equal(previous, messages) < len(previous):
         return Prompt(messages)
     for message in messages[len(previous) :]:
@@ -261,8 +259,8 @@ def _extend_prompt(previous: Prompt | None, messages: Sequence[ModelMessage]) ->
 
 def _count_equal(before: Sequence[ModelMessage], now: Sequence[ModelMessage]) -> int:
     count = 0
-    for one, other in zip(before, now, strict=False):
-        if one is not other and one != other:
+    for earlier, later in zip(before, now, strict=False):
+        if earlier is not later and earlier != later:
             break
         count += 1
     return count
@@ -272,11 +270,11 @@ def _check_request(returned: object) -> HookedRequest:
     """Returns the request of a hook. Raises CallbackError if a model would reject it."""
     if not isinstance(returned, HookedRequest):
         raise CallbackError(_HOOK, f"returned {type(returned).__name__}; it returns a HookedRequest or None")
-    wanted = returned.replace(messages=tuple(returned.messages), tools=tuple(returned.tools))
-    if not wanted.messages or not all(isinstance(message, ModelMessage) for message in wanted.messages):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CallbackError(_HOOK, "returned messages that are no list of at least one ModelMessage")
+    request = returned.replace(messages=tuple(returned.messages), tools=tuple(returned.tools))
+    if not request.messages or not all(isinstance(message, ModelMessage) for message in request.messages):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CallbackError(_HOOK, "returned messages that are not a list of at least one ModelMessage")
     expected, open_calls = "user", set[str]()
-    for number, message in enumerate(wanted.messages):
+    for number, message in enumerate(request.messages):
         results = {part.tool_use_id for part in message.content if isinstance(part, ToolResultPart)}
         if message.role != expected or not message.content:
             raise CallbackError(_HOOK, f"returned messages[{number}] without content or with the role {message.role!r}")
@@ -285,5 +283,5 @@ def _check_request(returned: object) -> HookedRequest:
         open_calls = {part.tool_id for part in message.content if isinstance(part, ToolUsePart)}
         expected = "assistant" if expected == "user" else "user"
     if expected == "user":
-        raise CallbackError(_HOOK, "returned messages that end with the assistant; the last one is of the user")
-    return wanted
+        raise CallbackError(_HOOK, "returned messages that end with the assistant; the last one must be from the user")
+    return request

@@ -1,10 +1,10 @@
 """What can change between turns of a session and is part of the prompt: instructions that a function of the program
 writes, and the settings of the session (mode, approval level, model).
 
-The system prompt and the tools are those of the first turn. What changed later is added as a text to the input of its
-turn, behind the conversation, so that the provider's cached prefix stays valid. Texts and settings are stored with the
-input, and used again when a turn or a session resumes. A session without stored settings is of an earlier version: its
-prompt follows its current mode, as it did there.
+The system prompt and the tools are those of the first turn. A later change is described by a text that is added to the
+input of its turn, at the end of the conversation, so that the provider's cached prefix stays valid. Texts and settings
+are stored with the input, and used again when a turn or a session resumes. A session without stored settings was
+created by an earlier version: its prompt follows its current mode, as it did in that version.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -46,8 +46,8 @@ SETTINGS = "settings"  # the metadata of an input whose turn starts a prompt, or
 
 
 class PromptSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that the prompt of an agent describes since an input. `announced`: by a text in the input, which
-    every agent of the session reads; else by the agent's system prompt."""
+    """The settings that the prompt of an agent describes since an input. If `announced`, a text in the input describes
+    them, which every agent of the session reads; else the agent's system prompt does."""
 
     agent: str
     mode: Mode
@@ -65,9 +65,9 @@ def describe_input(
     tools: Mapping[str, Tool],
     run: Callable[[], RunContext],
 ) -> None:
-    """Add to a new input, before it is stored, what it is answered with: the reasoning effort, the agents that it
-    mentions, and the settings of the session. Those are stored with the first input of an agent, and with a text for
-    the model if they differ from what its prompt says. `run` has the texts of the session's prompts."""
+    """Adds to a new input, before it is stored, the reasoning effort, the agents that it mentions, and the settings of
+    the session. The settings are stored with the first input of an agent; later they are stored if they differ from
+    what its prompt says, with a text that informs the model. `run` has the texts of the session's prompts."""
     message.variant = agent.reasoning_effort
     for mention in _find_mentions(message, agents):
         message.add_part(mention)
@@ -76,25 +76,27 @@ def describe_input(
 
 
 def _find_mentions(message: Message, agents: Collection[str]) -> list[AgentPart]:
-    """Returns the agents that the user's words name with an @."""
+    """Returns the agents that the user mentions with an @."""
     texts = [part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic and "@" in part.text]
-    found = (match for text in texts for match in _MENTION.finditer(text) if match[1] in agents)
-    return [AgentPart(match[1], TextRange(match[0], match.start(), match.end())) for match in found]
+    mentions = (match for text in texts for match in _MENTION.finditer(text) if match[1] in agents)
+    return [AgentPart(match[1], TextRange(match[0], match.start(), match.end())) for match in mentions]
 
 
 def _note_settings(message: Message, session: Session, agent: Agent, run: Callable[[], RunContext]) -> bool:
-    """Returns whether the settings were added."""
+    """Adds the settings if no input of the agent has them yet, or if they have changed. Returns whether it did."""
     model = str(agent.model_ref)
     now = PromptSettings(agent=agent.name, mode=session.mode, approval=session.approval, model=model)
-    found = [settings for _, settings in _find_settings(session)]
-    of_agent = [settings for settings in found if settings.agent == agent.name]
-    before = next((settings for settings in reversed(found) if settings.announced), of_agent[0] if of_agent else now)
+    all_settings = [settings for _, settings in _find_settings(session)]
+    of_agent = [settings for settings in all_settings if settings.agent == agent.name]
+    before = next(
+        (settings for settings in reversed(all_settings) if settings.announced), of_agent[0] if of_agent else now
+    )
     texts = _describe_changes(before, of_agent[-1].model if of_agent else model, now, agent, run)
     if texts or not of_agent:
         message.metadata[SETTINGS] = msgspec.to_builtins(msgspec.structs.replace(now, announced=bool(texts)))
     if texts:
         message.add_part(TextPart("\n".join(texts), synthetic=True, metadata={INSTRUCTIONS: True}))
-        message.parts.insert(0, message.parts.pop())  # the user's words come last
+        message.parts.insert(0, message.parts.pop())  # the user's text comes last
     return bool(texts) or not of_agent
 
 
@@ -103,9 +105,9 @@ def _describe_changes(
 ) -> list[str]:
     texts = list[str]()
     if before.mode != now.mode:
-        of_run = run().prompts
+        prompts = run().prompts
         texts.append(
-            describe_mode_change(agent, now.mode, notes=of_run.notes, prompts=of_run.overrides, rights=of_run.rights)
+            describe_mode_change(agent, now.mode, notes=prompts.notes, prompts=prompts.overrides, rights=prompts.rights)
         )
     is_unexpected = before.mode != now.mode == "agent" and now.approval != "ask"  # the text about agent mode says: ask
     if before.approval != now.approval or is_unexpected:
@@ -115,12 +117,12 @@ def _describe_changes(
     return texts
 
 
-class _FoundSettings:
+class _SettingsIndex:
     """The settings in the messages of a session, with their positions. Only new messages are read: a long session has
-    many, and inputs get their settings before they are added."""
+    many messages, and the settings of a stored message do not change."""
 
     def __init__(self, messages: list[Message]) -> None:
-        self.found: list[tuple[int, PromptSettings]] = []
+        self.entries: list[tuple[int, PromptSettings]] = []
         self._messages = messages
         self._read = 0
         self._last: Message | None = None
@@ -136,33 +138,35 @@ class _FoundSettings:
             if (value := self._last.metadata.get(SETTINGS)) is None:
                 continue
             with suppress(msgspec.ValidationError):  # another program or version wrote it
-                self.found.append((position, msgspec.convert(value, PromptSettings)))
+                self.entries.append((position, msgspec.convert(value, PromptSettings)))
         self._read = len(self._messages)
 
 
 def _find_settings(session: Session) -> list[tuple[int, PromptSettings]]:
     index = session.derived.get(SETTINGS)
-    if not isinstance(index, _FoundSettings) or not index.covers(session.messages):
-        index = session.derived[SETTINGS] = _FoundSettings(session.messages)
+    if not isinstance(index, _SettingsIndex) or not index.covers(session.messages):
+        index = session.derived[SETTINGS] = _SettingsIndex(session.messages)
     index.read_new()
-    return index.found
+    return index.entries
 
 
 def base_mode(agent: str, session: Session) -> Mode:
-    """Returns the mode that the system prompt of an agent describes: that of its first turn, or that at the last
-    compaction, which starts a new prefix; the current one for sessions of earlier versions."""
-    found, compacted = _find_settings(session), _last_compaction(session.messages)
-    for position, settings in reversed(found):
+    """Returns the mode that the system prompt of an agent describes: the mode of its first turn, or the mode at the
+    last compaction, which starts a new prefix. For sessions of earlier versions it is the current mode."""
+    settings_by_position, compacted = _find_settings(session), _last_compaction(session.messages)
+    for position, settings in reversed(settings_by_position):
         if position < compacted and (settings.announced or settings.agent == agent):
             return settings.mode
-    later = (settings for position, settings in found if position >= compacted and settings.agent == agent)
+    later = (
+        settings for position, settings in settings_by_position if position >= compacted and settings.agent == agent
+    )
     first = next(later, None)
     return first.mode if first is not None else session.mode
 
 
 def widest_mode(agent: str, session: Session) -> Mode:
-    """Returns the mode whose tools are sent to the model: the one with the most rights that its prompts had. Calls of
-    tools that the current mode does not have are denied."""
+    """Returns the mode whose tools are sent to the model: of all modes that its prompts described, the one with the
+    most rights. Calls of tools that the current mode does not have are denied."""
     modes: list[Mode] = [
         settings.mode for _, settings in _find_settings(session) if settings.announced or settings.agent == agent
     ]
@@ -184,17 +188,17 @@ def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[
 
 
 def build_system_prompt(agent: Agent, session: Session, run: RunContext) -> str:
-    """Returns the system prompt of an agent without instructions that a function writes."""
+    """Returns the system prompt of an agent without the instructions that a function writes."""
     mode = base_mode(agent.name, session)
-    others = [other for other in run.agents.values() if other.name != agent.name and mode != "chat"]
+    other_agents = [other for other in run.agents.values() if other.name != agent.name and mode != "chat"]
     return system_prompt(
-        agent, others, mode, notes=run.prompts.notes, prompts=run.prompts.overrides, rights=run.prompts.rights
+        agent, other_agents, mode, notes=run.prompts.notes, prompts=run.prompts.overrides, rights=run.prompts.rights
     )
 
 
 def renew_system_prompt(context: AgentContext) -> None:
-    """Build the system prompt again after a compaction, with what is in effect now: the texts about changes may be
-    among the messages that were summarized."""
+    """Builds the system prompt again after a compaction, with the settings that are in effect now: the texts about
+    changes may be among the summarized messages."""
     context.fixed_prompt = build_system_prompt(context.agent, context.session, context.run)
     _join_prompt(context)
 
@@ -205,8 +209,8 @@ def _join_prompt(context: AgentContext) -> None:
 
 
 async def apply_instructions(context: AgentContext) -> None:
-    """Write the instructions of this turn, or read those that were stored before the turn was interrupted, and build
-    the system prompt. Raises CallbackError if the function fails."""
+    """Calls the function that writes the instructions of this turn, or reads the instructions that were stored before
+    the turn was interrupted, and builds the system prompt. Raises CallbackError if the function fails."""
     agent = context.agent
     if isinstance(agent.instructions, str):
         return
@@ -228,22 +232,22 @@ async def _call_function(context: AgentContext) -> str:
     function: Any = context.agent.instructions
     text = await context.run.program.callbacks.call(name, function, context.session_context())
     if not isinstance(text, str):
-        raise CallbackError(name, f"returned a value of type {type(text).__name__}; it returns a text")
+        raise CallbackError(name, f"returned a value of type {type(text).__name__}; it must return a string")
     return text
 
 
 def _texts_of(agent: str, messages: Sequence[Message]) -> list[str]:
-    found: list[Any] = [message.metadata.get(INSTRUCTIONS) for message in messages if message.role == "user"]
-    return [texts[agent] for texts in found if isinstance(texts, dict) and agent in texts]
+    values: list[Any] = [message.metadata.get(INSTRUCTIONS) for message in messages if message.role == "user"]
+    return [texts[agent] for texts in values if isinstance(texts, dict) and agent in texts]
 
 
 def _last_compaction(messages: Sequence[Message]) -> int:
-    return next((at for at in range(len(messages) - 1, 0, -1) if has_compaction(messages[at])), 0)
+    return next((position for position in range(len(messages) - 1, 0, -1) if has_compaction(messages[position])), 0)
 
 
 def _base_text(agent: str, session: Session) -> str:
-    """Returns the text for the system prompt: the first one, or that at the last compaction, which starts a new
-    prefix."""
+    """Returns the instructions for the system prompt: the first ones, or those at the last compaction, which starts a
+    new prefix."""
     messages = session.messages
     before = _texts_of(agent, messages[: _last_compaction(messages)])
     return before[-1] if before else next(iter(_texts_of(agent, messages)), "")

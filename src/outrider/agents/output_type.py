@@ -22,8 +22,9 @@ DEFAULT_ATTEMPTS = 3
 _FENCE = lazy_pattern(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _WRAPPER_FIELD = "value"
 OutputValidator = Callable[[Any], Any] | Callable[[SessionContext[Any], Any], Any]
-"""A plain or async function of the value, or of a `SessionContext` and the value. It returns the value or another one;
-None accepts the value. It raises OutputMismatch or ValueError with a message for the model, which answers again."""
+"""A plain or async function of the value, or of a `SessionContext` and the value. It returns the value, another value,
+or None to accept the value. To reject the value, it raises OutputMismatch or ValueError with a message for the model,
+which then answers again."""
 
 
 class OutputType:
@@ -76,8 +77,8 @@ class OutputType:
             raise OutputMismatch(str(error)) from error
 
     async def validate(self, value: Any, callbacks: CallbackRunner, context: SessionContext[Any]) -> Any:
-        """Returns the value after all validators. Raises OutputMismatch with the message of one that rejects it, and
-        CallbackError for one that fails."""
+        """Returns the value after all validators have run. Raises OutputMismatch with the message of a validator that
+        rejects it, and CallbackError for a validator that fails."""
         for function in self.validators:
             name = f"the output validator {getattr(function, '__name__', type(function).__name__)}"
             arguments = (context, value) if _takes_context(function) else (value,)
@@ -91,7 +92,7 @@ class OutputType:
         return value
 
     def parse_partial(self, text: str) -> Any:
-        """Returns the value that the beginning of an answer has so far, or None. A list has its complete items."""
+        """Returns the value of an incomplete answer so far, or None. A list contains only its complete items."""
         beginning = text.lstrip()
         if beginning.startswith("["):
             beginning = f'{{"{_WRAPPER_FIELD}":{beginning}'
@@ -121,11 +122,12 @@ class OutputType:
         )
 
     def final_error(self, agent: str, problem: OutputMismatch) -> OutputMismatch:
-        """Returns the error that ends a run: who answered, what was wanted, how often, and what was wrong."""
-        wanted = "an accepted answer" if self.is_text else f"a value of {self.name}"
+        """Returns the error that ends a run: which agent answered, what was expected, in how many attempts, and what
+        was wrong."""
+        expected = "an accepted answer" if self.is_text else f"a value of {self.name}"
         times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return OutputMismatch(
-            f"agent {agent!r} gave no answer that is {wanted} in {times}: {problem.message}",
+            f"agent {agent!r} gave no answer that is {expected} in {times}: {problem.message}",
             agent=agent,
             output_type=self.name,
             attempts=self.attempts,
@@ -142,9 +144,9 @@ def as_output_type(
     that no answer can have."""
     if type(attempts) is not int or attempts < 1:
         raise ConfigurationError(f"output_attempts is a number from 1, got {attempts!r}")
-    given: Any = (validators,) if callable(validators) else validators or ()
-    functions: list[OutputValidator] = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
-    if wrong := [one for one in functions if not callable(one)]:
+    values: Any = (validators,) if callable(validators) else validators or ()
+    functions: list[OutputValidator] = list(cast("Iterable[Any]", values)) if isinstance(values, Iterable) else [values]
+    if wrong := [function for function in functions if not callable(function)]:
         raise ConfigurationError(
             f"output_validators are functions of the value, one or a list, got {type(wrong[0]).__name__}"
         )
@@ -153,13 +155,13 @@ def as_output_type(
     return OutputType(output_type, functions, attempts)
 
 
-def _adapter_of(wanted: Any) -> TypeAdapter:
+def _adapter_of(output_type: Any) -> TypeAdapter:
     try:
-        return compile_type(wanted)
+        return compile_type(output_type)
     except (UnsupportedTypeError, TypeError) as error:
         reason = error.message if isinstance(error, UnsupportedTypeError) else str(error)
         raise ConfigurationError(
-            f"no answer can be of the output_type {wanted!r}: {reason}; pass a dataclass, a TypedDict, a pydantic "
+            f"no answer can be of the output_type {output_type!r}: {reason}; pass a dataclass, a TypedDict, a pydantic "
             "model, another type hint, or a JSON schema as a dict"
         ) from error
 
@@ -180,13 +182,13 @@ def _find_wrong_types(schema: Any) -> Iterator[Any]:
     if not is_object(schema):
         return
     if "type" in schema:
-        given: Any = schema["type"]
-        kinds: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given]
+        declared: Any = schema["type"]
+        kinds: list[Any] = cast("list[Any]", declared) if isinstance(declared, list) else [declared]
         yield from (kind for kind in kinds if not isinstance(kind, str) or kind not in _SCHEMA_TYPES)
     fields = schema.get("properties")
     inner: list[Any] = [*fields.values()] if is_object(fields) else []
-    for one in (*inner, schema.get("items")):
-        yield from _find_wrong_types(one)
+    for subschema in (*inner, schema.get("items")):
+        yield from _find_wrong_types(subschema)
 
 
 def _takes_context(function: OutputValidator) -> bool:
@@ -196,7 +198,7 @@ def _takes_context(function: OutputValidator) -> bool:
     except (ValueError, TypeError):
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(one.kind in positional and one.default is one.empty for one in parameters) >= 2
+    return sum(parameter.kind in positional and parameter.default is parameter.empty for parameter in parameters) >= 2
 
 
 def _message_of(error: BaseException) -> str:
@@ -205,14 +207,14 @@ def _message_of(error: BaseException) -> str:
 
 
 def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a schema in an object. `$defs` stays at the top level, where its references resolve."""
+    """Wraps a schema in an object. `$defs` stays at the top level, where its references resolve."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
     outer = {"type": "object", "properties": {_WRAPPER_FIELD: inner}, "required": [_WRAPPER_FIELD]}
     return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
 def _decode_json(text: str) -> Any:
-    """Decode the answer as JSON; a code fence around it is accepted."""
+    """Decodes the answer as JSON; a code fence around it is accepted."""
     fenced = _FENCE.search(text)
     try:
         return msgspec.json.decode((fenced.group(1) if fenced else text).strip())
@@ -221,8 +223,8 @@ def _decode_json(text: str) -> Any:
 
 
 def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
-    """Returns the value without nulls for optional fields that accept none: an API that requires all fields asks for
-    them. Raises OutputMismatch if it does not match the schema."""
+    """Returns the value without nulls for optional fields that do not accept null: models write them where the API
+    requires all fields. Raises OutputMismatch if the value does not match the schema."""
     from outrider.tools.schema import find_schema_problem  # lazy: few programs pass a schema
 
     value = _drop_nulls(value, schema, schema)
@@ -232,16 +234,16 @@ def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
 
 
 def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema that a reference names, an empty one for what is no schema."""
+    """Returns the schema that a reference names; an empty schema for a value that is not a schema."""
     for _ in range(_MAX_REFERENCES):
         if not is_object(schema):
             return {}
         if not isinstance(reference := schema.get("$ref"), str):
             return schema
-        found: Any = root
+        target: Any = root
         for step in reference.split("/")[1:]:
-            found = found.get(step) if is_object(found) else None
-        schema = found
+            target = target.get(step) if is_object(target) else None
+        schema = target
     return {}
 
 
@@ -254,9 +256,9 @@ def _drop_nulls(value: Any, schema: Any, root: dict[str, Any]) -> Any:
     fields: dict[str, Any] = schema.get("properties") or {}
     required: Any = schema.get("required") or ()
     return {
-        name: _drop_nulls(one, fields.get(name), root)
-        for name, one in value.items()
-        if one is not None or name in required or name not in fields or _accepts_null(fields[name], root)
+        name: _drop_nulls(item, fields.get(name), root)
+        for name, item in value.items()
+        if item is not None or name in required or name not in fields or _accepts_null(fields[name], root)
     }
 
 

@@ -58,9 +58,9 @@ TaskTool = Callable[[Mapping[str, str], RunTask], Tool]
 
 
 class ApprovalVerdict(msgspec.Struct, frozen=True):
-    """Whether a call may run. If not, `message` is what the model reads, and `reason` is "denied", "rejected",
-    "invalid_input", or "failed" for a call that could not have worked. `by_stored_answer`: no one was asked now, as
-    a stored answer decides about exactly this call."""
+    """Whether a call may run. If not, the model reads `message`, and `reason` is "denied", "rejected",
+    "invalid_input", or "failed" for a call that could not have worked. `by_stored_answer` is set if a stored answer
+    decides about exactly this call, so that no user was asked now."""
 
     allowed: bool
     reason: str = ""
@@ -69,15 +69,17 @@ class ApprovalVerdict(msgspec.Struct, frozen=True):
 
 
 class ToolCallGate(Protocol):
-    """Decides whether a call may run and requests an approval where the rules require one. The call it gets is exactly
-    what runs. `confirm` asks whether an agent may continue to repeat a call; it returns None if no one can be asked."""
+    """Decides whether a call may run and requests an approval where the rules require one. The call that it receives is
+    exactly the one that runs. `confirm` asks whether an agent may continue to repeat a call; it returns None if no user
+    can be asked."""
 
     async def admit(self, call: ToolPart, tool: Tool, context: "AgentContext") -> ApprovalVerdict: ...
     async def confirm(self, call: ToolPart, context: "AgentContext", question: str) -> bool | None: ...
 
 
 class ChildSessions(Protocol):
-    """Opens the sessions of called agents. Where `can_reopen` is False, an agent that was suspended starts again."""
+    """Opens the sessions of called agents. If `can_reopen` is False, an agent that was suspended starts from the
+    beginning."""
 
     @property
     def can_reopen(self) -> bool: ...
@@ -123,8 +125,13 @@ def discard_output(output: str) -> None:
 
 
 class RunModels(msgspec.Struct, frozen=True, kw_only=True):
-    """The models of a run: their clients and, for OpenTelemetry, the standard names of their providers, both by
-    provider; and their limits and prices. A model that sends nothing for `silence_seconds` is reported."""
+    """The models of a run.
+
+    - `clients`: the client of each provider.
+    - `pricing`: limits and prices.
+    - `provider_names`: for OpenTelemetry, the standard name of each provider.
+    - `silence_seconds`: a model that sends nothing for this time is reported.
+    """
 
     clients: Mapping[str, ModelClient]
     pricing: ModelPricing
@@ -133,8 +140,12 @@ class RunModels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What tool calls use. `wrap_call` returns a context manager that is active while a tool runs; undo snapshots use
-    it. `save_output` stores an output that is too long for the model, `labels` derives the origins of results."""
+    """What tool calls use.
+
+    - `labels`: derives the origins of results.
+    - `save_output`: stores an output that is too long for the model.
+    - `wrap_call`: returns a context manager that is active while a tool runs; undo snapshots use it.
+    """
 
     labels: "Callable[[], OriginLabels]"
     save_output: SaveOutput
@@ -151,9 +162,14 @@ class PromptTexts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramFunctions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program adds to a run: its hooks, and `deps`, its value for tools and functions. `callbacks` calls
-    functions of the program, and `tasks` are those in which they run. `sent_requests` are for the hook before
-    requests."""
+    """What the program adds to a run.
+
+    - `hooks`: the hooks of the program.
+    - `deps`: the value that tools and functions of the program receive.
+    - `callbacks`: calls functions of the program.
+    - `sent_requests`: the last requests, which the hook `before_request` needs.
+    - `tasks`: the asyncio tasks in which functions of the program run.
+    """
 
     hooks: Hooks = Hooks()
     deps: Any = None
@@ -182,8 +198,8 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
     agent_messages: list[AgentMessage] = []
 
     def client_for(self, agent: Agent) -> ModelClient:
-        """Returns the client of the agent's provider. The requests of every client are repeated after an error, and go
-        through the hook before requests."""
+        """Returns the client of the agent's provider. It repeats a request after an error, and calls the hook
+        `before_request` first."""
         client = self.models.clients[agent.provider]
         if not getattr(client, "repeats_requests", False):
             from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
@@ -206,18 +222,39 @@ class RunContext(msgspec.Struct, frozen=True, kw_only=True):
 class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
     """The state of one agent in one session.
 
-    `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
-    and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
-    more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened. While `held` is set, no request starts.
-    `not_shortened_at` is the number of messages when a compaction shortened nothing, `removed_texts` what compactions
-    have read of the messages that they removed. `overflow_sizes` has the estimated
-    tokens of the smallest prompt that was too long, by model. `silence` reports a model that sends
-    nothing. `output` is the type of the requested value and `output_value` that value,
-    UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
-    `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
-    `state` is that of the turn, None before the first one, and `waiting_calls` the number of its calls that wait for an
-    approval.
+    - `agent`: the agent with the model that answers now; a fallback model replaces it.
+    - `run`: what all agents of the run share.
+    - `mode`: the mode for which the tools and the system prompt were built.
+    - `journal`: the write path into the session.
+    - `projection`: the prompt of the transcript, extended with each request.
+    - `system_prompt`: the system prompt that is sent.
+    - `tools`: the tools that run in the current mode, by name.
+    - `workspace`: the folder of the session.
+    - `depth`: the number of callers; 0 for the entry agent.
+    - `call_id`: the tool call that started the agent; "" for the entry agent.
+    - `tool_specs`: the tools that are sent to the model: those of the mode with the most rights that its prompts had.
+    - `ask_rules`, `deny_rules`: the rules of the agent and of all its callers, so a callee never has more rights than
+      its caller.
+    - `output`: the type of the requested value; None for plain text.
+    - `output_value`: the requested value; UNSET until an answer has it.
+    - `repairs`: how often the model was asked again for a valid value.
+    - `fixed_prompt`: the system prompt without the instructions that a function writes.
+    - `call_context`: the context variables of the task whose input is processed, if they differ from the turn's.
+    - `finish_output`: the result that the agent has passed to `finish`.
+    - `closing`: while it is set, a cancelled turn leaves open approvals and `suspended_calls` pending, so that they
+      continue when the session is reopened.
+    - `held`: while it is set, no request starts.
+    - `not_shortened_at`: the number of messages when a compaction last shortened nothing.
+    - `removed_texts`: what compactions have read of the messages that they removed.
+    - `overflow_sizes`: the estimated tokens of the smallest prompt that was too long, by model.
+    - `suspended_calls`: the ids of calls that wait for an answer until the session is reopened.
+    - `take_input`: returns new user input, and removes it from the queue.
+    - `caller`: the agent that called this one; None for the entry agent.
+    - `state`: the state of the turn; None before the first turn.
+    - `waiting_calls`: the number of calls of the turn that wait for an approval.
+    - `tracked_origins`: the origins of what the agent has read; created when they are first needed.
+    - `silence`: reports a model that sends nothing.
+    - `request_recorder`: records the requests that were sent.
     """
 
     agent: Agent
@@ -305,18 +342,18 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
 
     @property
     def effective_mode(self) -> Mode:
-        """The stricter one of the session's mode and the callers' modes. Both may change during a turn."""
-        own = self.session.mode
-        return own if self.caller is None else stricter_mode(self.caller.effective_mode, own)
+        """The strictest of the session's mode and the callers' modes. They may change during a turn."""
+        mode = self.session.mode
+        return mode if self.caller is None else stricter_mode(self.caller.effective_mode, mode)
 
     @property
     def effective_level(self) -> ApprovalLevel:
-        """The stricter one of the session's approval level and the callers' levels."""
-        own = self.session.approval
-        return own if self.caller is None else stricter_level(self.caller.effective_level, own)
+        """The strictest of the session's approval level and the callers' levels."""
+        level = self.session.approval
+        return level if self.caller is None else stricter_level(self.caller.effective_level, level)
 
     def read_origins(self) -> Origins:
-        """The origins of everything that is in the context of the agent."""
+        """Returns the origins of everything that is in the context of the agent."""
         if self.tracked_origins is None:
             from outrider.permissions.information_flow import ContextOrigins  # with the first call
 
@@ -324,14 +361,14 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
         return self.tracked_origins.update(self.session.messages, self.run.calls.labels(), str(self.workspace))
 
     def start_turn(self, run: RunContext) -> None:
-        """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""
+        """Uses a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""
         self.run = run
         self.finish_output = None
         self.output, self.output_value, self.repairs = None, msgspec.UNSET, 0
         self.call_context = None
 
     def enter_state(self, state: TurnState) -> None:
-        """Change the state of the turn, and publish the change. Calls outside of a turn have no state."""
+        """Changes the state of the turn, and publishes the change. Calls outside of a turn have no state."""
         old = self.state
         if old is not None and state != old:
             self.state = state
@@ -339,8 +376,8 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
 
     @contextmanager
     def awaiting_approval(self) -> Generator[None, None, None]:
-        """Context manager around the wait for an approval. The turn is in this state while at least one of its calls
-        waits."""
+        """Returns a context manager for the wait for an approval. The turn is in the state "awaiting_approval" while at
+        least one of its calls waits."""
         self.waiting_calls += 1
         self.enter_state("awaiting_approval")
         try:
@@ -351,21 +388,21 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
                 self.enter_state("running_tools")
 
     def localize_event(self, event: Event, message_id: str) -> Event:
-        """Returns an event from another process as an event of this session. An event without session id belongs to the
-        remote agent that answers for this one."""
+        """Returns an event of another process as an event of this session. An event without a session id comes from the
+        remote agent that answers in place of this one."""
         if event.session_id:
             return event
-        own: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "session_id": self.session.id,
             "agent_name": self.agent.name,
             "parent_call_id": self.call_id,
         }
         if isinstance(event, PartUpdatedEvent):
-            own["part"] = replace(event.part, session_id=self.session.id, message_id=message_id)
-        return replace(event, **own)
+            fields["part"] = replace(event.part, session_id=self.session.id, message_id=message_id)
+        return replace(event, **fields)
 
     def emit_event(self, event: type[Event], /, **fields: Any) -> None:
-        """Publish an event after the journal changes that precede it. The event is not created if it has no
+        """Publishes an event after the journal changes that precede it. The event is not created if it has no
         listener."""
         if self.run.bus.has_listeners(event):
             # Not by `make_event`: it would copy the fields once more.
@@ -375,13 +412,13 @@ class AgentContext(msgspec.Struct, kw_only=True, weakref=True):
             )
 
     def make_event(self, event: type[Event], /, **fields: Any) -> Event:
-        """Create an event with the session, agent and parent call of this context."""
+        """Creates an event with the session, agent and parent call of this context."""
         return event(session_id=self.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)
 
 
 def fallback_agent(context: AgentContext, error: ProviderError) -> Agent | None:
-    """Returns the agent with the next model of its list that can be reached, if another model may answer in spite of
-    this error. A name is PROVIDER/MODEL, or a model of the agent's provider."""
+    """Returns the agent with the next model of its list that can be reached; None if there is none, or if another model
+    would fail with this error too. A name is PROVIDER/MODEL, or a model of the agent's provider."""
     if not isinstance(error, _FALLBACK_ERRORS):
         return None
     agent, clients = context.agent, context.run.models.clients
@@ -390,6 +427,6 @@ def fallback_agent(context: AgentContext, error: ProviderError) -> Agent | None:
         if not slash or provider not in clients:
             provider, model = agent.provider, name
         if (provider, model) != (agent.provider, agent.model):
-            rest = agent.fallback_models[position + 1 :]
-            return replace(agent, provider=provider, model=model, fallback_models=rest)
+            remaining = agent.fallback_models[position + 1 :]
+            return replace(agent, provider=provider, model=model, fallback_models=remaining)
     return None

@@ -101,8 +101,8 @@ class ModelStep:
         self.message = self._new_message()
 
     async def run(self) -> Message:
-        """Returns the complete answer. A provider error, a limit that allows no fallback model, or a cancellation is
-        raised after all received parts are stored."""
+        """Returns the complete answer. Stores all received parts before it raises a provider error, a limit that allows
+        no fallback model, or a cancellation."""
         try:
             return await self._run_request()
         finally:
@@ -171,7 +171,7 @@ class ModelStep:
         self._request, self._reservation = build_request(context, history, on_sent=self._record_request)
 
     def _record_request(self, body: bytes, layout: BodyLayout) -> None:
-        """Stores what is needed to build the body again, with the start of the step."""
+        """Stores what is needed to rebuild the body, in the first part of the step."""
         context, message = self._context, self.message
         record = context.request_recorder.record(body, layout, self._request, context.session.messages)
         start = message.parts[0]
@@ -189,7 +189,7 @@ class ModelStep:
         await self._context.journal.put_message(self.message)
 
     def _answer_cost(self) -> Decimal | None:
-        """The cost that the response reports, or else the cost by the model's price."""
+        """Returns the cost that the response reports, or else the cost by the model's price."""
         if self._assembler.cost is not None:
             return self._assembler.cost
         return self._run.models.pricing.cost(self._context.agent, self._assembler.model, self._assembler.tokens)
@@ -278,11 +278,11 @@ class ModelStep:
         journal, now, message = self._context.journal, self._run.clock(), self.message
         for part in self._assembler.list_parts(exclude_ids=self._stored_parts):
             self._store_part(part)
-        calls, most = message.get_calls(), self._run.budget.limits.calls_per_answer
+        calls, max_calls = message.get_calls(), self._run.budget.limits.calls_per_answer
         if error is not None or self._assembler.finish not in _COMPLETE_FINISHES:
             self._fail_pending_calls(calls, now, _TRUNCATED_ANSWER)
-        elif len(calls) > most:
-            self._fail_pending_calls(calls[most:], now, _TOO_MANY_CALLS.format(most=most))
+        elif len(calls) > max_calls:
+            self._fail_pending_calls(calls[max_calls:], now, _TOO_MANY_CALLS.format(most=max_calls))
         message.tokens, message.cost = self._assembler.tokens, self._answer_cost()
         if self._withdrawn is not None:
             self._add_withdrawn(message, self._withdrawn)
@@ -303,7 +303,7 @@ class ModelStep:
         self._publish_response(miss, has_calls=bool(calls))
 
     def _add_withdrawn(self, message: Message, withdrawn: Usage) -> None:
-        """Adds what failed attempts used."""
+        """Adds the usage of failed attempts to that of the message."""
         if withdrawn.total_cost and (message.cost is not None or not message.tokens.total):
             message.cost = (message.cost or Decimal(0)) + withdrawn.total_cost
         message.tokens += withdrawn.tokens
@@ -373,14 +373,14 @@ class ModelStep:
     def _new_message(self) -> Message:
         agent, session = self._context.agent, self._context.session
         directory = session.workspace_directory
-        last = session.messages[-1].id if session.messages else None
+        last_id = session.messages[-1].id if session.messages else None
         return Message(
             "assistant",
             [StepStartPart(self._context.journal.snapshot)],
             agent=agent.name,
             model=agent.model_ref,
             mode=session.mode,
-            parent_id=last,
+            parent_id=last_id,
             path=MessagePath(directory, directory) if directory else None,
             time=MessageTime(self._run.clock()),
         )

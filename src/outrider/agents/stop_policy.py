@@ -34,8 +34,8 @@ class StopPolicy:
         return await self._end_after_calls(calls) if calls else self._end_without_calls(answer)
 
     async def requests_repair(self, end: TurnEnd) -> bool:
-        """Parse the answer as the requested output type, and pass it to the validators. If it does not match, ask the
-        model for another one and return True. Raises OutputMismatch after the last attempt."""
+        """Parses the answer as the requested output type, and passes it to the validators. If it does not match, asks
+        the model for another answer and returns True. Raises OutputMismatch after the last attempt."""
         context, output = self._context, self._context.output
         if output is None:
             return False
@@ -70,7 +70,7 @@ class StopPolicy:
         return None
 
     def _repetition_limit(self, calls: list[ToolPart]) -> int | None:
-        """Returns the highest limit of the called tools; None if one of them has none."""
+        """Returns the highest limit of the called tools; None if one of them may repeat without limit."""
         highest = 0
         for call in calls:
             tool = self._context.tools.get(call.tool)
@@ -95,8 +95,8 @@ class StopPolicy:
 
 def _is_doubled(times: int) -> bool:
     """Returns whether the number is FIRST_WARNING times a power of two."""
-    factor, rest = divmod(times, FIRST_WARNING)
-    return rest == 0 and factor & (factor - 1) == 0
+    factor, remainder = divmod(times, FIRST_WARNING)
+    return remainder == 0 and factor & (factor - 1) == 0
 
 
 class RepetitionDetector:
@@ -108,18 +108,18 @@ class RepetitionDetector:
         self._empty_answers = 0
 
     def count_repetitions(self, calls: list[ToolPart]) -> int:
-        """Add the ended calls of one answer; return how often they were made in a row."""
+        """Adds the ended calls of one answer and returns how often they were made in a row."""
         keys = sorted(_call_key(call) + _result_key(call) for call in calls)
         self._times = self._times + 1 if keys == self._last else 1
         self._last = keys
         return self._times
 
     def start_again(self) -> None:
-        """Forget the repetitions so far, because a person allowed them."""
+        """Forgets the repetitions so far, because a person allowed them."""
         self._times = 0
 
     def is_empty_again(self) -> bool:
-        """Count one more answer without text and calls; return whether the limit is reached."""
+        """Counts an answer without text and calls, and returns whether the limit is reached."""
         self._empty_answers += 1
         return self._empty_answers >= EMPTY_ANSWER_LIMIT
 

@@ -47,8 +47,8 @@ class HookRunner:
         self._reported = turn_start(context.session.messages)
 
     async def run_before_call(self, call: ToolPart) -> dict[str, Any] | str | HookDecision:
-        """Returns the input with which the call may run, a string with the reason for its denial, or the decision that
-        it needs an approval."""
+        """Returns the input with which the call may run, a string with the reason why it is denied, or the decision
+        that it needs an approval."""
         hook = self._hooks.before_call
         if hook is None:
             return call.state.input
@@ -64,9 +64,9 @@ class HookRunner:
         problem = find_json_problem(returned) if is_object(returned) else ""
         if is_object(returned) and not problem:
             return returned
-        wrong = f"the hook before_call returned {f'arguments {problem}' if problem else describe_value(returned)}"
-        self._context.emit_event(ErrorEvent, error_type="HookFailed", message=wrong)
-        return f"This call was refused: {wrong}. It was not run."
+        reason = f"the hook before_call returned {f'arguments {problem}' if problem else describe_value(returned)}"
+        self._context.emit_event(ErrorEvent, error_type="HookFailed", message=reason)
+        return f"This call was refused: {reason}. It was not run."
 
     async def run_after_call(self, call: ToolPart, output: str, *, is_error: bool) -> str:
         """Returns the result text that the model reads: the output, or the hook's replacement for it."""
@@ -85,8 +85,8 @@ class HookRunner:
         self._reported = len(messages)
 
     async def continues_after_stop(self, end: TurnEnd) -> bool:
-        """Returns whether the `on_stop` hook returned text; if so, add it as user message, so that the agent
-        continues."""
+        """Calls the `on_stop` hook. If it returns text, adds the text as a user message, so that the agent continues,
+        and returns True."""
         text = await self.run_on_stop(end)
         if text is None or not text.strip():
             return False
@@ -112,7 +112,7 @@ class HookRunner:
         returned, _ = await self._call_hook(name, hook, value)
         if returned is None or isinstance(returned, str):
             return returned
-        problem = f"the hook {name} returned {describe_value(returned)}; it returns a text or None"
+        problem = f"the hook {name} returned {describe_value(returned)}; it must return a string or None"
         self._context.emit_event(ErrorEvent, error_type="HookFailed", message=problem)
         return None
 
@@ -162,7 +162,8 @@ async def prepare_call(
 
 
 def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
-    """Stores how the call is shown in the part: front ends, also remote and later ones, do not have the tool."""
+    """Stores in the part how the call is shown: front ends in other processes, or at a later time, do not have the
+    tool."""
     if tool.stored_display is None:
         return call
     return msgspec.structs.replace(call, metadata={**call.metadata, DISPLAY: tool.stored_display})
@@ -192,8 +193,8 @@ MAX_PREVIEW = 200
 
 
 def _check_arguments(call: ToolPart, tool: Tool) -> ApprovalVerdict | None:
-    """Returns the verdict about a call with invalid arguments. No one is asked about it, and it is not a lack of
-    rights."""
+    """Returns the verdict about a call with invalid arguments. The user is not asked about it, and its reason is not a
+    lack of rights."""
     try:
         tool.check_arguments(call.state.input)
     except InvalidArguments as error:
@@ -228,8 +229,8 @@ class ToolCallRunner:
         return self._message.get_calls()
 
     def _forward_calls(self) -> None:
-        """Replaces calls of a forwarding tool by calls of the tools that they name. They are stored with the first call
-        that runs, before its effect."""
+        """Replaces calls of a forwarding tool with calls of the tools that they name. The changed calls are stored with
+        the first call that runs, before it has an effect."""
         for call in self._message.get_calls():
             tool = self._context.tools.get(call.tool)
             if not isinstance(tool, ForwardingTool) or not isinstance(call.state, ToolPending):
@@ -246,8 +247,8 @@ class ToolCallRunner:
             await self._cancel_call(call.id)
 
     def _fail_unstarted(self, error: OutriderError) -> None:
-        """Fails calls that did not start. Nothing is awaited here, because the error may be that the store cannot be
-        written."""
+        """Fails calls that did not start. Nothing is awaited here, because the error may be that the store rejects
+        writes."""
         for call in self._message.get_calls():
             if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
                 ended = call.state.fail(f"not run: {error.message}", self._run.clock(), reason="canceled")
@@ -296,11 +297,12 @@ class ToolCallRunner:
             raise
         except Exception as error:
             if isinstance(error, OutriderError) and not isinstance(error, PartValidationError):
-                raise  # of the store
+                raise  # an error of the store ends the turn
             await self._fail_call(call.id, error)
 
     async def _fail_call(self, part_id: str, error: Exception) -> None:
-        """Ends a call that cannot be run or stored, for example because of a value of the program. Every call ends."""
+        """Ends a call that cannot be run or stored, for example because a value of the program cannot be encoded. Every
+        call ends."""
         _log.error("a call failed in the engine", exc_info=error)
         call = next(part for part in self._message.get_calls() if part.id == part_id)
         if isinstance(call.state, ToolPending | ToolRunning):
@@ -354,7 +356,8 @@ class ToolCallRunner:
         )
 
     def _tool_runner(self) -> ToolRunner:
-        """Returns the runner of one call. It is not stored here: it refers to this object, which would be a cycle."""
+        """Returns the runner of one call. It is not stored here: it refers to this object, so that would be a reference
+        cycle."""
         run = self._run
         return ToolRunner(
             self._context.tools,
@@ -389,7 +392,7 @@ class ToolCallRunner:
     async def _enter_scopes(
         self, wrapped: AbstractAsyncContextManager[None], call: ToolPart
     ) -> AsyncGenerator[None, None]:
-        """Enter the call scopes of the bus around a call, for example to make its span the current one."""
+        """Enters the call scopes of the bus around a call, for example to make its span the current one."""
         async with wrapped:
             with ExitStack() as stack:
                 for scope in tuple(self._run.bus.call_scopes):

@@ -35,7 +35,7 @@ _FINAL_STATES: dict[TerminationReason, TurnState] = {"error": "failed", "aborted
 
 
 class Turn:
-    """One turn of one agent. Create a new instance for each turn, inside a running event loop."""
+    """One turn of one agent. Each turn needs a new instance, created inside a running event loop."""
 
     def __init__(self, context: AgentContext) -> None:
         self._context = context
@@ -47,9 +47,8 @@ class Turn:
         self._steps = StepReporter(context.emit_event)
 
     async def run(self) -> TurnEnd:
-        """Run steps until the turn ends and return how it ended.
-        Errors and limits are returned. A cancellation is raised after everything that arrived is stored, as are
-        exceptions that are bugs."""
+        """Runs steps until the turn ends and returns how it ended. Returns errors and limits too. Raises a
+        cancellation, and exceptions that are bugs, after everything that has arrived is stored."""
         started, task = monotonic(), asyncio.current_task()
         self._context.emit_event(LoopStartedEvent, user_message=last_text(self._context.session.messages, "user"))
         end: TurnEnd | None = None
@@ -106,9 +105,9 @@ class Turn:
         return messages[-1] if messages and has_pending_calls(messages[-1]) else None
 
     async def _request_answer(self) -> Message:
-        """Run one model step. On a context overflow, shorten the context and retry, at most twice.
+        """Runs one model step. On a context overflow, shortens the context and retries, at most twice.
 
-        New input is taken here, before a request, and never while calls are pending: the loop looks for pending calls
+        New input is added here, before a request, and never while calls are pending: the loop looks for pending calls
         in the last message only."""
         await self._take_input()
         if (note := note_before_request(self._context.session.messages)) is not None:
@@ -131,7 +130,7 @@ class Turn:
         return await ModelStep(self._context).run()
 
     async def _take_input(self) -> bool:
-        """Move new user input into the session; return whether there was any."""
+        """Moves new user input into the session and returns whether there was any."""
         messages = await self._context.take_input() if self._context.take_input else []
         await self._hooks.report_messages()
         return bool(messages)

@@ -29,8 +29,8 @@ _STREAM_SILENCE = 1 / 3
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """How a turn ended. `output` is the last text of the agent. Everything that was done is stored, and the session can
-    be continued."""
+    """How a turn ended. `output` is the last text of the agent. All completed work is stored, and the session can be
+    continued."""
 
     reason: TerminationReason
     output: str = ""
@@ -99,7 +99,7 @@ def is_paused(answer: Message) -> bool:
 
 
 def has_pending_calls(message: Message) -> bool:
-    """Returns whether the message has calls that can still run. A call in state running is not run again."""
+    """Returns whether the message has calls that can still run. A call in the state running is not run again."""
     for part in message.parts:  # noqa: SIM110  a generator costs more than the search; a withdrawn call has ended
         if isinstance(part, ToolPart) and isinstance(part.state, ToolPending):
             return True
@@ -123,7 +123,7 @@ class StepReporter:
         self._emit(TurnCompletedEvent, turn_number=self.number, tool_calls_count=calls)
 
     def close(self) -> None:
-        """End a step that an error or a cancellation interrupted."""
+        """Ends a step that an error or a cancellation interrupted."""
         if self._is_open:
             self.end(0)
 
@@ -147,7 +147,7 @@ class SilenceTimer:
         self._reported = float("-inf")
 
     def start(self, longest: float, model: str, report: Callable[[float], None]) -> None:
-        """Start to measure now, for a request to a model."""
+        """Starts the measurement for a request to a model."""
         loop = asyncio.get_running_loop()
         if self._timer is not None and (loop is not self._loop or longest != self._longest):
             self._timer.cancel()
@@ -158,7 +158,7 @@ class SilenceTimer:
             self._timer = loop.call_later(longest * _MIN_SILENCE, self._check, loop)
 
     def restart(self) -> None:
-        """Start to measure now, because a delta has arrived."""
+        """Restarts the measurement, because a delta has arrived."""
         assert self._loop is not None
         now = self._loop.time()
         gap, self._since = now - self._since, now
@@ -169,7 +169,7 @@ class SilenceTimer:
             self._gap = gap
 
     def wait_for_retry(self, delay: float) -> None:
-        """Start to measure after `delay`, when the request is sent again."""
+        """Restarts the measurement after `delay`, when the request is sent again."""
         assert self._loop is not None
         self._since = self._loop.time() + delay
         self._has_output, self._gap = False, 0.0
@@ -181,10 +181,10 @@ class SilenceTimer:
     def limit(self) -> float:
         """The seconds of silence that are unusual now: before the first delta, or between two."""
         if self._has_output:
-            wanted = max(self._gap * _SLOWER, self._longest * _STREAM_SILENCE)
+            limit = max(self._gap * _SLOWER, self._longest * _STREAM_SILENCE)
         else:
-            wanted = self.paces.get(self._model, self._longest) * _SLOWER
-        return min(max(wanted, self._longest * _MIN_SILENCE), self._longest)
+            limit = self.paces.get(self._model, self._longest) * _SLOWER
+        return min(max(limit, self._longest * _MIN_SILENCE), self._longest)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None

@@ -106,7 +106,7 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
     "one agent": (lambda: go(AGENT, "hi", AGENT), "run(): agents", "agents=[…]"),
     "a name as a provider": (lambda: go(AGENT, "hi", providers=["demo"]), "providers has", 'Provider("openai"'),
     "a message list": (lambda: go(AGENT, [{"role": "user"}]), "message of a run", "session=Session"),
-    "no message": (lambda: go(AGENT, None), "message of a run is a text, got NoneType", "session="),
+    "no message": (lambda: go(AGENT, None), "message of a run must be a string, got NoneType", "session="),
     "functions of an agent": (lambda: agent(tools=[search]), "agent 'a': `tools`", "run(tools=[…])"),
     "one tool name": (lambda: agent(tools="search"), "agent 'a': tools", "('search',)"),
     "provider option": (lambda: key_of("anthropic", retries=3), "provider 'p': there is no option 'retries'", "retry"),

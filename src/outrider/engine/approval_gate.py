@@ -76,11 +76,22 @@ _log = logging.getLogger("outrider.approvals")
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls, `widths` wider and narrower choices of them. With `flow` the call would send data after the session has read
-    text of others. With `outcome` the command has run in the sandbox: True keeps the files that it changed, or runs a
-    blocked command again with the hosts and paths that it wanted. `effects` lists what the call does in plain words,
-    risky effects first; `preview` is a unified diff of what an edit would change."""
+    """The request to approve one exact call.
+
+    - `tool`: the name of the tool.
+    - `input`: the arguments of the call; exactly this input runs.
+    - `call_id`: the id of the call.
+    - `agent`: the agent that makes the call.
+    - `session_id`: the session of the agent.
+    - `description`: why the call needs an approval.
+    - `offers`: rules that would allow such calls.
+    - `outcome`: what a command that has run in the sandbox changed or could not reach. True keeps the files that it
+      changed, or runs a blocked command again with the hosts and paths that it needs.
+    - `flow`: the data that the call would send after the session has read untrusted text.
+    - `widths`: wider and narrower choices of rules than `offers`.
+    - `effects`: what the call does in plain words, risky effects first.
+    - `preview`: a unified diff of what an edit would change.
+    """
 
     tool: str
     input: dict[str, Any]
@@ -97,13 +108,13 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 ApproveFunction = Callable[[ApprovalRequest], bool | str | Awaitable[bool | str]]
-"""Plain or async. Returns True or "once" to allow the call, "session", "project" or "always" to allow such calls from
-now on, False to deny it, or another string: denied, with this reason."""
+"""A plain or async function. Returns True or "once" to allow the call, "session", "project" or "always" to allow such
+calls from now on, False to deny it, or another string to deny it with this string as the reason."""
 
 
 class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """Permission rules from flags and configuration, for every call of a run or an engine. `readable` are folders
-    besides the workspace that agents may read without a question, except protected files."""
+    outside the workspace that agents may read without a question, except protected files."""
 
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
@@ -112,12 +123,14 @@ class Rules(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            given = getattr(self, name)
-            if not isinstance(given, list | tuple) or not all(
-                isinstance(one, str) for one in cast("tuple[Any]", given)
+            patterns = getattr(self, name)
+            if not isinstance(patterns, list | tuple) or not all(
+                isinstance(pattern, str) for pattern in cast("tuple[Any]", patterns)
             ):
-                shown = describe_value(cast("object", given))
-                raise ConfigurationError(f"Rules({name}={shown}): it is a tuple of texts, such as {name}=('shell',)")
+                description = describe_value(cast("object", patterns))
+                raise ConfigurationError(
+                    f"Rules({name}={description}): it must be a tuple of strings, such as {name}=('shell',)"
+                )
         check_rules({"allow": self.allow, "ask": self.ask, "deny": self.deny}, "Rules")
 
 
@@ -133,9 +146,9 @@ def _load_policy() -> "tuple[type[PermissionRules], Callable[..., Decision], Cal
 class PermissionChecker:
     """Decides about calls without user interaction. Custom functions run without approval unless their policy or a rule
     requires one; built-in tools follow the rules of the mode. `sandbox` returns whether commands can be sandboxed; it
-    is called only when needed, because the detection starts processes. `egress` is where sessions may send data
-    without a question. `is_limited` returns whether calls of the session stay in the workspace and the sandbox,
-    whatever is answered."""
+    is called only when needed, because the detection starts processes. `egress` returns where sessions may send data
+    without a question. `is_limited` returns whether calls of the session must stay in the workspace and the sandbox
+    even after an approval."""
 
     def __init__(
         self,
@@ -159,16 +172,15 @@ class PermissionChecker:
     def decide(
         self, call: ToolPart, tool: Tool, context: AgentContext, granted: ApprovalGrant, policy: Policy
     ) -> Decision:
-        """Returns allow, ask or deny with a reason. The stricter one of the rules' decision and the tool's own `policy`
-        applies."""
+        """Returns allow, ask or deny with a reason: the stricter of the rules' decision and the tool's `policy`."""
         custom = () if tool.name in self._built_in else (tool.name,)
         is_command = declaration_of(tool).kind == "shell"
         if not custom and is_command and self._is_limited() and not self._sandbox():
             return Decision("deny", reasons.OWNER_NEEDS_SANDBOX)  # also if a rule allows it
         mode = context.effective_mode
         sandbox = self._sandbox if not self._unconfined or mode_asks(mode) else lambda: True
-        if not custom and (why := denial_reason(tool, call.state.input, mode, sandbox)):
-            return Decision("deny", why)
+        if not custom and (reason := denial_reason(tool, call.state.input, mode, sandbox)):
+            return Decision("deny", reason)
         rules_type, decide_with_rules, can_send = _load_policy()
         rules = rules_type(
             allow=(*self._rules.allow, *custom),
@@ -207,17 +219,17 @@ class PermissionChecker:
         return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
 
     def _limit(self, decision: Decision, call: ToolPart, tool: Tool, workspace: str) -> Decision:
-        """Returns a denial of a call that a yes would let leave the workspace."""
+        """Returns a denial if the call would leave the workspace after an approval, else the unchanged decision."""
         from outrider.permissions.call_assessment import FileCall, assess_call
 
         if declaration_of(tool).kind not in ("read", "write"):
             return decision
-        found = assess_call(tool, call.state.input, workspace=workspace, readable=self._rules.readable)
-        leaves = isinstance(found, FileCall) and any(place.kind == "outside" for _, place in found.targets)
+        assessment = assess_call(tool, call.state.input, workspace=workspace, readable=self._rules.readable)
+        leaves = isinstance(assessment, FileCall) and any(target.kind == "outside" for _, target in assessment.targets)
         return Decision("deny", f"{decision.reason}; {reasons.OWNER_STAYS}", decision.rule) if leaves else decision
 
     def _flow_state(self, call: ToolPart, context: AgentContext, granted: ApprovalGrant) -> "FlowState | None":
-        """Returns what the session has read, or None if it has read nothing of others, or may send anything."""
+        """Returns what the session has read, or None if it has read no untrusted text, or may send anything."""
         origins, has_all = context.read_origins(), context.journal.has_all_messages
         if (self._egress and self._egress().allows_all) or (
             has_all and not any(origin.untrusted for origin in origins)
@@ -285,10 +297,16 @@ async def _withdraw_nothing(session_id: str, call_id: str) -> None:
 
 
 class ApprovalChannel(msgspec.Struct, frozen=True):
-    """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
-    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `confirm` asks
-    whether a call may be repeated further; it returns None if no one can be asked. `find_answer` returns the stored
-    answer about a call, `withdraw` revokes the open questions of a call."""
+    """How calls are approved.
+
+    - `ask`: requests an approval of a call.
+    - `ask_outcome`: requests an approval of what a command changed.
+    - `find_grant`: returns the approvals in effect.
+    - `refresh`: loads the approvals that another process has changed.
+    - `confirm`: asks whether a call may be repeated further; returns None if no user can be asked.
+    - `find_answer`: returns the stored answer about a call.
+    - `withdraw`: revokes the open questions of a call.
+    """
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
@@ -300,7 +318,7 @@ class ApprovalChannel(msgspec.Struct, frozen=True):
 
 
 def ignore_admitted_call(call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
-    """Do nothing: without built-in tools no call needs preparation."""
+    """Does nothing: without built-in tools no call needs preparation."""
 
 
 class ApprovalGate:
@@ -332,11 +350,12 @@ class ApprovalGate:
         return verdict
 
     async def confirm(self, call: ToolPart, context: AgentContext, question: str) -> bool | None:
-        """Asks whether a call may be repeated further. Returns None if no one can be asked."""
+        """Asks whether a call may be repeated further. Returns None if no user can be asked."""
         return await self._channel.confirm(call, context, question)
 
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
-        """Returns the decision about a call without asking for an approval. A policy function that fails denies it."""
+        """Returns the decision about a call without asking for an approval. A policy function that fails denies the
+        call."""
         try:
             policy = await tool.evaluate_policy(call.state.input, context.run.program.callbacks)
         except CallbackError as error:
@@ -365,9 +384,9 @@ class ApprovalGate:
             case "ask":
                 try:
                     preview = await _preview_call(call, tool, context)
-                except ToolFailure as error:  # a call that cannot work is not put to a person
-                    wrong = "invalid_input" if isinstance(error, InvalidArguments) else "failed"
-                    return ApprovalVerdict(allowed=False, reason=wrong, message=error.message)
+                except ToolFailure as error:  # the user is not asked about a call that cannot work
+                    reason = "invalid_input" if isinstance(error, InvalidArguments) else "failed"
+                    return ApprovalVerdict(allowed=False, reason=reason, message=error.message)
                 return await self._channel.ask(call, tool, context, decision, preview)
 
     async def _find_answer(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
@@ -388,8 +407,10 @@ def _rejected_paths(call: ToolPart, tool: Tool, context: AgentContext) -> set[st
     from outrider.permissions.paths.containment import contain
 
     workspace, operation = str(context.workspace), declaration_of(tool).operation
-    found = [contain(path, root=workspace, cwd=workspace, op=operation) for path in call_paths(tool, call.state.input)]
-    return {place.real_path for place in found if not place.ok}
+    containments = [
+        contain(path, root=workspace, cwd=workspace, op=operation) for path in call_paths(tool, call.state.input)
+    ]
+    return {containment.real_path for containment in containments if not containment.ok}
 
 
 async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
@@ -417,8 +438,8 @@ def _can_preview(call: ToolPart, tool: Tool, context: AgentContext) -> bool:
     workspace = str(context.workspace)
 
     def real_paths(input: Mapping[str, Any]) -> set[str | None]:
-        found = (contain(path, root=workspace, cwd=workspace, op="edit") for path in call_paths(tool, input))
-        return {location.real_path if location.ok else None for location in found}
+        locations = (contain(path, root=workspace, cwd=workspace, op="edit") for path in call_paths(tool, input))
+        return {location.real_path if location.ok else None for location in locations}
 
     paths = real_paths(call.state.input)
     message = _find_message(call, context)
@@ -435,8 +456,8 @@ def _find_message(call: ToolPart, context: AgentContext) -> Message:
 
 def function_channel(approve: ApproveFunction | None, store: Store | None = None) -> ApprovalChannel:
     """Returns the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A
-    plain function is called once at a time, because it may ask on the terminal. Lasting answers apply to the rest of
-    the run; with a store they are stored, and those in it apply."""
+    plain function is called once at a time, because it may ask on the terminal. Lasting answers apply until the run
+    ends. With a store, they are stored, and the lasting answers in the store apply too."""
     grants = RunGrants(store)
     one_at_a_time = nullcontext() if approve is None or is_async_function(approve) else asyncio.Lock()
 
@@ -523,8 +544,8 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
 
 
 def _unattended_verdict(decision: Decision) -> ApprovalVerdict:
-    why = f" The reason: {decision.flow.description}." if decision.flow else ""
-    return ApprovalVerdict(allowed=False, reason="denied", message=UNATTENDED_DENIAL + why)
+    reason = f" The reason: {decision.flow.description}." if decision.flow else ""
+    return ApprovalVerdict(allowed=False, reason="denied", message=UNATTENDED_DENIAL + reason)
 
 
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
@@ -554,8 +575,8 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             position=_position(call, context),
             flow=decision.flow,
         )
-        answered = await _ask_queue(queue, question, context)
-        return _verdict_for(allowed=answered.answer == "allowed", message=answered.words)
+        answer = await _ask_queue(queue, question, context)
+        return _verdict_for(allowed=answer.answer == "allowed", message=answer.words)
 
     async def ask_outcome(
         call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
@@ -581,8 +602,8 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             position=_position(call, context),
         )
         await queue.withdraw_others(approval)
-        answered = await _ask_queue(queue, approval, context)
-        return OutcomeAnswer(answered.answer == "allowed", answered.words, answered.keep, answered.choice)
+        answer = await _ask_queue(queue, approval, context)
+        return OutcomeAnswer(answer.answer == "allowed", answer.words, answer.keep, answer.choice)
 
     def find_grant(context: AgentContext) -> ApprovalGrant:
         # Approvals of the calling sessions apply to the called ones too.
@@ -594,11 +615,11 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
 
     async def find_answer(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
         fingerprint = fingerprint_call(call.tool, call.state.input)
-        answered = await queue.find_answer(context.session.id, call.call_id, fingerprint)
-        if answered is None:
+        answer = await queue.find_answer(context.session.id, call.call_id, fingerprint)
+        if answer is None:
             return None
-        if answered.answer == "denied":
-            return _verdict_for(allowed=False, message=answered.words)
+        if answer.answer == "denied":
+            return _verdict_for(allowed=False, message=answer.words)
         return ApprovalVerdict(allowed=True, by_stored_answer=True)
 
     return ApprovalChannel(
@@ -613,7 +634,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
 
 
 async def _confirm_by_queue(queue: ApprovalQueue, call: ToolPart, context: AgentContext, question: str) -> bool | None:
-    """Asks whether a call may be repeated further; None if no one can be asked."""
+    """Asks whether a call may be repeated further. Returns None if no user can be asked."""
     if not queue.attended() or context.effective_mode in UNATTENDED_MODES:
         return None
     approval = Approval(
@@ -645,7 +666,7 @@ async def _describe_question(
     outcome: CommandOutcome | None = None,
 ) -> tuple[tuple[RuleWidth, ...], tuple[CallEffect, ...]]:
     """Returns what a lasting answer may cover, with a backtest over earlier questions, and what the call does. The
-    analysis runs in a thread, because earlier commands are parsed again."""
+    analysis runs in a thread, because it parses earlier commands again, which takes long."""
     workspace = str(context.workspace)
     past = await queue.list_answered(workspace, MAX_PAST_QUESTIONS)
 
@@ -662,7 +683,7 @@ async def _describe_question(
             )
             for approval in past
         ]
-        # After a command has run, its changes are known; a prediction above them would be doubtful or wrong.
+        # After a command has run, its changes are known; a prediction in addition could be wrong.
         has_run = outcome is not None and outcome.files and not outcome.predicted
         effects = () if has_run else list_effects(tool, call.state.input, workspace=workspace)
         return backtest_widths(widths, questions, workspace=workspace), effects
@@ -682,14 +703,15 @@ async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentCon
 
 
 class _NoAnswer(str):
-    """Why the approve function of the program gave no answer. It denies the call, and no user is named."""
+    """Why the approve function of the program gave no answer. It denies the call; the message does not say that the
+    user refused it."""
 
     __slots__ = ()
 
 
 async def call_approve_function(approve: ApproveFunction, request: ApprovalRequest) -> object:
-    """Calls the user's function. An exception is no approval: its text is returned as the reason for the denial, as is
-    an invalid value, such as that of a forgotten `return`. There is no time limit, because a person may be asked."""
+    """Calls the user's function. An exception or an invalid value, such as None after a forgotten `return`, denies the
+    call: its text is returned as the reason. There is no time limit, because the function may ask a person."""
     try:
         answer = await call_user_function("the approve function", approve, request, seconds=None)
     except CallbackError as error:
@@ -699,8 +721,8 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
     if isinstance(answer, bool | str):
         return answer
     problem = (
-        f"it returned {describe_value(answer)}; it returns True, False, a scope (once, session, project, always) or a "
-        "reason for the denial"
+        f"it returned {describe_value(answer)}; it must return True, False, a scope (once, session, project, always) "
+        "or a reason for the denial"
     )
     _log.error("the approve function is wrong: %s", problem)
     return _NoAnswer(reasons.APPROVE_FUNCTION_FAILED.format(error=problem))
@@ -711,8 +733,8 @@ def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
         return ApprovalVerdict(allowed=True)
     if isinstance(message, _NoAnswer):
         return ApprovalVerdict(allowed=False, reason="denied", message=reasons.NOT_APPROVED.format(reason=message))
-    words = reasons.USER_DENIED_BECAUSE.format(message=message) if message else reasons.USER_DENIED
-    return ApprovalVerdict(allowed=False, reason="rejected", message=words)
+    denial = reasons.USER_DENIED_BECAUSE.format(message=message) if message else reasons.USER_DENIED
+    return ApprovalVerdict(allowed=False, reason="rejected", message=denial)
 
 
 async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:
@@ -770,8 +792,8 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
         return  # answered on the server in the meantime, or the turn has ended
     allowed = is_approval(answer)
     scope = answer if answer in LASTING_SCOPES else "once"
-    words = str(answer) if isinstance(answer, str) and not allowed else ""
+    comment = str(answer) if isinstance(answer, str) and not allowed else ""
     try:
-        await remote.answer(event.approval_id, allow=allowed, scope=scope, words=words)
+        await remote.answer(event.approval_id, allow=allowed, scope=scope, words=comment)
     except OutriderError as error:
         _log.warning("could not send the approval answer to %s: %s", event.server, error)

@@ -42,7 +42,7 @@ class ApprovalGrant(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_approvals(cls, approvals: Iterable[Approval]) -> Self:
-        """Combine the rules and contents of approvals."""
+        """Combines the rules and contents of approvals."""
         listed = list(approvals)
         rules = dict.fromkeys(rule for approval in listed for rule in approval.offers)
         return cls(
@@ -56,7 +56,8 @@ _NO_GRANT = ApprovalGrant()
 
 
 def applies_here(approval: Approval, sessions: Collection[str], workspace: str) -> bool:
-    """Returns whether an approval applies. One about files applies in its own workspace only, for every scope."""
+    """Returns whether an approval applies. An approval about files applies only in its workspace, whatever its
+    scope."""
     if approval.scope == "session":
         return approval.session_id in sessions
     if approval.scope == "project" or _is_about_files(approval):
@@ -71,7 +72,8 @@ def in_workspace(approvals: Iterable[Approval], workspace: str) -> list[Approval
 
 
 def _is_about_files(approval: Approval) -> bool:
-    """In doubt True: a rule with a pattern for a tool whose name says nothing may contain a relative path."""
+    """Returns whether an approval is about files. True if unsure: a rule for an unknown tool may contain a relative
+    path in its pattern."""
     if any(rule.startswith(("may write ", "shell(cd ")) for rule in approval.offers):
         return True
     match declaration_of(approval.tool).kind:
@@ -93,7 +95,8 @@ async def lasting_approvals(store: Store) -> Sequence[Approval]:
 
 
 class RunGrants:
-    """Lasting answers of the `approve` function of a run. With a store they are stored, and those in it apply."""
+    """Lasting answers of the `approve` function of a run. With a store, they are stored, and the lasting answers in the
+    store apply too."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
@@ -101,7 +104,7 @@ class RunGrants:
         self._is_loaded = store is None
 
     async def load(self) -> None:
-        """Read the stored approvals, once."""
+        """Reads the stored approvals, once."""
         if not self._is_loaded and self._store is not None:
             self._is_loaded = True
             self._lasting += await lasting_approvals(self._store)
@@ -109,7 +112,7 @@ class RunGrants:
     async def remember(
         self, call: ToolPart, context: "AgentContext", widths: tuple[RuleWidth, ...], scope: ApprovalScope
     ) -> None:
-        """Allow such calls from now on; for the exact call only, if no rule can describe it."""
+        """Allows such calls from now on, or only the exact call if no rule can describe it."""
         approval = Approval(
             session_id=context.root.session.id,
             call_id=call.call_id,
@@ -128,19 +131,21 @@ class RunGrants:
 
     def find_grant(self, context: "AgentContext") -> ApprovalGrant:
         """Returns what the answers allow this agent."""
-        sessions, here = {context.session.id, context.root.session.id}, str(context.workspace)
-        return ApprovalGrant.from_approvals(one for one in self._lasting if applies_here(one, sessions, here))
+        sessions, workspace = {context.session.id, context.root.session.id}, str(context.workspace)
+        return ApprovalGrant.from_approvals(
+            approval for approval in self._lasting if applies_here(approval, sessions, workspace)
+        )
 
 
 _decode_approval = msgspec.json.Decoder(Approval).decode
 
 
 def check_scope(question: Approval, scope: ApprovalScope, width: str) -> ApprovalScope:
-    """Returns the scope of an answer: at most what rules can describe, and the session for data that it may send.
-    Raises ConfigurationError for a width that is not offered."""
+    """Returns the scope of an answer: "once" if no rule can describe the call, and at most "session" for data that the
+    session may send. Raises ConfigurationError for a width that is not offered."""
     if width and not any(offered.id == width for offered in question.widths):
-        known = ", ".join(offered.id for offered in question.widths) or "none"
-        raise ConfigurationError(f"the approval offers no width {width!r}; it offers {known}")
+        ids = ", ".join(offered.id for offered in question.widths) or "none"
+        raise ConfigurationError(f"the approval offers no width {width!r}; it offers {ids}")
     if scope not in LASTING_SCOPES:
         return scope
     return "once" if not question.can_persist else "session" if question.flow else scope
@@ -157,7 +162,7 @@ class PeerApprovals:
         self._unsubscribe = self._subscribe_events() if self._peers else ()
 
     def close(self) -> None:
-        """Unsubscribe from the event bus."""
+        """Unsubscribes from the event bus."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
 
@@ -169,7 +174,7 @@ class PeerApprovals:
         return [request for request, _ in self._open.values() if session_id in (None, request.session_id)]
 
     async def answer(self, approval_id: str, **answer: Any) -> Approval:
-        """Send the answer to the server and return the approval that is in effect there: an earlier answer wins."""
+        """Sends the answer to the server and returns the approval that is in effect there: an earlier answer wins."""
         request, server = self._open[approval_id]
         try:
             raw = await send_to_peer(self._peers[server], f"/api/approvals/{approval_id}", answer)
@@ -217,7 +222,7 @@ class PeerApprovals:
             self._expire_approval(request.id)
 
     def _expire_approval(self, approval_id: str) -> None:
-        """Remove a request that needs no answer any more, and publish that to front ends."""
+        """Removes a request that no longer needs an answer, and publishes that to front ends."""
         request, _ = self._open.pop(approval_id)
         self._bus.publish(
             ToolApprovalResultEvent(
@@ -256,14 +261,14 @@ class ApprovalQueue:
         self._loaded = 0.0
 
     async def load(self) -> None:
-        """Load approvals in effect: those without expiry, and those of sessions that may continue."""
+        """Loads the approvals in effect: approvals without expiry, and approvals of sessions that may continue."""
         self._loaded = monotonic()
         for approval in await self._store.approvals():
             self._cache_lasting(approval)
 
     async def ask(self, question: Approval, agent: str, parent_call_id: str = "") -> Approval:
-        """Store and publish the request, then wait for the answer without a timeout. Returns the answered request; an
-        answer that belongs to another input counts as denied."""
+        """Stores and publishes the request, then waits for the answer without a timeout. Returns the answered request;
+        an answer that belongs to another input denies the call."""
         request = await self._store.ask(question)
         if request.answer == "open":
             self._bus.publish(request.requested_event(agent, parent_call_id))
@@ -283,11 +288,11 @@ class ApprovalQueue:
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        """Store an answer and return the one in effect: the first answer wins. A lasting scope is reduced to "once" if
-        no rule describes what it would cover, and to "session" for data that a session may send. `keep` and `choice`
+        """Stores an answer and returns the one in effect: the first answer wins. A lasting scope is reduced to "once"
+        if no rule describes what it would cover, and to "session" for data that a session may send. `keep` and `choice`
         answer a question about an outcome. `width` is the id of an offered width. Raises ConfigurationError for an
-        unknown one."""
-        # A store or server of version 0.1 has no such parameters, so they are passed only if they say something.
+        unknown width."""
+        # A store or server of version 0.1 has no such parameters, so they are passed only if they are not the default.
         added: dict[str, Any] = {} if keep is None else {"keep": keep}
         added |= ({} if choice == "keep" else {"choice": choice}) | ({"width": width} if width else {})
         if approval_id in self._remote:
@@ -304,13 +309,13 @@ class ApprovalQueue:
 
     async def find_answer(self, session_id: str, call_id: str, fingerprint: str) -> Approval | None:
         """Returns the answered request of a call that was asked about before it started: a denial of the call, else the
-        approval of exactly this input. If there is neither, the call starts without a question: its open request is
-        revoked, unless an answer arrives at the same time. Questions about its outcome stay."""
+        approval of exactly this input. If there is neither, the call starts without a question, so its open request is
+        revoked, unless an answer arrives at the same time. Questions about its outcome stay open."""
         approvals = await self._store.approvals(session_id)
-        asked = [known for known in approvals if known.call_id == call_id and known.outcome is None]
-        if answered := _decisive_answer(asked, fingerprint):
-            return answered
-        return _decisive_answer([await self._revoke_open(known) for known in asked], fingerprint)
+        requests = [request for request in approvals if request.call_id == call_id and request.outcome is None]
+        if decisive := _decisive_answer(requests, fingerprint):
+            return decisive
+        return _decisive_answer([await self._revoke_open(request) for request in requests], fingerprint)
 
     async def open_approvals(self, session_id: str | None = None) -> list[Approval]:
         """Returns unanswered requests, including those of agents on other servers."""
@@ -320,36 +325,36 @@ class ApprovalQueue:
         self._remote.close()
 
     async def withdraw_others(self, question: Approval) -> None:
-        """Revoke open requests of the same call about something else: the question has changed, for example because
-        the user has edited a file that a command changed too."""
+        """Revokes the open requests of the same call with another question. The question may have changed, for example
+        because the user has edited a file that a command changed too."""
         await self.withdraw_call(question.session_id, question.call_id, except_for=question.fingerprint)
 
     async def withdraw_call(self, session_id: str, call_id: str, *, except_for: str = "") -> None:
-        """Revoke the open requests of a call, except for the one with this fingerprint."""
-        for known in await self._store.approvals(session_id, only_open=True):
-            if known.call_id == call_id and known.fingerprint != except_for:
-                await self._revoke_open(known)
+        """Revokes the open requests of a call, except for the one with this fingerprint."""
+        for request in await self._store.approvals(session_id, only_open=True):
+            if request.call_id == call_id and request.fingerprint != except_for:
+                await self._revoke_open(request)
 
     async def withdraw(self, question: Approval) -> None:
-        """Revoke the open request of a call that was cancelled."""
+        """Revokes the open request of a call that was cancelled."""
         await self._revoke_open(await self._store.ask(question))
 
     async def _revoke_open(self, request: Approval) -> Approval:
-        """Revoke a request if it is open, and return it as it is stored: an answer that arrives meanwhile applies."""
+        """Revokes a request if it is open, and returns the stored request: an answer that arrives meanwhile applies."""
         if request.answer != "open":
             return request
-        ended = await self._store.answer(request.id, "withdrawn")
-        self._cache_lasting(ended)
-        self._publish_result(ended)
-        return ended
+        stored = await self._store.answer(request.id, "withdrawn")
+        self._cache_lasting(stored)
+        self._publish_result(stored)
+        return stored
 
     async def revoke(self, approval_id: str) -> Approval:
-        """Revoke an approval and remove it from the cache."""
+        """Revokes an approval and removes it from the cache."""
         self._lasting.pop(approval_id, None)
         return await self._store.answer(approval_id, "revoked")
 
     async def refresh_grants(self) -> None:
-        """Reload lasting approvals if the cached ones have expired: another process may have revoked one."""
+        """Reloads lasting approvals if the cached ones have expired: another process may have revoked one."""
         if self._lasting and monotonic() - self._loaded > self._refresh:
             await self.load()
 
@@ -366,27 +371,27 @@ class ApprovalQueue:
         return in_workspace(answered, workspace)[-limit:]
 
     async def _find_approval(self, approval_id: str) -> Approval:
-        found = (approval for approval in await self._store.approvals() if approval.id == approval_id)
-        return next(found, Approval(session_id="", call_id="", tool=""))
+        matches = (approval for approval in await self._store.approvals() if approval.id == approval_id)
+        return next(matches, Approval(session_id="", call_id="", tool=""))
 
     async def _wait_for_answer(self, request: Approval) -> Approval:
-        answered = self._waiting.setdefault(request.id, asyncio.Event())
+        answer_event = self._waiting.setdefault(request.id, asyncio.Event())
         try:
             while request.answer == "open":
-                await self._wait_or_poll(answered)
-                known = await self._store.approvals(request.session_id)
-                request = next((approval for approval in known if approval.id == request.id), request)
+                await self._wait_or_poll(answer_event)
+                approvals = await self._store.approvals(request.session_id)
+                request = next((approval for approval in approvals if approval.id == request.id), request)
         finally:
             self._waiting.pop(request.id, None)
         self._cache_lasting(request)
         self._publish_result(request)
         return request
 
-    async def _wait_or_poll(self, answered: asyncio.Event) -> None:
-        """Wait for an answer in this process, at most until the next poll of the store."""
+    async def _wait_or_poll(self, answer_event: asyncio.Event) -> None:
+        """Waits for an answer in this process, at most until the next poll of the store."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._poll):
-                await answered.wait()
+                await answer_event.wait()
 
     def _publish_result(self, request: Approval) -> None:
         self._bus.publish(request.result_event())

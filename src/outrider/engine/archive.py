@@ -1,4 +1,4 @@
-"""Stored sessions for front ends: find, list, search, export, import and delete."""
+"""Finds, lists, searches, exports, imports and deletes stored sessions for front ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -74,26 +74,31 @@ class SessionArchive:
             raise SessionNotFoundError(
                 f"{name!r} is too short to name a session; give at least {_MIN_NAME_LENGTH} characters"
             )
-        found = [one async for one in self.iterate_sessions() if one.id.startswith(name) or one.id.endswith(name)]
-        if not found:
+        sessions = [
+            session
+            async for session in self.iterate_sessions()
+            if session.id.startswith(name) or session.id.endswith(name)
+        ]
+        if not sessions:
             raise SessionNotFoundError(f"there is no session {name!r}; see `outrider sessions list`")
-        if len(found) > 1:
-            raise StoreError(f"{name!r} could be any of {len(found)} sessions; give more of the id")
-        return found[0]
+        if len(sessions) > 1:
+            raise StoreError(f"{name!r} matches {len(sessions)} sessions; give more characters of the id")
+        return sessions[0]
 
     async def find_newest(self, workspace: Path | None = None) -> StoredSession:
         """Returns the session with the latest activity, of one workspace or of all."""
-        found = await self.list_sessions(1, workspace=workspace)
-        if not found:
+        sessions = await self.list_sessions(1, workspace=workspace)
+        if not sessions:
             raise SessionNotFoundError("there is no session yet" + (f" in {workspace}" if workspace else ""))
-        return found[0]
+        return sessions[0]
 
     async def list_sessions(
         self, limit: int, *, workspace: Path | None = None, children: bool = False
     ) -> Sequence[StoredSession]:
-        """Returns sessions, latest activity first; with `children` also those that agents opened for each other."""
+        """Returns sessions, latest activity first. With `children`, also returns the sessions that agents opened for
+        each other."""
         session_filter = SessionFilter(workspace_directory=str(workspace) if workspace else None, roots=not children)
-        return [one async for one in self.iterate_sessions(session_filter, limit)]
+        return [session async for session in self.iterate_sessions(session_filter, limit)]
 
     async def list_page(
         self,
@@ -106,8 +111,8 @@ class SessionArchive:
         archived: bool | None = None,
         owner: str | None = None,
     ) -> SessionPage:
-        """Returns one page of sessions. `after` is the `next` of the previous page; `parent` returns the children of
-        that session only, `archived` those that are archived or not, `owner` those of one user."""
+        """Returns one page of sessions. `after` is the `next` of the previous page. `parent` selects the children of a
+        session, `archived` the sessions that are or are not archived, `owner` the sessions of one user."""
         roots = not children and parent is None
         session_filter = SessionFilter(
             workspace_directory=workspace, roots=roots, parent_id=parent, archived=archived, owner=owner
@@ -117,15 +122,15 @@ class SessionArchive:
     async def iterate_sessions(
         self, session_filter: SessionFilter = _ALL_SESSIONS, limit: int | None = None
     ) -> AsyncIterator[StoredSession]:
-        """Iterate over matching sessions and load them page by page. Unlike `list_sessions`, it includes child
+        """Iterates over matching sessions and loads them page by page. Unlike `list_sessions`, it includes child
         sessions unless the filter has `roots`."""
         loaded, after = 0, None
         while limit is None or loaded < limit:
             page = await self.store.list(
                 session_filter, limit=min(_PAGE_SIZE, limit - loaded) if limit else _PAGE_SIZE, after=after
             )
-            for one in page.sessions:
-                yield one
+            for session in page.sessions:
+                yield session
             loaded, after = loaded + len(page.sessions), page.next
             if after is None:
                 return
@@ -164,7 +169,8 @@ class SessionArchive:
         return await export_session(self.store, session_id)
 
     def stream_document(self, session_id: str) -> AsyncGenerator[bytes, None]:
-        """Yields the same document in pieces, with memory that does not depend on the length of the session."""
+        """Yields the document of `export_document` in chunks. The memory that it needs does not depend on the length of
+        the session."""
         from outrider.sessions.export import stream_export  # lazy, as above
 
         return stream_export(self.store, session_id)
@@ -176,7 +182,7 @@ class SessionArchive:
         return await import_session(self.store, document, as_copy=as_copy)
 
     async def import_from_url(self, url: str, *, token: str | None, as_copy: bool) -> ImportResult:
-        """Download an export from another server and store its session."""
+        """Downloads an export from another server and stores its session."""
         from outrider.config.providers import proxy_for
         from outrider.sessions.export import import_from_url
 
@@ -202,8 +208,8 @@ class SessionArchive:
 @asynccontextmanager
 async def delete_files_of_sessions(data: Path | None, store: Store) -> AsyncGenerator[None, None]:
     """Deletes undo data, stored outputs and sandbox files of the sessions that the block deletes. Files of sessions
-    that were not in this store before are left: they may belong to another store. When no session remains, the outputs
-    that version 0.1 stored without a session are deleted too."""
+    that were not in this store before are not deleted: they may belong to another store. When no session remains, the
+    outputs that version 0.1 stored without a session are deleted too."""
     if data is None:
         yield
         return
@@ -228,16 +234,16 @@ _UNUSED_OUTPUT_SECONDS = 30 * 24 * 3600
 
 
 async def delete_unused_outputs(path: Path) -> int:
-    """Deletes outputs that belong to no session of the store at `path` and were not changed for 30 days; returns their
-    number. Newer ones may belong to a session of another store."""
+    """Deletes outputs that belong to no session of the store at `path` and were not changed for 30 days. Returns their
+    number. Newer outputs are not deleted, because they may belong to a session of another store."""
     from outrider.engine.undo import is_deleted  # lazy: it imports the agent's tools
 
     unchanged_since = now_ms() / 1000 - _UNUSED_OUTPUT_SECONDS
     async with SqliteStore(path) as store:
         old = [
-            found
-            for found in await asyncio.to_thread(_list_outputs, path.parent)
-            if found.lstat().st_mtime < unchanged_since and await is_deleted(found.name, store)
+            output
+            for output in await asyncio.to_thread(_list_outputs, path.parent)
+            if output.lstat().st_mtime < unchanged_since and await is_deleted(output.name, store)
         ]
     await asyncio.to_thread(_delete_paths, old)
     return len(old)

@@ -29,8 +29,14 @@ _FOLDERS = ("outputs", "undo")
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The first member of an archive. `files` has the size of every other member, `sessions` the number of
-    stored sessions."""
+    """The first member of an archive.
+
+    - `format`: the version of the format.
+    - `outrider`: the version of Outrider that wrote the archive.
+    - `created`: the time in milliseconds.
+    - `files`: the size of every other member, by name.
+    - `sessions`: the number of stored sessions.
+    """
 
     format: int = FORMAT_VERSION
     outrider: str = ""
@@ -40,7 +46,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_backup(folders: AppFolders, target: Path, *, version: str = "", replace: bool = False) -> BackupManifest:
-    """Write databases, stored outputs and undo data to the archive `target`, and return its manifest.
+    """Writes databases, stored outputs and undo data to the archive `target`, and returns its manifest.
 
     Databases are copied with SQLite's backup API, so other processes may write to them. Every copy must pass an
     integrity check. The archive appears under its name only when it is complete. Raises StoreError.
@@ -66,8 +72,9 @@ def create_backup(folders: AppFolders, target: Path, *, version: str = "", repla
 
 
 def restore_backup(folders: AppFolders, archive: Path, *, replace: bool = False) -> tuple[BackupManifest, Path | None]:
-    """Replace the data of the folder with those of an archive. Return the manifest, and the folder with the previous
-    files if there were any. Nothing is changed unless the whole archive is readable and its databases are intact.
+    """Replaces the data of the folder with the data of an archive. Returns the manifest, and the folder with the
+    previous files if there were any. Nothing is changed unless the whole archive is readable and its databases are
+    intact.
 
     Raises ConfigurationError without `replace` if there is data, and StoreError if the archive is damaged, has a newer
     format, or a session is in use.
@@ -130,9 +137,9 @@ def _copy_data_file(source: Path, target: Path) -> None:
 
 def _check_database(path: Path, *, named: Path | None = None) -> None:
     with translate_errors(named or path), closing(sqlite3.connect(path)) as db:
-        found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise StoreDamagedError(f"{named or path.name} is damaged: {found}; `outrider doctor --repair` repairs it")
+        report = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if report != "ok":
+            raise StoreDamagedError(f"{named or path.name} is damaged: {report}; `outrider doctor --repair` repairs it")
         if path.name == "sessions.db" and schema_version(db) > len(MIGRATIONS):
             raise StoreVersionError("the backup was made by a newer version of Outrider; update Outrider")
 
@@ -153,7 +160,7 @@ def _write_archive(archive: Path, folder: Path, names: list[str]) -> None:
 
 
 def _extract_archive(archive: Path, folder: Path) -> BackupManifest:
-    """Extract the members that the manifest lists. Raises StoreError unless all are there with their sizes."""
+    """Extracts the members that the manifest lists. Raises StoreError if one is missing or has another size."""
     not_a_backup = f"{archive} is not a complete backup"
     try:
         with tarfile.open(archive, "r:gz") as tar:
@@ -203,7 +210,7 @@ def _check_unused(path: Path) -> None:
 
 
 def _end_leases(path: Path) -> None:
-    """End the leases of the processes that were running during the backup, perhaps on another machine."""
+    """Ends the leases of the processes that were running during the backup, perhaps on another machine."""
     with translate_errors(path), closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE sessions SET lease = NULL, expires = 0, token = token + 1 WHERE lease IS NOT NULL")
 

@@ -1,4 +1,4 @@
-"""Child sessions: those that agents open for each other, and internal ones of the engine such as title requests."""
+"""Child sessions: the sessions that agents open for each other, and internal sessions such as title requests."""
 
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
@@ -25,7 +25,7 @@ TITLE_AGENT = "outrider/title"  # the slash avoids conflicts with names of user 
 
 
 def is_internal_agent(agent: str) -> bool:
-    """Returns whether a session of this agent is an internal one of the engine."""
+    """Returns whether a session of this agent is an internal session of the engine."""
     return agent == TITLE_AGENT
 
 
@@ -36,8 +36,8 @@ def called_sessions(messages: Sequence[Message]) -> list[str]:
 
 
 async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
-    """End the child sessions of the last answer when their parent is reopened, except those whose calls were suspended
-    to wait for an approval and continue."""
+    """Ends the child sessions of the last answer when their parent is reopened, except sessions whose call was
+    suspended to wait for an approval: those continue."""
     calls = messages[-1].get_calls() if messages else []
     left_open = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
     for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
@@ -46,8 +46,8 @@ async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
 
 
 async def end_session(store: Store, session_id: str) -> None:
-    """End a session and its descendants: take over its lease, fail its open calls and revoke its open approvals. The
-    previous owner can no longer write to it."""
+    """Ends a session and its descendants: takes over its lease, fails its open calls and revokes its open approvals.
+    The previous owner can no longer write to it."""
     from outrider.sessions.leases import current_process  # lazy: runs without leases do not need it
 
     try:
@@ -103,7 +103,7 @@ class OpenSessionTree:
 
 class ChildSessionOpener:
     """Opens the sessions of called agents. They share the lease owner of their parent, so taking over the parent takes
-    over its children; a run has none. `tree` makes them visible to tools."""
+    over its children. A run without a store has no lease owner. `tree` makes the sessions visible to tools."""
 
     __slots__ = ("_bus", "_lease_owner", "_store", "_tree")
 
@@ -117,15 +117,15 @@ class ChildSessionOpener:
 
     @property
     def can_reopen(self) -> bool:
-        """True if an agent that was suspended can continue in its session. In a run without leases it starts again."""
+        """Whether an agent that was suspended can continue in its session. In a run without leases it starts again."""
         return self._lease_owner is not None
 
     async def open_child(self, child: Session) -> Journal:
-        """Store a new child session and return its journal."""
+        """Stores a new child session and returns its journal."""
         return self._register_child(await create_journal(child, self._store, self._bus, lease_owner=self._lease_owner))
 
     async def reopen_child(self, session_id: str) -> Journal:
-        """Reopen a session whose agent was suspended while it waited for an approval."""
+        """Reopens a session whose agent was suspended while it waited for an approval."""
         journal = self._register_child(
             await resume_journal(
                 session_id, self._store, self._bus, lease_owner=self._lease_owner, take_over=True, repeat_calls=True
@@ -159,7 +159,7 @@ class DelegatedLimits(msgspec.Struct):
         return msgspec.structs.replace(agent, permissions={**rules, **tighter})
 
     def create_budget(self, limits: Limits) -> RunBudget:
-        """Create a budget with the stricter limits and include it in the usage report."""
+        """Creates a budget with the stricter limits and includes it in the usage report."""
         from outrider.config.file import stricter_limits  # lazy: only sessions of remote callers need it
 
         self.budgets.append(RunBudget(stricter_limits(limits, self.limits)))

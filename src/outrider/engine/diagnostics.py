@@ -43,7 +43,7 @@ _OPTIONAL_PACKAGES = {
 
 
 class DiagnosticFinding(msgspec.Struct, frozen=True):
-    """One result of a check. A `note` is an optional improvement and not a problem."""
+    """One result of a check. The status `note` is an optional improvement, not a problem."""
 
     name: str
     status: Status
@@ -55,9 +55,9 @@ def check_versions(outrider_version: str) -> Iterator[DiagnosticFinding]:
     """Reports versions, and optional packages that are not installed."""
     libraries = f"Python {python_version()}, SQLite {sqlite3.sqlite_version}, {platform(terse=True)}"
     yield DiagnosticFinding("versions", "ok", f"outrider {outrider_version}, {libraries}")
-    for module, (what, extra) in _OPTIONAL_PACKAGES.items():
+    for module, (purpose, extra) in _OPTIONAL_PACKAGES.items():
         if find_spec(module) is None:
-            yield DiagnosticFinding(extra, "note", f"{what}: not installed", f"pip install 'outrider[{extra}]'")
+            yield DiagnosticFinding(extra, "note", f"{purpose}: not installed", f"pip install 'outrider[{extra}]'")
 
 
 def check_providers(settings: Settings) -> Iterator[DiagnosticFinding]:
@@ -77,12 +77,12 @@ def check_providers(settings: Settings) -> Iterator[DiagnosticFinding]:
 
 def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[DiagnosticFinding]:
     """Reports which sandbox works on this machine, and whether ripgrep is installed."""
-    found = LazySandbox(settings.data_folder / "scratch", lambda: environ.get("PATH", "")).sandbox
-    if isinstance(found, NoSandbox):
-        yield DiagnosticFinding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
+    sandbox = LazySandbox(settings.data_folder / "scratch", lambda: environ.get("PATH", "")).sandbox
+    if isinstance(sandbox, NoSandbox):
+        yield DiagnosticFinding("sandbox", "problem", f"nothing confines commands: {sandbox.reason}", sandbox.remedy)
     else:
-        yield DiagnosticFinding("sandbox", "ok", f"commands without an approval run inside {found.name}")
-        for gap in found.limitations:
+        yield DiagnosticFinding("sandbox", "ok", f"commands without an approval run inside {sandbox.name}")
+        for gap in sandbox.limitations:
             yield DiagnosticFinding("sandbox", "note", gap)
     if find_ripgrep() is None:
         yield DiagnosticFinding(
@@ -97,13 +97,13 @@ def check_hooks(settings: Settings) -> Iterator[DiagnosticFinding]:
     from outrider.engine.factory import find_hooks  # lazy: other checks do not need the engine
 
     try:
-        found = find_hooks(settings, settings.workspace)
+        configured = find_hooks(settings, settings.workspace)
     except ConfigurationError as error:
         yield DiagnosticFinding("hooks", "problem", error.message, "correct the file; nothing starts before")
         return
-    if found is not None and found.table:
-        yield DiagnosticFinding("hooks", "ok", f"commands run on {', '.join(found.table)}")
-    for notice in found.notices if found is not None else ():
+    if configured is not None and configured.table:
+        yield DiagnosticFinding("hooks", "ok", f"commands run on {', '.join(configured.table)}")
+    for notice in configured.notices if configured is not None else ():
         yield DiagnosticFinding("hooks", "note", notice)
 
 
@@ -177,13 +177,13 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
             "store", "problem", f"damaged and set aside: {row}", "outrider sessions export keeps what is left"
         )
     if health.is_healthy:
-        rows = ", ".join(f"{count:,} {what}" for what, count in health.rows.items())
+        rows = ", ".join(f"{count:,} {name}" for name, count in health.rows.items())
         yield DiagnosticFinding("store", "ok", f"{path}: {rows}, {format_bytes(health.bytes)}")
 
 
 def check_runs(path: Path, *, repair: bool = False) -> Iterator[DiagnosticFinding]:
-    """Checks the SQLite database of background runs; optionally moves a damaged file aside. Rows are not copied: a part
-    of a queue could run calls twice. The sessions of the runs are in the session database."""
+    """Checks the SQLite database of background runs; optionally moves a damaged file aside. Rows are not copied,
+    because an incomplete queue could run calls twice. The sessions of the runs are in the session database."""
     if not path.exists():
         return
     if path.stat().st_size == 0:
@@ -208,8 +208,8 @@ def _find_damage(path: Path) -> str:
             if store_doctor.is_truncated(path, db):
                 return "the file is shorter than it should be"
             db.text_factory = bytes
-            found = bytes(db.execute("PRAGMA integrity_check(1)").fetchone()[0]).decode(errors="replace")
-            return "" if found == "ok" else " ".join(found.split())
+            report = bytes(db.execute("PRAGMA integrity_check(1)").fetchone()[0]).decode(errors="replace")
+            return "" if report == "ok" else " ".join(report.split())
     except StoreDamagedError as error:
         return str(error.__cause__)
 
@@ -256,8 +256,8 @@ def _test_request(provider: Provider) -> "HttpRequest | None":
     if provider.kind != "outrider":
         return model_list_request(provider)
     address = (provider.base_url or "http://localhost").rstrip("/")
-    own = {"authorization": f"Bearer {provider.api_key}"} if provider.api_key else {}
-    return HttpRequest(f"{address}/api/health", {**own, **provider.headers}, method="GET")
+    headers = {"authorization": f"Bearer {provider.api_key}"} if provider.api_key else {}
+    return HttpRequest(f"{address}/api/health", {**headers, **provider.headers}, method="GET")
 
 
 async def _get_status(request: "HttpRequest") -> int:
@@ -365,27 +365,29 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def known_models(providers: Iterable[Provider], overrides: dict[str, dict[str, object]]) -> list[KnownModel]:
-    """Returns the models of the providers, newest first: those that their servers list, else those of the catalog.
-    Limits and prices come from the catalog with the overrides of the configuration."""
+    """Returns the models of the providers, newest first: the models that their servers list, or else the models of the
+    catalog. Limits and prices come from the catalog with the overrides of the configuration."""
     from outrider.engine.frontend import list_models  # lazy: other checks do not need an engine
 
     catalog = ModelCatalog.from_config(overrides)
     by_name = {provider.name: provider for provider in providers}
     return [
-        _describe_model(catalog, by_name[found.provider], found.model) for found in await list_models(by_name.values())
+        _describe_model(catalog, by_name[listed.provider], listed.model)
+        for listed in await list_models(by_name.values())
     ]
 
 
 def _describe_model(catalog: ModelCatalog, provider: Provider, model: str) -> KnownModel:
-    kind, at = provider.kind, provider.base_url
-    able, prices = catalog.capabilities(kind, model, base_url=at), catalog.prices(kind, model, base_url=at)
+    kind, base_url = provider.kind, provider.base_url
+    capabilities = catalog.capabilities(kind, model, base_url=base_url)
+    prices = catalog.prices(kind, model, base_url=base_url)
     return KnownModel(
         name=f"{provider.name}/{model}",
-        context_limit=catalog.context_limit(kind, model, base_url=at),
-        output_limit=catalog.output_limit(kind, model, base_url=at),
+        context_limit=catalog.context_limit(kind, model, base_url=base_url),
+        output_limit=catalog.output_limit(kind, model, base_url=base_url),
         input_price=prices.input if prices else None,
         output_price=prices.output if prices else None,
-        tools=able.tools if able else None,
-        images=able.images if able else None,
-        reasoning=able.reasoning if able else None,
+        tools=capabilities.tools if capabilities else None,
+        images=capabilities.images if capabilities else None,
+        reasoning=capabilities.reasoning if capabilities else None,
     )

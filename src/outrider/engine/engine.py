@@ -71,7 +71,7 @@ def _create_titles(runtime: EngineRuntime, live: Mapping[str, LiveSession]) -> "
 
 
 class SessionRegistry:
-    """Opens, finds and closes sessions. One lock per id prevents that a session is opened twice."""
+    """Opens, finds and closes sessions. One lock per id prevents opening a session twice."""
 
     def __init__(self, runtime: EngineRuntime) -> None:
         self.live: dict[str, LiveSession] = {}
@@ -79,11 +79,11 @@ class SessionRegistry:
         self._runtime = runtime
         self._abort_listener = AbortListener(runtime.store)
         self._base_variables = copy_context()
-        self._loop: asyncio.AbstractEventLoop | None = None  # the one that the clients of the models belong to
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop to which the clients of the models belong
         self._titles = _create_titles(runtime, self.live) if runtime.titles else None
 
     def open(self) -> None:
-        """Bind the sessions to the running event loop and to the context variables of this task."""
+        """Binds the sessions to the running event loop and to the context variables of this task."""
         self._base_variables, self._loop = copy_context(), asyncio.get_running_loop()
 
     async def create_session(self, session: Session) -> None:
@@ -161,9 +161,9 @@ class SessionRegistry:
             await self._runtime.release_session(session_id)
 
     async def close_all(self) -> None:
-        """Closes all sessions, and the background tasks for titles and abort requests. An error, such as a full disk,
-        does not leave other sessions open; it is raised at the end."""
-        async with AsyncExitStack() as stack:  # it calls the last one first
+        """Closes all sessions, and the background tasks for titles and abort requests. If closing a session fails, for
+        example because the disk is full, the other sessions are closed too, and the error is raised at the end."""
+        async with AsyncExitStack() as stack:  # it calls the callbacks in reverse order
             stack.callback(self.live.clear)
             stack.push_async_callback(self._abort_listener.close)
             for live in reversed(self.live.values()):
@@ -239,19 +239,26 @@ class Engine:
         check_level(options.get("approval"), "the engine")
         if not agents:
             raise ConfigurationError("an engine needs at least one agent; write Engine([Agent(…)], [Provider(…)])")
-        known = [as_provider(provider) for provider in providers]
-        self._arguments: dict[str, Any] = {"agents": agents, "providers": known, "tools": tuple(tools), **options}
+        engine_providers = [as_provider(provider) for provider in providers]
+        self._arguments: dict[str, Any] = {
+            "agents": agents,
+            "providers": engine_providers,
+            "tools": tuple(tools),
+            **options,
+        }
         chosen = EngineOptions.from_keywords(options)
         self.attended = chosen.attended
         self._workspace = chosen.workspace
         self.cassettes = chosen.cassettes
         self.bus = bus or EventBus()
         spec = RunSpec.build(
-            agents[0], agents, self._arguments["tools"], known, more_tools=chosen.surroundings is not None
+            agents[0], agents, self._arguments["tools"], engine_providers, more_tools=chosen.surroundings is not None
         )
         self.runtime = EngineRuntime(spec, chosen, store=store, bus=self.bus)
         self.store = self.runtime.store
-        self.approval_queue = ApprovalQueue(self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, known))
+        self.approval_queue = ApprovalQueue(
+            self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, engine_providers)
+        )
         self.runtime.approvals = (
             function_channel(chosen.approve) if chosen.approve else queue_channel(self.approval_queue)
         )
@@ -271,14 +278,14 @@ class Engine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        async with AsyncExitStack() as stack:  # it calls the last one first, and all of them after an error
+        async with AsyncExitStack() as stack:  # it calls the callbacks in reverse order, and all of them after an error
             stack.push_async_callback(self.runtime.aclose)
             stack.callback(self.approval_queue.close)
             stack.push_async_callback(self.bus.settled, self.runtime.callback_seconds or CALLBACK_SECONDS)
             stack.push_async_callback(self._sessions.close_all)
 
     def replace(self, **changes: Any) -> "Engine":
-        """Returns a new engine with the same arguments except for the given changes. It must be opened too. It has the
+        """Returns a new engine with the arguments of this one, except for `changes`. It must be opened too. It has the
         providers and the keys of users that this engine uses now."""
         providers = tuple(self.runtime.spec.providers.values())
         parts: dict[str, Any] = {**self._arguments, "providers": providers, "store": self.store, "bus": self.bus}
@@ -464,10 +471,12 @@ class Engine:
         """Adds input without waiting for its turn. The input is stored when this returns; the future resolves to the
         result of the turn."""
         check_names("Engine.prompt()", unknown, (*PromptKeywords.__annotations__, "output_type"))
-        given = {"session_id": session_id, "content": content, "delivery": delivery, "instructions": instructions}
-        check_arguments("Engine.prompt()", {**given, "input_id": input_id, "sender": sender})
+        arguments = {"session_id": session_id, "content": content, "delivery": delivery, "instructions": instructions}
+        check_arguments("Engine.prompt()", {**arguments, "input_id": input_id, "sender": sender})
         if content is None:  # pyright: ignore[reportUnnecessaryComparison]
-            raise ConfigurationError("Engine.prompt(): content is missing; pass a text, or a list of texts and parts")
+            raise ConfigurationError(
+                "Engine.prompt(): content is missing; pass a string, or a list of strings and parts"
+            )
         output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
@@ -486,25 +495,25 @@ class Engine:
         return [item for item in await self.store.inbox(session_id) if not is_abort_request(item)]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
-        """Removes waiting input; returns False if a turn has started with it. The waiter for its turn gets the reason
-        `aborted`."""
+        """Removes waiting input. Returns False if a turn has started with it. The future of the input resolves with the
+        reason `aborted`."""
         return await (await self._sessions.open_session(session_id)).withdraw(input_id)
 
     async def plan(self, session_id: str) -> ProposedPlan | None:
-        """Returns the plan that the last turn in plan mode proposed, or None if it was answered or followed by other
-        input. A SessionUpdatedEvent with `changes["plan"]` announces it."""
+        """Returns the plan that the last turn in plan mode proposed. Returns None if the plan was answered or other
+        input followed it. A SessionUpdatedEvent with `changes["plan"]` announces a plan."""
         return self.runtime.redact((await self._sessions.open_session(session_id)).plan())
 
     async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> RunResult[str]:
-        """Accept the plan, as it is or as `changed`, switch the session to agent mode and return the end of the turn
-        that carries it out. Raises OutriderError if the plan already has another answer."""
+        """Accepts the plan, unchanged or as `changed`, switches the session to agent mode, and returns the result of
+        the turn that carries it out. Raises OutriderError if the plan already has another answer."""
         live = await self._sessions.open_session(session_id)
         answer = "accepted" if changed is None else "changed"
         return await (await live.answer_plan(answer, changed or "", sender=by))
 
     async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> RunResult[str]:
-        """Stay in plan mode. With `words` the model plans again at once; without, it reads the refusal with the next
-        input."""
+        """Refuses the plan and stays in plan mode. With `words`, a comment for the model, the model plans again at
+        once; without them, it reads the refusal with the next input."""
         live = await self._sessions.open_session(session_id)
         return await (await live.answer_plan("refused", words, sender=by))
 
@@ -522,8 +531,8 @@ class Engine:
         return await (await self._sessions.open_session(session_id)).compact(instructions.strip())
 
     async def undo_compaction(self, session_id: str) -> bool:
-        """Puts the messages that the last compaction replaced back into the prompt. Returns False if no compaction is
-        in effect. Raises OutriderError while a turn runs."""
+        """Restores the messages that the last compaction replaced in the prompt. Returns False if no compaction is in
+        effect. Raises OutriderError while a turn runs."""
         return await (await self._sessions.open_session(session_id)).undo_compaction()
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
@@ -531,19 +540,19 @@ class Engine:
         return (await self.store.fork(session_id, at=at, title=title)).id
 
     async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
-        """Returns stored sessions, latest activity first; without a filter those that no agent opened for another.
-        `limit=None` returns all of them."""
+        """Returns stored sessions, latest activity first. Without a filter, sessions that agents opened for each other
+        are left out. `limit=None` returns all sessions."""
         check_arguments("Engine.list()", {"filter": filter, "limit": limit})
         chosen = SessionFilter(roots=True) if filter is None else filter
-        return [one async for one in self._archive.iterate_sessions(chosen, limit)]
+        return [session async for session in self._archive.iterate_sessions(chosen, limit)]
 
     async def search(
         self, query: str, *, session_id: str | None = None, filter: SessionFilter | None = None, limit: int = 20
     ) -> "Sequence[SearchHit]":
-        """Searches titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
-        every word of the query; `"a phrase"` and `prefix*` are supported."""
-        given = {"query": query, "session_id": session_id, "filter": filter, "limit": limit}
-        check_arguments("Engine.search()", given)
+        """Searches titles, texts and tool outputs of one session, of the sessions that match the filter, or of all. A
+        hit has every word of the query; `"a phrase"` and `prefix*` are supported."""
+        arguments = {"query": query, "session_id": session_id, "filter": filter, "limit": limit}
+        check_arguments("Engine.search()", arguments)
         if filter is None:  # a store written for version 0.1 has no such parameter
             return await self.store.search(query, session_id=session_id, limit=limit)
         return await self.store.search(query, session_id=session_id, limit=limit, filter=filter)
@@ -576,7 +585,7 @@ class Engine:
         read are logged as warnings of `outrider.import`."""
         if not isinstance(document, bytes | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f"Engine.import_session() takes the text of an export, got {type(document).__name__}; for a dict, "
+                f"Engine.import_session() takes an export as str or bytes, got {type(document).__name__}; for a dict, "
                 "pass json.dumps(document)"
             )
         data = document.encode() if isinstance(document, str) else document
@@ -607,7 +616,7 @@ class Engine:
         return self.runtime.redact(recorded_todos((await self.open(session_id)).messages))
 
     async def rename(self, session_id: str, title: str) -> None:
-        """Sets the title, also of a session that another process owns."""
+        """Sets the title of a session, even if another process owns it."""
         check_arguments("Engine.rename()", {"session_id": session_id, "title": title})
         if session_id in self.live:
             await self.live[session_id].journal.update_session(SessionUpdate(title=title))
@@ -615,8 +624,8 @@ class Engine:
             await self.store.update(session_id, SessionUpdate(title=title))
 
     async def abort(self, session_id: str) -> None:
-        """Cancels the running turn; everything done so far is stored. If another process runs it, requests the abort
-        there. Raises SessionInUseError if that process does not respond."""
+        """Cancels the running turn; all completed work is stored. If another process runs the turn, requests the abort
+        from that process. Raises SessionInUseError if it does not respond."""
         await self._sessions.abort_turn(session_id)
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
@@ -625,7 +634,8 @@ class Engine:
         await self._update_session(session_id, SessionUpdate(mode=mode))
 
     async def set_approval(self, session_id: str, level: ApprovalLevel) -> None:
-        """Sets the approval level of the session: `ask`, `edits` or `auto`. Raises ConfigurationError for another."""
+        """Sets the approval level of the session: `ask`, `edits` or `auto`. Raises ConfigurationError for another
+        value."""
         check_level(level, "a session")
         await self._update_session(session_id, SessionUpdate(approval=level))
 
@@ -649,9 +659,10 @@ class Engine:
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        """Answers an approval request and returns the answer in effect: the first answer wins. For the outcome of a
-        command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again. `width`
-        is the id of one of the approval's `widths`, which a lasting answer then covers; by default the narrowest."""
+        """Answers an approval request and returns the answer in effect: the first answer wins. `by` names the user who
+        answers, and `words` is the user's comment, which the model reads after a denial. For the outcome of a command,
+        `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again. `width` is the
+        id of one of the approval's `widths`, which a lasting answer then covers; by default the narrowest."""
         check_arguments("Engine.answer()", {"allow": allow, "by": by, "scope": scope})
         self._sessions.check_loop()
         return await self.approval_queue.answer(

@@ -43,7 +43,7 @@ OVERLAY_DAYS = 14
 
 
 CASSETTES = "cassettes"
-"""Folder of the recorded sessions in the data folder."""
+"""The name of the folder with the recorded sessions in the data folder."""
 
 
 @asynccontextmanager
@@ -60,12 +60,19 @@ async def standard_engine(
     editor_buffers: Callable[[str], EditorBuffers | None] | None = None,
     limits_of_owner: Callable[[str], OwnerLimits | None] | None = None,
 ) -> AsyncGenerator[Engine, None]:
-    """Open an engine with the user's settings. Set `attended` if a user can approve calls; `ask` is the callback for
-    the model's questions to the user. `titles` says whether a model names sessions (None: if it is attended).
-    `readable` are folders besides the workspace that agents may read without a question; `editor_buffers` returns the
-    buffers of a session's editor, `limits_of_owner` the limits of a user's sessions. Sessions are stored in the user's
-    data folder or in `store`, which is opened and closed here. Raises ConfigurationError with setup instructions if no
-    model is configured."""
+    """Opens an engine with the user's settings. Raises ConfigurationError with setup instructions if no model is
+    configured.
+
+    - `workspace`: the folder of new sessions.
+    - `attended`: whether a user can approve calls.
+    - `bus`: the event bus; None creates one.
+    - `ask`: the callback for the model's questions to the user.
+    - `store`: where sessions are stored; it is opened and closed here. None is the user's data folder.
+    - `titles`: whether a model names sessions; None means the value of `attended`.
+    - `readable`: folders outside the workspace that agents may read without a question.
+    - `editor_buffers`: returns the buffers of a session's editor.
+    - `limits_of_owner`: returns the limits of a user's sessions.
+    """
     if settings.missing:
         from outrider.models.local_models import missing_model_message  # lazy: rarely needed
 
@@ -119,17 +126,17 @@ def _read_hooks(
     settings: Settings, workspace: Path, bus: EventBus, extensions: WorkspaceExtensions, stack: AsyncExitStack
 ) -> Hooks | None:
     """Returns the hooks of the user and of the trusted workspace, or None. Raises ConfigurationError."""
-    found = find_hooks(settings, workspace)
-    if found is None:
+    configured = find_hooks(settings, workspace)
+    if configured is None:
         return None
-    for notice in found.notices:
+    for notice in configured.notices:
         _log.warning("%s", notice)
-    if not found.table:
+    if not configured.table:
         return None
     from outrider.project.hooks import CommandHooks  # lazy: most users have none
 
     root = find_project(workspace, settings.home_folder).root
-    commands = CommandHooks(found.table, bus, workspace, root, extensions.command_environment)
+    commands = CommandHooks(configured.table, bus, workspace, root, extensions.command_environment)
     stack.callback(commands.attach())
     return commands.build_hooks()
 
@@ -229,7 +236,7 @@ async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:
 
 
 def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack) -> None:
-    """Delete expired sessions in a background task, if retention is configured."""
+    """Deletes expired sessions in a background task, if retention is configured."""
     days = settings.retention.days
     if days is None:
         return
@@ -246,7 +253,7 @@ def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack
 
 
 def _delete_old_overlays(data: Path, stack: AsyncExitStack) -> None:
-    """Delete what sandboxed commands of long unused sessions left, in a background task."""
+    """Deletes what sandboxed commands of long unused sessions left, in a background task."""
     if not (data / "overlays").is_dir():
         return
     from outrider.outcomes.pending import remove_old_overlays  # lazy: most runs use no command
@@ -260,7 +267,7 @@ def _delete_old_overlays(data: Path, stack: AsyncExitStack) -> None:
 def create_store(
     file: Path, server: str | None = None, *, outage_seconds: float = 0.0, max_connections: int = 8
 ) -> Store:
-    """Create an SQLite store at `file`, or a Postgres store for the URL `server`, whose requests wait up to
+    """Creates an SQLite store at `file`, or a Postgres store for the URL `server`, whose requests wait up to
     `outage_seconds` for an unavailable server. The caller opens it."""
     if server is None:
         return SqliteStore(file)

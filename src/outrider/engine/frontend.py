@@ -132,7 +132,7 @@ class ContextShare(msgspec.Struct, frozen=True):
 
 
 async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
-    """Returns what the last request of a session consists of, or else estimate its next prompt."""
+    """Returns what the last request of a session consists of; without a recorded request, estimates the next prompt."""
     from outrider.models.context_ledger import build_report  # lazy: it loads prices
 
     context, live = await _open_context(engine, session_id)
@@ -148,17 +148,24 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
         name: sum(estimate_message_tokens(message) for message in messages if message.role == role)
         for name, role in (("your messages and summaries", "user"), ("answers, calls and results", "assistant"))
     }
-    found = {"system prompt": estimate_text_tokens(context.system_prompt), **tools, **by_role}
-    return [ContextShare(name, tokens) for name, tokens in found.items() if tokens]
+    tokens_by_source = {"system prompt": estimate_text_tokens(context.system_prompt), **tools, **by_role}
+    return [ContextShare(name, tokens) for name, tokens in tokens_by_source.items() if tokens]
 
 
 def last_shares(report: "ContextReport") -> list[ContextShare]:
     """Returns the sources of the last request that was recorded, the largest ones first."""
-    last = next((step for step in reversed(report.steps) if step.sources and step.step), None)
-    found = [(f"{one.kind}: {one.name}" if one.name else one.kind, one.tokens) for one in last.sources] if last else []
-    shares = [ContextShare(name, tokens) for name, tokens in found[:MAX_SHARES]]
-    rest = sum(tokens for _, tokens in found[MAX_SHARES:])
-    return [*shares, ContextShare("other sources", rest)] if rest else shares
+    last_step = next((step for step in reversed(report.steps) if step.sources and step.step), None)
+    sources = (
+        [
+            (f"{source.kind}: {source.name}" if source.name else source.kind, source.tokens)
+            for source in last_step.sources
+        ]
+        if last_step
+        else []
+    )
+    shares = [ContextShare(name, tokens) for name, tokens in sources[:MAX_SHARES]]
+    remaining = sum(tokens for _, tokens in sources[MAX_SHARES:])
+    return [*shares, ContextShare("other sources", remaining)] if remaining else shares
 
 
 def list_servers(engine: Engine) -> list[ServerOverview]:
@@ -176,8 +183,8 @@ async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerO
 
 
 async def complete_input(engine: Engine, text: str, workspace: Path | None = None) -> "InputCompletion":
-    """Returns the completions of the end of an input, which MCP servers give: arguments of prompts and values in the
-    addresses of resources."""
+    """Returns how MCP servers complete the end of an input: arguments of prompts and values in the addresses of
+    resources."""
     from outrider.project.mcp_completion import InputCompletion
 
     servers = engine.runtime.mcp_servers
@@ -185,7 +192,7 @@ async def complete_input(engine: Engine, text: str, workspace: Path | None = Non
 
 
 async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:
-    """Connects the MCP servers of the session, within the time that its first turn would wait for them; returns their
+    """Connects the MCP servers of the session, and waits as long as the first turn would wait for them. Returns their
     states."""
     live = engine.live[session_id]
     servers = engine.runtime.mcp_servers
@@ -198,11 +205,11 @@ async def session_servers(engine: Engine, session_id: str) -> list[ServerOvervie
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:
     """Prepares and checks a call without running it and without requesting an approval."""
     context, _ = await _open_context(engine, session_id)
-    found = _find_tool(context, tool)
-    prepared = await found.preprocess(tool_input, context.run.program.callbacks)
+    named_tool = _find_tool(context, tool)
+    prepared = await named_tool.preprocess(tool_input, context.run.program.callbacks)
     gate = context.run.gate
     assert isinstance(gate, ApprovalGate)
-    return CallPreview(prepared, await gate.decide(_pending_call(tool, prepared), found, context))
+    return CallPreview(prepared, await gate.decide(_pending_call(tool, prepared), named_tool, context))
 
 
 async def run_manual_call(
@@ -270,8 +277,8 @@ async def denying_rule(engine: Engine, session_id: str, command: str) -> str | N
 
     context, _ = await _open_context(engine, session_id)
     deny = (*engine.runtime.rules.deny, *context.deny_rules)
-    found = decide("shell", {"command": command}, mode="agent", deny=deny, workspace=context.workspace)
-    return found.rule if found.effect == "deny" else None
+    decision = decide("shell", {"command": command}, mode="agent", deny=deny, workspace=context.workspace)
+    return decision.rule if decision.effect == "deny" else None
 
 
 async def _open_context(engine: Engine, session_id: str) -> tuple[AgentContext, LiveSession]:
@@ -296,7 +303,8 @@ MAX_COMMAND_OUTPUT = 20_000
 
 
 class UserCommandEnd(msgspec.Struct, frozen=True):
-    """How a command of the user ended, in words. One that runs on in the background has not failed."""
+    """How a command of the user ended; `words` describes it. A command that continues in the background has not
+    failed."""
 
     words: str
     succeeded: bool = False
@@ -338,7 +346,7 @@ def background_processes(engine: Engine, session_id: str) -> list[ProcessStatus]
     live = engine.live.get(session_id)
     if live is None or live.session_tools is None:
         return []
-    return [found for found in live.session_tools.supervisor.list_processes(session_id) if found.backgrounded]
+    return [process for process in live.session_tools.supervisor.list_processes(session_id) if process.backgrounded]
 
 
 def list_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
@@ -360,7 +368,8 @@ async def end_process(engine: Engine, session_id: str, process_id: str) -> bool:
 
 
 def read_process_output(engine: Engine, session_id: str, process_id: str, offset: int | None = None) -> OutputSlice:
-    """Returns a chunk of a process's output: from `offset`, or its end. What the model reads next is the same."""
+    """Returns a chunk of a process's output: from `offset`, or else its end. The position from which the model reads
+    next does not change."""
     return _find_supervisor(engine, session_id, process_id).peek(process_id, offset)
 
 
@@ -371,8 +380,8 @@ async def send_input(engine: Engine, session_id: str, process_id: str, text: str
 
 
 def send_to_background(engine: Engine, session_id: str, process_id: str) -> bool:
-    """Lets the waiting call return while the command continues. Returns False if it has ended or runs in the background
-    already."""
+    """Lets the waiting call return while the command continues. Returns False if the command has ended or already runs
+    in the background."""
     return _find_supervisor(engine, session_id, process_id).mark_as_backgrounded(process_id)
 
 
@@ -381,7 +390,7 @@ def _find_supervisor(engine: Engine, session_id: str, process_id: str) -> Proces
     if (
         live is None
         or live.session_tools is None
-        or all(one.id != process_id for one in list_processes(engine, session_id))
+        or all(process.id != process_id for process in list_processes(engine, session_id))
     ):
         raise ProcessError(f"the session has no process {process_id!r}")
     return live.session_tools.supervisor
@@ -394,7 +403,8 @@ _ATTACHABLE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "appl
 
 async def workspace_files(workspace: Path, *, exact: bool = False) -> list[str]:
     """Returns relative paths of files that are not ignored, at most `MAX_LISTED_FILES`, files near the top first. Names
-    with unprintable characters are left out. With `exact` there is nothing behind a link."""
+    with unprintable characters are left out. With `exact`, the list is empty if the path of the workspace contains a
+    link."""
     try:
         folder = os.open(workspace, os.O_RDONLY | O_DIRECTORY)
     except OSError:
@@ -402,12 +412,12 @@ async def workspace_files(workspace: Path, *, exact: bool = False) -> list[str]:
     try:
         if exact:
             check_place(folder, str(workspace))
-        found = await list_files(folder, str(workspace))
+        names = await list_files(folder, str(workspace))
     except OSError:
         return []
     finally:
         os.close(folder)
-    return await asyncio.to_thread(_sort_paths, found)
+    return await asyncio.to_thread(_sort_paths, names)
 
 
 def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
@@ -421,10 +431,10 @@ def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
 
 def _match_score(typed: str, name: str) -> tuple[int, int] | None:
     """Returns the sort key of a match (lower is better), or None if the name does not match."""
-    own = name.rpartition("/")[2]
-    if own.startswith(typed):
+    file_name = name.rpartition("/")[2]
+    if file_name.startswith(typed):
         return 0, len(name)
-    if typed in own:
+    if typed in file_name:
         return 1, len(name)
     if typed in name:
         return 2, len(name)
@@ -437,8 +447,8 @@ def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
 
 
 def _sort_paths(names: list[str]) -> list[str]:
-    shown = (name for name in names if is_fully_visible(name))
-    return sorted(shown, key=lambda name: (name.count("/"), name))[:MAX_LISTED_FILES]
+    visible = (name for name in names if is_fully_visible(name))
+    return sorted(visible, key=lambda name: (name.count("/"), name))[:MAX_LISTED_FILES]
 
 
 def is_attachable(path: Path) -> bool:
@@ -447,7 +457,7 @@ def is_attachable(path: Path) -> bool:
 
 
 def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
-    """Returns whether a deny rule forbids to read a file."""
+    """Returns whether a deny rule forbids reading a file."""
     if not deny:
         return False
     from outrider.permissions.rules import DeniedReads  # lazy: most users have no such rules
@@ -458,8 +468,8 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
 def attach_file(
     path: Path, deny: Sequence[str] = (), workspace: Path | None = None, mention: TextRange | None = None
 ) -> FilePart:
-    """Returns the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
-    and ValueError if it is too large or if a deny rule forbids to read it."""
+    """Returns the file as a message part; `mention` is its position in the user's text. Raises OSError if it cannot be
+    read, and ValueError if it is too large or a deny rule forbids reading it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
         raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
@@ -477,7 +487,7 @@ def file_part(path: Path, content: bytes, source: FileSource | None = None) -> F
 
 
 def _detect_mime(name: str, content: bytes) -> str:
-    """Returns the media type: text/plain for other text than images and PDF, because names such as `main.ts` are
+    """Returns the media type: text/plain for text that is not an image or a PDF, because names such as `main.ts` are
     registered as video or not at all; else the type that follows from the name."""
     mime = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if mime.startswith(("image/", "application/pdf")) or b"\0" in content:
@@ -505,8 +515,9 @@ async def add_history(engine: Engine, session_id: str, messages: Iterable[Messag
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
-    """Returns the chat models of the providers, newest first: those that their servers list, else those of the catalog.
-    Two providers with the same server and key are listed once. The catalog stores what the servers say about them."""
+    """Returns the chat models of the providers, newest first: the models that their servers list, or else the models of
+    the catalog. Two providers with the same server and key are listed once. The catalog stores what the servers report
+    about the models."""
     from outrider.models.live_models import fetch_models  # lazy: it loads the HTTP client
 
     distinct = _distinct_providers(providers)
@@ -517,14 +528,14 @@ async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
 
 
 def order_live_models(provider: Provider, live: "Sequence[LiveModel]") -> list[str]:
-    """Returns the names of a server's models. If it does not say how old they are, they have the order of the catalog,
-    after those that the catalog does not know yet."""
+    """Returns the names of a server's models. If the server does not report their age, models that the catalog does not
+    know come first, and the others follow in the order of the catalog."""
     store_server_facts(provider.kind, provider.base_url, {model.name: model.facts for model in live})
     names = [model.name for model in live]
     if not live or any(model.created for model in live):
         return names
-    known = {name: position for position, name in enumerate(_model_names(provider), 1)}
-    return sorted(names, key=lambda name: known.get(name, 0))
+    positions = {name: position for position, name in enumerate(_model_names(provider), 1)}
+    return sorted(names, key=lambda name: positions.get(name, 0))
 
 
 def catalog_models(providers: Iterable[Provider]) -> list[ModelRef]:
@@ -535,17 +546,17 @@ def catalog_models(providers: Iterable[Provider]) -> list[ModelRef]:
 
 def _distinct_providers(providers: Iterable[Provider]) -> list[Provider]:
     vendor = {"openai-responses": "openai"}
-    found: dict[tuple[str, str | None, str | None], Provider] = {}
+    by_endpoint: dict[tuple[str, str | None, str | None], Provider] = {}
     for provider in providers:
         if provider.kind not in ("scripted", "outrider"):
             kind = vendor.get(provider.kind, provider.kind)
-            found.setdefault((kind, provider.base_url, provider.api_key), provider)
-    return list(found.values())
+            by_endpoint.setdefault((kind, provider.base_url, provider.api_key), provider)
+    return list(by_endpoint.values())
 
 
 def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
     """Returns the context size of a model in tokens, or None if it is unknown."""
-    provider = next((found for found in providers if found.name == model.provider), None)
+    provider = next((candidate for candidate in providers if candidate.name == model.provider), None)
     if provider is None or provider.kind in ("scripted", "outrider"):
         return None
     if provider.kind == "local":
@@ -557,12 +568,12 @@ def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
 
 def describe_model(providers: Iterable[Provider], model: ModelRef) -> str:
     """Returns context size and prices of a model on one line; "" if neither is known. Longer prompts may cost more."""
-    provider = next((found for found in providers if found.name == model.provider), None)
+    provider = next((candidate for candidate in providers if candidate.name == model.provider), None)
     if provider is None or provider.kind in ("scripted", "outrider", "local"):
         return ""
-    catalog, at = shared_catalog(), provider.base_url
-    context = catalog.context_limit(provider.kind, model.model, base_url=at)
-    prices = catalog.prices(provider.kind, model.model, base_url=at)
+    catalog, base_url = shared_catalog(), provider.base_url
+    context = catalog.context_limit(provider.kind, model.model, base_url=base_url)
+    prices = catalog.prices(provider.kind, model.model, base_url=base_url)
     facts = [f"{format_tokens(context)} context"] if context else []
     if prices is not None:
         facts.append(f"{format_cost(prices.input)} in, {format_cost(prices.output)} out per 1M tokens")

@@ -1,6 +1,5 @@
-"""The inbox of an open session: input is stored on arrival and moved to the transcript once; its future resolves when
-its turn ends. A request of another process to abort the turn is an inbox item too, which the session's owner polls for.
-"""
+"""The inbox of an open session. Input is stored on arrival and moved to the transcript once; its future resolves when
+its turn ends. A request of another process to abort the turn is an inbox item too; the session's owner polls for it."""
 
 import asyncio
 import logging
@@ -43,7 +42,8 @@ FRESH_SECONDS = 0.25
 
 
 class _InboxRead(Struct, frozen=True):
-    """The result of reading the inbox: when, how many inputs this process had added by then, and what waited."""
+    """The result of reading the inbox: the time, the number of inputs that this process had added, and the waiting
+    input."""
 
     time: float
     puts: int
@@ -51,9 +51,14 @@ class _InboxRead(Struct, frozen=True):
 
 
 class InboxOwner(Protocol):
-    """The session of an inbox. `publish_update` announces input as queued, taken or withdrawn. `workspace_notes` and
-    `initial_state` are stored with the first input and stay the same. `make_result` makes the result of an input that
-    starts no turn, `agent` answers. `describe_input` adds to an input what it is answered with."""
+    """The session of an inbox.
+
+    - `agent`: the agent that answers.
+    - `workspace_notes`, `initial_state`: are stored with the first input and do not change.
+    - `publish_update`: announces input as queued, taken or withdrawn.
+    - `make_result`: creates the result of an input that starts no turn.
+    - `describe_input`: adds to an input the settings, tools and mentioned agents of its turn.
+    """
 
     @property
     def agent(self) -> Agent: ...
@@ -74,7 +79,7 @@ class SessionInbox:
     def __init__(self, journal: Journal, store: Store, owner: InboxOwner) -> None:
         self._journal = journal
         self._store = store
-        self._owner = proxy(owner)  # it has this inbox; in a cycle, a closed session would wait for garbage collection
+        self._owner = proxy(owner)  # a reference cycle would delay freeing a closed session
         self._futures: dict[str, list[tuple[asyncio.Future[RunResult[Any]], OutputType | None]]] = {}
         self._taken: list[str] = []
         self._origins: dict[str, InputOrigin] = {}
@@ -87,8 +92,8 @@ class SessionInbox:
     async def put(
         self, item: InboxItem, origin: InputOrigin | None = None
     ) -> tuple[InboxItem, asyncio.Future[RunResult[Any]]]:
-        """Stores an input and returns it with a future for the end of its turn. An input with a known id is returned as
-        first stored; if its turn is over, the future resolves with the last text."""
+        """Stores an input and returns it with a future for the end of its turn. If the id is already stored, returns
+        the input that was stored first; if its turn is over, the future resolves with the last text."""
         end = self.expect_end(item.id, origin.output if origin else None)
         self._puts, self._open_puts = self._puts + 1, self._open_puts + 1
         self._origins[item.id] = origin or InputOrigin(copy_context())
@@ -111,7 +116,7 @@ class SessionInbox:
 
     def expect_end(self, name: str, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
         """Returns a new future for the turn of this input. Several callers may wait; cancelling one future does not
-        affect the others. Each gets a result with the output type that it requested."""
+        affect the others. Each caller gets a result with the output type that it requested."""
         end: asyncio.Future[RunResult[Any]] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(name, []).append((end, output))
         return end
@@ -150,7 +155,7 @@ class SessionInbox:
             return [await self._take_item(item) for item in waiting if item.delivery == "steer"]
 
     async def withdraw(self, item_id: str) -> bool:
-        """Removes waiting input; returns False if it is in the transcript already, or is unknown."""
+        """Removes waiting input. Returns False if it is already in the transcript, or is unknown."""
         async with self._take_lock:
             if item_id not in {item.id for item in await self._pending_items()}:
                 return False
@@ -184,9 +189,9 @@ class SessionInbox:
         return await self._store.inbox(self._journal.session.id)
 
     async def _steering_items(self) -> Sequence[InboxItem]:
-        """Returns stored input. The first step of a turn gets what was read when the turn started, less what was taken,
-        unless this process has added input or some time has passed. Each later step reads the inbox: other processes
-        steer a turn too."""
+        """Returns stored input. The first step of a turn gets what was read when the turn started, without the input
+        that was taken, unless this process has added input or some time has passed. Each later step reads the inbox,
+        because other processes can steer a turn too."""
         read, self._read = self._read, None
         is_fresh = read is not None and monotonic() - read.time < FRESH_SECONDS
         return (
@@ -194,8 +199,8 @@ class SessionInbox:
         )
 
     async def _take_item(self, item: InboxItem) -> Message:
-        """Moves one input into the transcript. Its mode is stored before it, so that a crash between both writes loses
-        neither."""
+        """Moves one input into the transcript. Its mode is stored first, so that a crash between the two writes loses
+        neither of them."""
         item = replace(item, message=self._unredacted.pop(item.id, item.message))
         session, mode = self._journal.session, item.message.mode
         if mode is not None and mode != session.mode:
@@ -210,7 +215,7 @@ class SessionInbox:
         if not is_note(item.message):
             self._owner.describe_input(item.message)
         origin, resumed = self._origins.pop(item.id, None), self.current if self._taken else None
-        # Stored input has no origin; `resume`, which resumes it, may have its output type.
+        # Stored input has no origin; the `resume` that continues with it may have its output type.
         self.current = resumed if origin is None and resumed is not None and resumed.output is not None else origin
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         read, self._read = self._read, None
@@ -223,22 +228,22 @@ class SessionInbox:
         return message
 
     async def _describe_workspace(self, message: Message) -> None:
-        """Stores the workspace notes and the initial state with the first message. They stay the same to the end of the
-        session, so that the cached prompt prefix stays valid."""
+        """Stores the workspace notes and the initial state with the first message. They do not change until the session
+        ends, so that the cached prompt prefix stays valid."""
         notes, state = self._owner.workspace_notes, await self._owner.initial_state()
         message.system = notes if notes or state else None
         if state and not any(part.text == state.text for part in message.get_parts_by_type(TextPart)):
             message.add_part(state)
 
     def _drop_future(self, name: str, end: asyncio.Future[RunResult[Any]]) -> None:
-        others = [other for other in self._futures.pop(name, ()) if other[0] is not end]
-        if others:
-            self._futures[name] = others
+        remaining = [waiter for waiter in self._futures.pop(name, ()) if waiter[0] is not end]
+        if remaining:
+            self._futures[name] = remaining
 
     def _resolve_item(self, name: str, end: "RunResult[Any]") -> None:
-        for waiting, output in self._futures.pop(name, ()):
-            if not waiting.done():
-                waiting.set_result(result_of_type(end, output))
+        for future, output in self._futures.pop(name, ()):
+            if not future.done():
+                future.set_result(result_of_type(end, output))
 
 
 def first_line_title(message: Message) -> str:
@@ -298,8 +303,8 @@ class AbortListener:
 
     def _poll_some(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._poll_some)
-        some = max(MIN_POLLS_PER_TICK, -(-len(self._sessions) // TICKS_PER_ROUND))
-        for session in list(islice(self._sessions, some)):
+        count = max(MIN_POLLS_PER_TICK, -(-len(self._sessions) // TICKS_PER_ROUND))
+        for session in list(islice(self._sessions, count)):
             self._sessions[session] = self._sessions.pop(session)  # move to the end: round robin
             if session not in self._polls:
                 poll = self._polls[session] = asyncio.create_task(self._poll_session(session))
@@ -367,8 +372,8 @@ async def _reject_child_session(store: Store, session_id: str) -> None:
 
 
 async def _check_lease(store: Store, session_id: str) -> SessionInUseError | None:
-    """Appends nothing without a lease token; the store rejects that if the session is leased. Returns the error, or
-    None."""
+    """Returns the error that the store raises if the session is leased, or None. To find out, it appends an empty list
+    without a lease token."""
     try:
         await store.append(session_id, ())
     except SessionInUseError as lease_error:
@@ -383,9 +388,9 @@ async def _has_open_turn(store: Store, session_id: str) -> bool:
 
 
 def _was_canceled(messages: Sequence[Message]) -> bool:
-    last = messages[-1]
-    states = [call.state for call in last.get_calls()]
-    return last.error is not None or any(
+    last_message = messages[-1]
+    states = [call.state for call in last_message.get_calls()]
+    return last_message.error is not None or any(
         isinstance(state, ToolError) and state.reason == "canceled" for state in states
     )
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 class PendingCompaction:
-    """A pending request for a compaction; true while it is pending. Concurrent requests share one future, and one
-    summary follows the instructions of all of them."""
+    """The pending request for a compaction, if there is one; its truth value says so. Concurrent requests share one
+    future, and one summary follows the instructions of all of them."""
 
     def __init__(self) -> None:
         self._end: asyncio.Future[CompactionPart | None] | None = None
@@ -68,7 +68,7 @@ class PendingCompaction:
         return self._end
 
     def resolve(self, outcome: CompactionPart | OutriderError | None) -> None:
-        """Sets the result or the exception of the future; without a pending request this does nothing."""
+        """Sets the result or the exception of the future. Does nothing without a pending request."""
         end, self._end, self._instructions = self._end, None, ()
         if end is None:
             return
@@ -89,7 +89,7 @@ _log = logging.getLogger("outrider.engine")
 def _read_choices(
     metadata: Mapping[str, Any], providers: Mapping[str, Provider]
 ) -> tuple[ModelRef | None, ReasoningEffort | None]:
-    """Returns the stored model and effort of a session; a model of a provider that is not configured is left out."""
+    """Returns the stored model and effort of a session; None for a model of a provider that is not configured."""
     provider, _, model = str(metadata.get(CHOSEN_MODEL) or "").partition("/")
     effort: Any = metadata.get(CHOSEN_EFFORT)
     chosen: ReasoningEffort | None = effort if effort in REASONING_EFFORTS else None
@@ -135,7 +135,7 @@ class LiveSession:
 
     @property
     def has_all_messages(self) -> bool:
-        """False if a long session has older answers only in the store."""
+        """Whether all messages are in memory; older answers of a long session may be only in the store."""
         return self.journal.has_all_messages
 
     @property
@@ -192,7 +192,7 @@ class LiveSession:
         return end
 
     async def withdraw(self, input_id: str) -> bool:
-        """Removes waiting input; returns False if it is in the transcript already, or is unknown."""
+        """Removes waiting input. Returns False if it is already in the transcript, or is unknown."""
         return await self.inbox.withdraw(input_id)
 
     def reject_own_turn(self) -> None:
@@ -235,22 +235,24 @@ class LiveSession:
         return end.result()
 
     async def undo_compaction(self) -> bool:
-        """Takes back the last compaction: its messages are in the prompt again. Returns False if there is none."""
+        """Undoes the last compaction: its messages are in the prompt again. Returns False if there is none."""
         if self.is_busy:
             raise OutriderError("a turn is running; undo the compaction when it has ended")
         messages = self.journal.session.messages
-        found = ((m, p) for m in reversed(messages) for p in m.get_parts_by_type(CompactionPart) if p.summary)
-        if (last := next(found, None)) is None:
+        compactions = ((m, p) for m in reversed(messages) for p in m.get_parts_by_type(CompactionPart) if p.summary)
+        if (latest := next(compactions, None)) is None:
             return False
-        undone = UndoneSummary(last[1].summary, now_ms())
-        await self.journal.put_part(replace(last[1], summary="", undone=undone), last[0])
+        message, part = latest
+        undone = UndoneSummary(part.summary, now_ms())
+        await self.journal.put_part(replace(part, summary="", undone=undone), message)
         await self.journal.reload_messages()
         self._context = None  # its prompt was built with the summary
         return True
 
     def wake(self, variables: Context | None = None) -> None:
-        """Makes the worker check the inbox again, also if it is about to stop. A closed session starts no worker; its
-        input waits for the next owner. With `variables`, those of an input, a new worker can run its turn itself."""
+        """Makes the worker check the inbox again, even if it is about to stop. A closed session starts no worker; its
+        input waits for the next owner. With `variables`, the context variables of an input, a new worker can run the
+        turn of the input in its own task."""
         self._wake_requested = True
         if not self.is_busy and not self._closed:
             self._worker_variables = variables or self._base_variables
@@ -275,15 +277,15 @@ class LiveSession:
                 self.make_result(TurnEnd("aborted"))
             )  # a task cancelled before its first step never runs its finally block
         limit = self._runtime.callback_seconds
-        done, _ = await asyncio.wait([worker], timeout=limit)
-        if not done:
+        finished, _ = await asyncio.wait([worker], timeout=limit)
+        if not finished:
             raise OutriderError(
                 f"the turn in session {self.session.id} did not end within {limit:g} s after it was cancelled: a tool "
                 "or another function of the program ignores the cancellation, or the store does not respond"
             )
 
     def hold_turn(self) -> None:
-        """Starts no further model request: the turn stops when its running calls have ended, until it is closed."""
+        """Prevents further model requests: the turn waits after its running calls have ended, until it is closed."""
         if self._context is not None:
             self._context.held = True
 
@@ -298,8 +300,8 @@ class LiveSession:
         self._context = None  # it takes input from this session; without the cycle both are freed at once
 
     async def _abort_and_resolve(self) -> None:
-        """Aborts the turn, then resolves the futures of input that waits. The turn ends before the journal is closed,
-        also if the caller is cancelled meanwhile, unless the turn waits for the caller."""
+        """Aborts the turn, then resolves the futures of waiting input. The turn ends before the journal is closed, even
+        if the caller is cancelled meanwhile, unless the turn itself waits for the caller."""
         is_own = self._is_called_by_turn()
         try:
             await self.abort()
@@ -311,7 +313,7 @@ class LiveSession:
             self.inbox.resolve_all(self.make_result(TurnEnd("aborted")))
 
     async def _run_worker(self) -> None:
-        """Processes the inbox until it is empty. The futures of its input are resolved also after an exception or a
+        """Processes the inbox until it is empty. Resolves the futures of its input even after an exception or a
         cancellation."""
         end: TurnEnd | None = None
         # With an eager task factory this runs before `wake` has assigned the task.
@@ -340,8 +342,8 @@ class LiveSession:
         return last_text(self.session.messages[turn_start(self.session.messages[:-1]) :], "assistant")
 
     def _report_end(self, end: "RunResult[Any]") -> None:
-        """Resolves the futures of the input in progress. After an error, or without the lease, also those of queued
-        input, because nothing resumes by itself."""
+        """Resolves the futures of the input in progress. After an error, or without the lease, also resolves the
+        futures of queued input, because nothing processes it until a caller wakes the session."""
         self.inbox.resolve_taken(end)
         # The journal has published these two errors already.
         if end.error is not None and not isinstance(end.error, StorageFullError | LeaseLostError):
@@ -368,8 +370,8 @@ class LiveSession:
         return await self.inbox.take_next()
 
     async def _run_turn_of_input(self) -> "RunResult[Any]":
-        """Runs the turn with the context variables of the task that added its input: in this task, if it was started
-        with them and has run no turn yet."""
+        """Runs the turn with the context variables of the task that added its input. Runs it in this task if the task
+        was started with these variables and has run no turn yet, else in a new task."""
         origin = self.inbox.current
         variables = origin.variables if origin else self._base_variables
         unused, self._worker_variables = self._worker_variables, None
@@ -401,7 +403,7 @@ class LiveSession:
                 end = TurnEnd("error", self._text_of_turn(), _as_outrider_error(error, self.session.id))
             messages = self.session.messages[first:]
             called = called_sessions(messages) if context.run.agent_messages else []
-            return self._turn_result(end, context, messages, [await self._store.load(one) for one in called])
+            return self._turn_result(end, context, messages, [await self._store.load(child_id) for child_id in called])
         except BaseException as error:
             # SystemExit of a function of the program would otherwise end the event loop.
             if isinstance(error, Exception) or is_interruption(error, asyncio.current_task()):
@@ -513,13 +515,13 @@ class LiveSession:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))
 
 
-async def _call_all(first: Callable[[], Awaitable[object]], *more: Callable[[], Awaitable[object]]) -> None:
-    """Calls functions in order, all of them also after an error, which is raised at the end."""
+async def _call_all(first: Callable[[], Awaitable[object]], *remaining: Callable[[], Awaitable[object]]) -> None:
+    """Calls functions in order. An error does not stop the others; it is raised at the end."""
     try:
         await first()
     finally:
-        if more:
-            await _call_all(*more)
+        if remaining:
+            await _call_all(*remaining)
 
 
 def _as_outrider_error(error: BaseException, session_id: str) -> OutriderError:

@@ -1,4 +1,4 @@
-"""The user's MCP servers: lists, adds, removes and imports them, tries them, and logs in to them."""
+"""Lists, adds, removes, imports and tries the user's MCP servers, and logs in to them."""
 
 import asyncio
 import contextlib
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class ConfiguredServer(msgspec.Struct, frozen=True):
-    """A server, where it is configured, and the state of its login: "", "none", "stored", "by header" or "more rights
-    needed"."""
+    """A server with the file that configures it (`origin`) and the state of its login: "", "none", "stored", "by
+    header" or "more rights needed"."""
 
     name: str
     address: str
@@ -39,7 +39,7 @@ class ConfiguredServer(msgspec.Struct, frozen=True):
 
 
 class ServerReport(msgspec.Struct, frozen=True):
-    """What a server offers, or why it does not."""
+    """What a server offers, or the error why it cannot be used."""
 
     name: str
     error: str = ""
@@ -49,7 +49,7 @@ class ServerReport(msgspec.Struct, frozen=True):
 
 
 class EndedLogin(msgspec.Struct, frozen=True):
-    """A login that was deleted. `problem` is why its tokens were not revoked, "" if they were."""
+    """A login that was deleted. `problem` is the reason why its tokens were not revoked, "" if they were."""
 
     problem: str = ""
 
@@ -77,15 +77,15 @@ def add_entry(
     servers: dict[str, Any] = document.setdefault("mcpServers", {})
     if name in servers and not replace:
         raise ConfigurationError(f"{file} has a server {name!r} already; --force replaces it")
-    found = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), environ, "the new server")
-    if found.problems:
-        raise ConfigurationError(found.problems[0])
+    parsed = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), environ, "the new server")
+    if parsed.problems:
+        raise ConfigurationError(parsed.problems[0])
     servers[name] = entry
     _write_document(file, document)
 
 
 async def remove_entry(settings: Settings, file: Path, name: str) -> "EndedLogin | None":
-    """Removes a server from a file, and its login if it is one of the user's; returns what became of that."""
+    """Removes a server from a file. If it is the user's file, also deletes the login and returns how that ended."""
     document = _read_document(file)
     entry = document.get("mcpServers", {}).pop(name, None)
     if entry is None:
@@ -94,8 +94,8 @@ async def remove_entry(settings: Settings, file: Path, name: str) -> "EndedLogin
     _write_document(file, document)
     if not isinstance(url := entry.get("url"), str) or file != settings.folders.servers_file:
         return None
-    found = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), settings.environ, str(file)).servers
-    ended = await _end_login(settings, found[0]) if found else None
+    parsed = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), settings.environ, str(file)).servers
+    ended = await _end_login(settings, parsed[0]) if parsed else None
     LoginFile(settings.folders.logins_file).write_login(url, None)
     return ended
 
@@ -110,12 +110,12 @@ async def try_servers(
     """Connects to one server or to all, and reports on each."""
     host = msgspec.structs.replace(_make_host(settings), limits=limits or ServerLimits())
     async with McpServers(_select(settings, name), host) as servers:
-        for found, status in (await servers.wait_settled()).items():
+        for server_name, status in (await servers.wait_settled()).items():
             if status.state != "ready":
-                yield ServerReport(found, status.error or status.state)
+                yield ServerReport(server_name, status.error or status.state)
                 continue
-            server = servers.servers[found]
-            definitions = [tool.definition for tool in servers.tools() if tool.definition.server == found]
+            server = servers.servers[server_name]
+            definitions = [tool.definition for tool in servers.tools() if tool.definition.server == server_name]
             prompts: tuple[str, ...] = ()
             resources: tuple[str, ...] = ()
             with contextlib.suppress(OutriderError):
@@ -123,11 +123,11 @@ async def try_servers(
             with contextlib.suppress(OutriderError):
                 resources = tuple(resource.name for resource in await server.list_resources())
             tools = tuple((definition.name, definition.description) for definition in definitions)
-            yield ServerReport(found, "", tools, prompts, resources)
+            yield ServerReport(server_name, "", tools, prompts, resources)
 
 
 async def log_in(settings: Settings, name: str, show: Callable[[str], Awaitable[None]]) -> bool:
-    """Logs in to a server: `show` receives the address that the user visits. Returns False if the server wants no
+    """Logs in to a server. `show` receives the address that the user visits. Returns False if the server needs no
     login."""
     from outrider.tools.mcp.sdk_oauth import LoginRedirect  # lazy: the SDK is large
 
@@ -148,8 +148,8 @@ async def _log_in_with(settings: Settings, name: str, redirect: "LoginRedirect")
     address = check_login_kind(server).url
     logins = LoginFile(settings.folders.logins_file)
     before, is_ready = logins.read_login(address), False
-    # A login begins anew, also if there are tokens: the user may want another account or more rights, and the
-    # authorization server may have forgotten the registration of Outrider.
+    # A login starts from the beginning even if there are tokens: the user may want another account or more rights, and
+    # the authorization server may have deleted the registration of Outrider.
     logins.write_login(address, StoredLogin(wanted_scope=before.wanted_scope))
     try:
         limits = ServerLimits(startup=LOGIN_TIMEOUT + 60, reconnects=0)
@@ -158,7 +158,7 @@ async def _log_in_with(settings: Settings, name: str, redirect: "LoginRedirect")
             status = (await servers.wait_settled())[server.name]
         is_ready = status.state == "ready"
     finally:
-        if not is_ready:  # also if the user gives up
+        if not is_ready:  # for example because the user cancelled the login
             logins.write_login(address, before if before.tokens else None)
     if not is_ready:
         raise OutriderError(f"{server.name}: {status.error or status.state}")
@@ -215,8 +215,8 @@ class ServerLogins:
         return ""
 
     def take_address(self, name: str, address: str) -> None:
-        """Finishes a login with the address that the user's browser was redirected to, if it cannot open it because it
-        runs on another machine. Raises OutriderError if no login is open or the address is another one."""
+        """Finishes a login with the address that the user's browser was redirected to. A browser on another machine
+        cannot open this address itself. Raises OutriderError if no login is open or the address is another one."""
         if name not in self._open:
             raise OutriderError(f"no login at {name} is open; start it again")
         self._open[name][0].take_address(address)
@@ -286,9 +286,9 @@ def _choose(settings: Settings) -> ChosenServers:
 
 def _select(settings: Settings, name: str) -> list[ServerConfig]:
     chosen = _choose(settings)
-    found = [server for server in chosen.servers if name in ("", server.name)]
-    if found:
-        return found
+    selected = [server for server in chosen.servers if name in ("", server.name)]
+    if selected:
+        return selected
     if not name:
         raise ConfigurationError("there are no MCP servers; add one with `outrider mcp add`")
     named = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
@@ -349,13 +349,13 @@ def import_servers(settings: Settings, file: str = "", *, dry_run: bool = False)
     lines: list[str] = []
     for path in [Path(file)] if file else [path for path in candidates if path.is_file()]:
         try:
-            found = read_foreign_file(path, settings.workspace)
+            entries = read_foreign_file(path, settings.workspace)
         except ConfigurationError as error:
             if file:
                 raise
             lines.append(f"not imported: {error.message}")
             continue
-        for name, entry in found.items():
+        for name, entry in entries.items():
             if servers.get(name) == entry:
                 lines.append(f"{name} of {path} is there already")
             elif name in servers:
@@ -390,8 +390,8 @@ def read_foreign_file(path: Path, workspace: Path | None = None) -> dict[str, di
     projects: Any = document.get("projects") if is_object(document) else None
     if workspace is not None and is_object(projects) and is_object(project := projects.get(str(workspace))):
         table |= project.get("mcpServers") or {}
-    found = {str(name): _convert_entry(entry) for name, entry in table.items() if is_object(entry)}
-    return {name: entry for name, entry in found.items() if entry}
+    servers = {str(name): _convert_entry(entry) for name, entry in table.items() if is_object(entry)}
+    return {name: entry for name, entry in servers.items() if entry}
 
 
 def _convert_entry(entry: dict[str, Any]) -> dict[str, Any]:
@@ -400,11 +400,11 @@ def _convert_entry(entry: dict[str, Any]) -> dict[str, Any]:
     if is_object(command):  # Zed
         command, arguments, entry = command.get("path"), command.get("args", []), {**entry, **command}
     if isinstance(command, list):  # opencode
-        words = cast("list[Any]", command)
-        command, arguments = (words[0] if words else None), words[1:]
+        command_line = cast("list[Any]", command)
+        command, arguments = (command_line[0] if command_line else None), command_line[1:]
     converted: dict[str, Any] = {}
     if isinstance(command, str) and command:
-        converted = {"command": command, "args": [_convert_variables(str(one)) for one in arguments]}
+        converted = {"command": command, "args": [_convert_variables(str(argument)) for argument in arguments]}
         if is_object(env := entry.get("env") or entry.get("environment")):
             converted["env"] = {str(name): _convert_variables(str(value)) for name, value in env.items()}
     elif isinstance(url := entry.get("httpUrl") or entry.get("url") or entry.get("serverUrl"), str):
@@ -423,7 +423,7 @@ _FOREIGN_INPUT = re.compile(r"\$\{input:[^}]*\}")
 
 
 def _convert_variables(text: str) -> str:
-    """Writes variables of VS Code and opencode as ours. Servers run in the workspace."""
+    """Returns the text with variables of VS Code and opencode in our syntax. Servers run in the workspace."""
     return _FOREIGN_VARIABLE.sub(r"${\1}", text).replace("${workspaceFolder}", ".")
 
 
@@ -439,7 +439,7 @@ _COMMA_OR_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
 def _without_comments(content: bytes) -> bytes:
     """Removes comments and trailing commas, which editors allow in JSON files."""
 
-    def strip(found: re.Match[bytes]) -> bytes:
-        return found[0] if found[0].startswith(b'"') else b""
+    def strip(match: re.Match[bytes]) -> bytes:
+        return match[0] if match[0].startswith(b'"') else b""
 
     return _COMMA_OR_STRING.sub(strip, _COMMENT_OR_STRING.sub(strip, content))

@@ -41,8 +41,8 @@ def explain_call(
     sandbox: bool,
     level: ApprovalLevel = "ask",
 ) -> DecisionExplanation:
-    """Explain the permission decision about a call. `subject` is the tool's main argument (a command, a path, a URL) or
-    its whole input as JSON. Raises ConfigurationError for an invalid input."""
+    """Explains the permission decision about a call. `subject` is the tool's main argument (a command, a path, a URL)
+    or its whole input as JSON. Raises ConfigurationError for an invalid input."""
     declared = _find_tool(tool, workspace)
     tool_input = _parse_input(declared, subject)
     rules = msgspec.structs.asdict(policy)
@@ -57,7 +57,7 @@ def explain_call(
 def recheck_session(
     transcript: SessionTranscript, before: PermissionRules, after: PermissionRules, mode: Mode, *, sandbox: bool
 ) -> list[BacktestResult]:
-    """Compare the decisions about all calls of a session under two policies."""
+    """Compares the decisions about all calls of a session under two policies."""
     workspace = transcript.session.workspace_directory or "."
     calls = list(past_calls(transcript.messages))
     tools = {name: _find_tool(name, workspace) for name in {call.tool for call in calls}}
@@ -68,7 +68,8 @@ def recheck_session(
 
 
 def _find_tool(name: str, workspace: str) -> str | Tool:
-    """Returns the name if it is well known, which accepts more spellings of parameters, or else the built-in tool."""
+    """Returns the name of a well-known tool, or else the built-in tool. With a name, more spellings of parameters are
+    accepted."""
     if declaration_of(name).kind != "unknown":
         return name
     from outrider.engine.session_tools import list_built_in_tools  # lazy: loads every tool

@@ -1,8 +1,7 @@
 """Plans: the result of a turn in plan mode, until the user accepts, changes or refuses it.
 
-A plan is not stored separately: it is the last answer of a session in plan mode that lists steps. The answer to it is
-an input with an id that is derived from the plan, so both survive a restart, and the store accepts the first answer
-only.
+A plan is not stored separately: it is the last answer of a session in plan mode that lists steps. The user's answer is
+an input whose id is derived from the plan, so both survive a restart, and the store accepts only the first answer.
 """
 
 import re
@@ -24,7 +23,7 @@ PlanAnswer = Literal["accepted", "changed", "refused"]
 
 
 class ProposedPlan(msgspec.Struct, frozen=True):
-    """A plan. `id` is that of the message in which `agent` proposes it."""
+    """A plan. `id` is the id of the message in which `agent` proposes it."""
 
     id: str
     text: str
@@ -37,17 +36,22 @@ def open_plan(session: Session) -> ProposedPlan | None:
 
 
 def find_open_plan(mode: str, messages: Sequence[Message]) -> ProposedPlan | None:
-    """Returns the unanswered plan at the end of a transcript, of which the last messages are enough."""
+    """Returns the unanswered plan at the end of a transcript, or None. The last messages of the transcript suffice."""
     if mode != "plan":
         return None
     conversation = [message for message in messages if _is_conversation(message)]
     if not conversation or is_cut_off(conversation):
         return None
-    last = conversation[-1]
-    text = _plan_text(last)
-    if last.role != "assistant" or last.mode != "plan" or last.finish in ("length", "refusal") or not has_steps(text):
+    last_message = conversation[-1]
+    text = _plan_text(last_message)
+    if (
+        last_message.role != "assistant"
+        or last_message.mode != "plan"
+        or last_message.finish in ("length", "refusal")
+        or not has_steps(text)
+    ):
         return None
-    return ProposedPlan(last.id, text, last.agent)
+    return ProposedPlan(last_message.id, text, last_message.agent)
 
 
 _NUMBERED_STEP = lazy_pattern(r"^\s*(?:[-*+]\s+)?(?:\*\*)?(?:step\s+)?\d+[.):]\s+\S", re.MULTILINE | re.IGNORECASE)
@@ -82,8 +86,8 @@ def require_same_answer(new_item: InboxItem, stored: InboxItem) -> None:
     """Raises OutriderError if an earlier, different answer is stored."""
     first = stored.message.metadata.get(PLAN_ANSWER)
     if stored.message.id != new_item.message.id and first != new_item.message.metadata[PLAN_ANSWER]:
-        by = f" by {stored.sender}" if stored.sender else ""
-        raise OutriderError(f"the plan was already {first}{by}", answer=first, by=stored.sender)
+        author = f" by {stored.sender}" if stored.sender else ""
+        raise OutriderError(f"the plan was already {first}{author}", answer=first, by=stored.sender)
 
 
 def _is_conversation(message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""Questions of models to the user: they wait until any front end answers."""
+"""Questions of models to the user. They wait until a front end answers."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,8 +68,8 @@ class PeerQuestions:
 
 class QuestionQueue:
     """Open questions of an engine; the first answer wins. A SessionUpdatedEvent with `changes["question"]` announces a
-    question, and `changes["settled"]`, its id, that it needs no answer any more. Questions are not stored: after a
-    restart the pending call asks again under a new id. `bus` is shared with the engine."""
+    question; one with its id in `changes["settled"]` announces that it no longer needs an answer. Questions are not
+    stored: after a restart, the pending call asks again under a new id. `bus` is shared with the engine."""
 
     def __init__(self, bus: EventBus | None = None, providers: Iterable[Provider] = ()) -> None:
         self.bus = bus or EventBus()
@@ -77,7 +77,7 @@ class QuestionQueue:
         self._open: dict[str, tuple[AskedQuestion, asyncio.Future[tuple[str, ...]]]] = {}
 
     async def ask(self, question: UserQuestion, context: ToolContext) -> tuple[str, ...] | None:
-        """Publish the question and wait for an answer, until the call is cancelled."""
+        """Publishes the question and waits for an answer, until the call is cancelled."""
         pending = AskedQuestion(
             new_id(), context.session_id, question.text, question.options, question.multiple, context.agent
         )
@@ -92,19 +92,19 @@ class QuestionQueue:
 
     def open_questions(self, session_id: str | None = None) -> list[AskedQuestion]:
         """Returns open questions, oldest first, of one session or of all."""
-        found = [*(pending for pending, _ in self._open.values()), *self._remote.open_questions()]
-        return [pending for pending in found if session_id in (None, pending.session_id)]
+        questions = [*(pending for pending, _ in self._open.values()), *self._remote.open_questions()]
+        return [pending for pending in questions if session_id in (None, pending.session_id)]
 
     async def answer_anywhere(self, question_id: str, answers: Sequence[str]) -> None:
-        """Answer a question of this process or of another server."""
+        """Answers a question of this process or of another server."""
         if question_id in self._remote:
             await self._remote.answer(question_id, answers)
         else:
             self.answer(question_id, answers)
 
     def answer(self, question_id: str, answers: Sequence[str]) -> AskedQuestion:
-        """Answer a question of this process. An empty list is an answer too: the model reads that the user gave
-        none."""
+        """Answers a question of this process. An empty list is an answer too: the model reads that the user gave no
+        answer."""
         pending, answer = self._open.get(question_id, (None, None))
         if pending is None or answer is None or answer.done():
             raise OutriderError("the question needs no answer any more", id=question_id)

@@ -72,10 +72,15 @@ else:
 class RunResult(Generic[Out]):
     """How a run or a turn ended, and what it produced.
 
-    `output` is the value of the output type, or the text if none was requested. `text` is the entry agent's last text
-    in any case. `termination_reason` (also `reason`) says why it ended, `limit` which limit was reached, `error` what
-    failed. `messages` are the calls and returns between agents, `session` is the entry agent's transcript, `usage` and
-    `cost` are the total of all agents."""
+    - `output`: the value of the output type, or the text if none was requested.
+    - `text`: the entry agent's last text, also if a value was requested.
+    - `termination_reason`, `reason`: why it ended.
+    - `limit`: which limit was reached.
+    - `error`: what failed.
+    - `messages`: the calls and returns between agents.
+    - `session`: the entry agent's transcript.
+    - `usage`, `cost`: the total of all agents.
+    """
 
     def __init__(
         self,
@@ -112,9 +117,9 @@ class RunResult(Generic[Out]):
         if self._value is msgspec.UNSET and not self._type_name:
             return cast("Out", self.text)
         if self._value is msgspec.UNSET:
-            why = f" ({self.error.message})" if self.error else ""
+            cause = f" ({self.error.message})" if self.error else ""
             raise OutputUnavailableError(
-                f"the run ended with the reason {self.reason!r}{why} before there was a value of "
+                f"the run ended with the reason {self.reason!r}{cause} before there was a value of "
                 f"{self._type_name}; `result.text` has the text so far",
                 reason=self.reason,
                 result=self,
@@ -128,7 +133,7 @@ class RunResult(Generic[Out]):
 
     @property
     def reason(self) -> TerminationReason:
-        """Same as `termination_reason`."""
+        """Why the run ended; the same value as `termination_reason`."""
         return self.termination_reason
 
     @property
@@ -146,8 +151,8 @@ class RunResult(Generic[Out]):
         """The records of what the agents did."""
         from outrider.tracing.event_log import EventLog  # lazy, as below: front ends do not read them
 
-        made = EventLog() if self._event_log is None else self._event_log
-        return made if isinstance(made, EventLog) else made()
+        log = EventLog() if self._event_log is None else self._event_log
+        return log if isinstance(log, EventLog) else log()
 
     @cached_property
     def trace(self) -> "Trace":
@@ -165,13 +170,13 @@ class RunResult(Generic[Out]):
         state = {**self.__dict__, "_event_log": self.event_log.to_json(), "session": self.session.to_dict()}
         for name in ("event_log", "trace"):
             state.pop(name, None)
-        state["_output_type"] = None  # it has functions of the program
+        state["_output_type"] = None  # it refers to functions of the program, which may not be picklable
         if self.error is not None:
             state["error"] = copy(self.error)
             state["error"].details = {
                 name: value
                 for name, value in self.error.details.items()
-                if value is not self and _can_be_pickled(value)  # providers of the program attach anything
+                if value is not self and _can_be_pickled(value)  # providers of the program may attach any value
             }
         return state
 
@@ -182,16 +187,16 @@ class RunResult(Generic[Out]):
 
     def __repr__(self) -> str:
         has_value = self._value is not msgspec.UNSET
-        shown = f"output={describe_value(self._value)}" if has_value else f"text={self.text!r}"
+        value_text = f"output={describe_value(self._value)}" if has_value else f"text={self.text!r}"
         limit = f", limit={self.limit!r}" if self.limit else ""
         error = f", error={describe_exception(self.error)!r}" if self.error else ""
-        return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit}{error})"
+        return f"RunResult({value_text}, termination_reason={self.termination_reason!r}{limit}{error})"
 
 
 def result_of_type(result: RunResult[Any], output_type: OutputType | None) -> RunResult[Any]:
-    """Returns the result for an input that requested another type than the turn had: one that steered a running turn,
-    that started none, or whose turn was aborted. Its text is never returned in place of a value."""
-    if output_type is result._output_type:  # pyright: ignore[reportPrivateUsage]  no program needs it
+    """Returns the result for an input that requested another output type than the turn had: an input that steered a
+    running turn, that started no turn, or whose turn was aborted. Its text is never returned in place of a value."""
+    if output_type is result._output_type:  # pyright: ignore[reportPrivateUsage]  programs do not need this field
         return result
     value: Any = msgspec.UNSET
     if output_type is not None and result.reason == "completed" and not output_type.validators:
@@ -227,7 +232,7 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 
 class RunPlacement(Protocol):
-    """The place of a background run in its queue; `outrider.QueuePlacement` implements it."""
+    """The position of a background run in its queue; `outrider.QueuePlacement` implements it."""
 
     @property
     def queue(self) -> str: ...
@@ -357,24 +362,29 @@ _DELEGATION_TOOLS = ("call_agent", "finish")
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """One event of a stream. `data` by type: token and reasoning {text}; partial {value}; tool_call {call_id, tool,
-    input}; tool_result {call_id, tool, output, is_error}; agent_call {call_id, agent_name, message}; agent_return
-    {call_id, agent_name, output}; retry {attempt, delay_ms, error, withdrawn, model}; finish {output}; error {type,
-    message}.
+    """One event of a stream. The `type` determines the fields of `data`:
 
-    `finish` or `error` of the entry agent is the last event, and there is one of them. A `finish` also has the `value`
-    of a run with an output type, and `reason` and `limit` if the run ended early. `partial` has the value so far of a
-    run with an output type.
+    - `token`, `reasoning`: text.
+    - `partial`: value, the incomplete value of a run with an output type.
+    - `tool_call`: call_id, tool, input.
+    - `tool_result`: call_id, tool, output, is_error.
+    - `agent_call`: call_id, agent_name, message.
+    - `agent_return`: call_id, agent_name, output.
+    - `retry`: attempt, delay_ms, error, withdrawn, model. With withdrawn, the text, reasoning and calls of this agent
+      since its last step are invalid, because the answer was interrupted; none of these calls has run. With model
+      (PROVIDER/MODEL), another model continues.
+    - `finish`: output; also value for a run with an output type, and reason and limit if the run ended early.
+    - `error`: type, message.
 
-    A retry with `withdrawn` takes back the text, reasoning and calls of this agent since its last step, because the
-    answer broke off; none of these calls has run. With `model` (PROVIDER/MODEL) another model continues."""
+    The last event is one `finish` or `error` of the entry agent.
+    """
 
     type: StreamKind
     agent_name: str
     data: dict[str, Any]
 
 
-_UnstreamedEvent = (  # a listener of the bus receives them; the result has the values
+_UnstreamedEvent = (  # only listeners of the bus receive these events
     ActivityEvent
     | CallProgressEvent
     | LoopCompletedEvent
@@ -390,7 +400,7 @@ _UnstreamedEvent = (  # a listener of the bus receives them; the result has the 
     | ToolApprovalResultEvent
 )
 
-# Text and reasoning are streamed as deltas. A file has no type of event: the session of the result has it.
+# Text and reasoning are streamed as deltas. There is no event type for files; the session of the result contains them.
 _UnstreamedPart = TextPart | ReasoningPart | FilePart | RecordPart
 
 
@@ -439,8 +449,8 @@ class StreamTranslator:
                 _ignored: _UnstreamedEvent = event
 
     def _translate_request(self, event: LLMRequestEvent | RetryScheduledEvent, agent: str) -> Iterator[StreamEvent]:
-        """Forget the text of the answer before, and its value: it was withdrawn, rejected, or not the last one. A retry
-        has its own event."""
+        """Discards the text and the value of the previous answer, which was withdrawn, rejected, or not the last one.
+        Yields an event for a retry."""
         if not event.parent_call_id:
             self._text, self._parse_at, self.partial = "", 0, None
         if isinstance(event, RetryScheduledEvent):
@@ -502,8 +512,8 @@ def final_event(agent: str, result: "RunResult[Any] | None", error: OutriderErro
 
 
 class StreamState(Generic[Out]):
-    """What a stream and its generator share. The stream has no other reference to the generator's frame, so that it is
-    collected, and the run cancelled, when the program leaves the loop."""
+    """What a stream and its generator share. The generator's frame has no reference to the stream, so that the stream
+    is collected, and the run is cancelled, when the program leaves the loop."""
 
     def __init__(self, translator: StreamTranslator) -> None:
         self.translator = translator
@@ -512,8 +522,8 @@ class StreamState(Generic[Out]):
 
 class RunStream(Generic[Out], AsyncIterator[StreamEvent]):
     """The events of a run, from its start to one `finish` or `error`. `result` is set after the last event; `partial`
-    is the value so far of a run with an output type. Closing the stream, leaving its `async with` block or deleting it
-    cancels the run."""
+    is the incomplete value of a run with an output type. Closing the stream, leaving its `async with` block or deleting
+    it cancels the run."""
 
     def __init__(self, events: AsyncGenerator[StreamEvent, None], state: StreamState[Out]) -> None:
         self._events = events
@@ -528,8 +538,7 @@ class RunStream(Generic[Out], AsyncIterator[StreamEvent]):
 
     @property
     def partial(self) -> Out | None:
-        """The newest value that the text of the current answer contains, at the end the output; None before there is
-        one."""
+        """The value in the text of the current answer so far, and at the end the output; None before there is one."""
         return self._state.translator.partial
 
     def __aiter__(self) -> Self:
@@ -539,7 +548,7 @@ class RunStream(Generic[Out], AsyncIterator[StreamEvent]):
         return await self._events.__anext__()
 
     async def aclose(self) -> None:
-        """Cancel the run, if it is active."""
+        """Cancels the run, if it is active."""
         await self._events.aclose()
 
     async def __aenter__(self) -> Self:
@@ -568,8 +577,7 @@ class SyncRunStream(Generic[Out], Iterator[StreamEvent]):
 
     @property
     def partial(self) -> Out | None:
-        """The newest value that the text of the current answer contains, at the end the output; None before there is
-        one."""
+        """The value in the text of the current answer so far, and at the end the output; None before there is one."""
         return self._worker.stream.partial if self._worker.stream else None
 
     def __next__(self) -> StreamEvent:
@@ -588,7 +596,7 @@ class SyncRunStream(Generic[Out], Iterator[StreamEvent]):
         raise StopIteration
 
     def close(self) -> None:
-        """Cancel the run, if it is active, and wait for its end."""
+        """Cancels the run, if it is active, and waits for its end."""
         if self._cancel() is not None and self._is_started:
             self._worker.thread.join()
 

@@ -40,7 +40,7 @@ class ReviewLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ReviewHunk(msgspec.Struct, frozen=True):
-    """Adjacent changed lines with their context. It can be undone while the file still has it."""
+    """Adjacent changed lines with their context. The hunk can be undone while the file still contains it."""
 
     id: str
     lines: tuple[ReviewLine, ...]
@@ -48,8 +48,16 @@ class ReviewHunk(msgspec.Struct, frozen=True):
 
 
 class ReviewFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one file. `note` says why its lines are not shown; `changed_since` is set if the file was
-    changed again after these changes."""
+    """The changes of one file.
+
+    - `path`: the path of the file in the workspace.
+    - `status`: "added", "changed" or "deleted".
+    - `added`, `removed`: the number of lines.
+    - `hunks`: the changed lines with their context.
+    - `can_undo`: whether all changes of the file can be undone.
+    - `changed_since`: whether the file was changed again after these changes.
+    - `note`: why the lines are not shown.
+    """
 
     path: str
     status: ReviewStatus
@@ -69,8 +77,14 @@ class ReviewTurn(msgspec.Struct, frozen=True):
 
 
 class ChangeReview(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of a session or of one turn. `off` is the reason if none are recorded; `uncovered` files may have
-    changed too. With `can_commit` the workspace is in a git repository."""
+    """The changes of a session or of one turn.
+
+    - `files`: the changed files.
+    - `turns`: the turns of the session with changes.
+    - `uncovered`: files that may have changed too.
+    - `can_commit`: whether the workspace is in a git repository.
+    - `off`: the reason why no changes are recorded.
+    """
 
     files: tuple[ReviewFile, ...] = ()
     turns: tuple[ReviewTurn, ...] = ()
@@ -114,7 +128,7 @@ async def review_changes(engine: Engine, session_id: str, turn: str | None = Non
         return ChangeReview(
             files=tuple(_review_files(tracker, changes)),
             turns=tuple(ReviewTurn(start, outline.titles.get(start, "")) for start in history.turn_starts()),
-            uncovered=tuple(dict.fromkeys(path for one in changes for path in one.uncovered)),
+            uncovered=tuple(dict.fromkeys(path for change_set in changes for path in change_set.uncovered)),
             can_commit=shutil.which("git") is not None and GitRunner().is_work_tree(workspace),
         )
 
@@ -124,29 +138,29 @@ async def review_changes(engine: Engine, session_id: str, turn: str | None = Non
 async def undo_part(
     engine: Engine, session_id: str, path: str, *, hunk: str = "", turn: str | None = None
 ) -> RestoreResult:
-    """Undo what a session or turn did to one file, or one hunk of it, and store that in the transcript. Nothing is
-    changed if the lines are not in the file any more; the result has the reason."""
+    """Undoes the changes of a session or turn to one file, or one hunk of them, and records that in the transcript. If
+    the file no longer contains the lines, nothing is changed and the result has the reason."""
     outline = await SessionOutline.read(engine.store, session_id)
 
     def apply(tracker: snapshots_api.ChangeTracker) -> "snapshots_api.ChangeSet | str":
         changes = ChangeHistory(tracker.session_changes(session_id), outline, session_id).of_turn(turn)
-        found = next((one for one in _file_versions(tracker, changes) if one.path == path), None)
-        if found is None:
+        versions = next((versions for versions in _file_versions(tracker, changes) if versions.path == path), None)
+        if versions is None:
             return "there is no change of this file to undo"
-        wanted = _wanted_state(tracker, found, hunk)
-        if isinstance(wanted, str):
-            return wanted
+        target = _target_state(tracker, versions, hunk)
+        if isinstance(target, str):
+            return target
         origin = snapshots_api.ChangeOrigin(session_id=session_id)
-        return tracker.undo_part(path, found.now, wanted.state, origin) or "the file was changed in the meantime"
+        return tracker.undo_part(path, versions.now, target.state, origin) or "the file was changed in the meantime"
 
     return await engine.file_changes(session_id).undo_part(path, apply)
 
 
 async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], message: str) -> GitCommit:
-    """Commit these files of the workspace as they are now; what else is staged stays staged. Hooks and filters of the
-    repository do not run, and git runs in the sandbox, if there is one. Raises ProcessError with the error output of
-    git, and if the owner of the session is limited and the repository is in another place; then nothing is staged that
-    was not."""
+    """Commits the current state of these files of the workspace. Other staged changes stay staged. Hooks and filters of
+    the repository do not run, and git runs in the sandbox, if there is one. Raises ProcessError with the error output
+    of git, or if the owner of the session is limited and the repository is outside the workspace; then nothing is newly
+    staged."""
     session = await engine.store.get(session_id)
     limits, git = engine.runtime.find_limits(session), engine.runtime.git_runner(session)
 
@@ -158,11 +172,11 @@ async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], me
             if not (workspace / path).parent.resolve().is_relative_to(workspace):
                 raise ConfigurationError(f"{path} is not a file of the workspace")
         places = ("--path-format=absolute", "--git-common-dir", "--absolute-git-dir")
-        found = [os.path.realpath(line) for line in git.run(workspace, "rev-parse", *places).splitlines()]
-        for folder in found if limits is not None else ():
+        git_folders = [os.path.realpath(line) for line in git.run(workspace, "rev-parse", *places).splitlines()]
+        for folder in git_folders if limits is not None else ():
             if not is_within(folder, str(workspace)) and not is_within(str(workspace), parent_of(folder)):
                 raise ProcessError(f"the repository of the workspace is in another folder: {folder}")
-        writable = [Path(folder) for folder in dict.fromkeys(found)]
+        writable = [Path(folder) for folder in dict.fromkeys(git_folders)]
         named = [f":(literal){path}" for path in paths]
         index = workspace / git.run(workspace, "rev-parse", "--git-path", "index").strip()
         staged = index.read_bytes() if index.exists() else None
@@ -179,7 +193,7 @@ async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], me
 
 
 def _author_options(git: GitRunner, workspace: Path) -> Iterator[str]:
-    """Yields the name and address of the author: the user's configuration may be hidden in the sandbox."""
+    """Yields the name and address of the author as options, because the sandbox may hide the user's configuration."""
     for key in ("user.name", "user.email"):
         with suppress(ProcessError):
             yield from ("-c", f"{key}={git.run(workspace, 'config', key).rstrip()}")
@@ -206,28 +220,28 @@ def _file_versions(
     tracker: "snapshots_api.ChangeTracker", changes: "Sequence[snapshots_api.ChangeSet]"
 ) -> list[_FileVersions]:
     sides: dict[str, tuple[snapshots_api.FileState | None, snapshots_api.FileState | None]] = {}
-    for file in (file for one in changes for file in one.files):
+    for file in (file for change_set in changes for file in change_set.files):
         sides[file.path] = (sides[file.path][0] if file.path in sides else file.before, file.after)
-    found: list[_FileVersions] = []
+    versions: list[_FileVersions] = []
     for path, (before, after) in sorted(sides.items()):
         if before == after:
             continue
         try:
-            found.append(_FileVersions(path, before, after, tracker.read_state(path)))
+            versions.append(_FileVersions(path, before, after, tracker.read_state(path)))
         except (OSError, ValueError):
-            found.append(_FileVersions(path, before, after, None, is_readable=False))
-    return found
+            versions.append(_FileVersions(path, before, after, None, is_readable=False))
+    return versions
 
 
 def _review_files(
     tracker: "snapshots_api.ChangeTracker", changes: "Sequence[snapshots_api.ChangeSet]"
 ) -> list[ReviewFile]:
     files: list[ReviewFile] = []
-    left = MAX_REVIEW_CHARS
+    remaining = MAX_REVIEW_CHARS
     for versions in _file_versions(tracker, changes)[:MAX_FILES]:
         file = _review_file(tracker, versions)
-        left -= sum(len(line.text) for hunk in file.hunks for line in hunk.lines)
-        if left < 0 and file.hunks:
+        remaining -= sum(len(line.text) for hunk in file.hunks for line in hunk.lines)
+        if remaining < 0 and file.hunks:
             file = msgspec.structs.replace(file, hunks=(), note="the review is too long; choose one turn to see it")
         files.append(file)
     return files
@@ -252,29 +266,31 @@ def _review_file(tracker: "snapshots_api.ChangeTracker", versions: _FileVersions
     )
 
 
-class _WantedState(msgspec.Struct, frozen=True):
+class _TargetState(msgspec.Struct, frozen=True):
+    """The state of a file after an undo; None if the file is deleted."""
+
     state: "snapshots_api.FileState | None"
 
 
-def _wanted_state(tracker: "snapshots_api.ChangeTracker", versions: _FileVersions, hunk: str) -> _WantedState | str:
+def _target_state(tracker: "snapshots_api.ChangeTracker", versions: _FileVersions, hunk: str) -> _TargetState | str:
     """Returns the state that an undo results in, or why it is not possible."""
     if not hunk and versions.is_readable and versions.now == versions.after:
-        return _WantedState(versions.before)
+        return _TargetState(versions.before)
     texts = _TextVersions.read(tracker, versions)
     if isinstance(texts, str):
         return "the file was changed since"
     groups = [group for group in texts.groups() if not hunk or texts.hunk_id(group) == hunk]
     if not groups:
-        return "there is no such change any more; the review was out of date"
+        return "this change no longer exists; the review was out of date"
     result = texts.without(groups)
     if result is None:
         return "the lines were changed since"
     if versions.before is None and not result:
-        return _WantedState(None)
+        return _TargetState(None)
     content = "".join(result).encode("utf-8", "surrogateescape")
     source = versions.now or versions.before
     assert source is not None
-    return _WantedState(tracker.store_content(content, source.mode))
+    return _TargetState(tracker.store_content(content, source.mode))
 
 
 OpCode = tuple[str, int, int, int, int]
@@ -321,8 +337,12 @@ class _TextVersions:
                     for number in range(new, new_end)
                 ]
                 continue
-            lines += [ReviewLine("removed", _shown_text(self.before[at]), old=at + 1) for at in range(old, old_end)]
-            lines += [ReviewLine("added", _shown_text(self.after[at]), new=at + 1) for at in range(new, new_end)]
+            lines += [
+                ReviewLine("removed", _shown_text(self.before[index]), old=index + 1) for index in range(old, old_end)
+            ]
+            lines += [
+                ReviewLine("added", _shown_text(self.after[index]), new=index + 1) for index in range(new, new_end)
+            ]
         return ReviewHunk(self.hunk_id(group), tuple(lines), self._current_start(group) is not None)
 
     def hunk_id(self, group: Sequence[OpCode]) -> str:
@@ -331,7 +351,7 @@ class _TextVersions:
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     def without(self, groups: Sequence[Sequence[OpCode]]) -> list[str] | None:
-        """Returns the current lines without these changes; None if one of them is not there any more."""
+        """Returns the current lines without these changes; None if the file no longer contains one of them."""
         result = list(self.now)
         for group in reversed(groups):
             start = self._current_start(group)
@@ -347,7 +367,7 @@ class _TextVersions:
         if self.now == self.after:
             return new
         blocks = (block for block in self._same_as_now if block[0] <= new and new_end <= block[1] and new < new_end)
-        return next((at + new - start for start, _, at in blocks), None)
+        return next((now_start + new - start for start, _, now_start in blocks), None)
 
 
 def _group_range(group: Sequence[OpCode]) -> tuple[int, int, int, int]:
@@ -355,9 +375,9 @@ def _group_range(group: Sequence[OpCode]) -> tuple[int, int, int, int]:
 
 
 def _split_lines(content: bytes) -> list[str]:
-    """Returns the lines with their ends; joined and encoded they are the content again."""
-    *lines, last = content.decode("utf-8", "surrogateescape").split("\n")
-    return [f"{line}\n" for line in lines] + ([last] if last else [])
+    """Returns the lines with their line ends; joined and encoded, they are equal to the content."""
+    *lines, last_line = content.decode("utf-8", "surrogateescape").split("\n")
+    return [f"{line}\n" for line in lines] + ([last_line] if last_line else [])
 
 
 def _shown_text(line: str) -> str:

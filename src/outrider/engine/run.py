@@ -62,14 +62,26 @@ RunTools = Iterable[Tool | Callable[..., Any]]
 
 
 class RunKeywords(TypedDict, total=False):
-    """The keyword arguments of `run` and its relatives, except for `output_type`.
+    """The keyword arguments of `run`, `async_run`, `run_stream` and `async_run_stream`, except for `output_type`.
 
-    `session` continues a session, by its id in `store` or as an object; `owner` and `metadata` are for a new one.
-    `deps` is what tools and instruction functions find in their context. `instructions` are added to those of the entry
-    agent for this run. `approve` decides about calls that need approval. `output_validators` are functions of the
-    output that return it, or raise ValueError with a message for the model, which answers again; there are
-    `output_attempts` answers. `callback_seconds` limits each call of a function of the program, except for
-    `approve`."""
+    - `attachments`: files that are sent with the message.
+    - `debug`: prints what the agents do.
+    - `mode`: the mode of the session; the default is the entry agent's.
+    - `session`: the session to continue, by its id in `store` or as an object.
+    - `store`: where the session is stored; the default is in memory.
+    - `bus`: the event bus that receives the events of the run.
+    - `limits`: usage limits; the default is the entry agent's.
+    - `approve`: decides about calls that need approval.
+    - `hooks`: functions that observe or change the run.
+    - `deps`: the value that tools and instruction functions find in their context.
+    - `instructions`: added to the instructions of the entry agent for this run.
+    - `approval`: which calls of agent mode need an approval.
+    - `owner`, `metadata`: of a new session.
+    - `callback_seconds`: limits each call of a function of the program, except for `approve`.
+    - `output_validators`: functions of the output that return it, or raise ValueError with a message for the model,
+      which then answers again.
+    - `output_attempts`: how often the model may answer.
+    """
 
     attachments: Sequence[Attachment] | None
     debug: bool
@@ -124,11 +136,11 @@ class RunSession:
         if instructions.strip():
             parts.append(additional_instructions(instructions))
         model = entry.model_ref
-        given = Message("user", parts, agent=entry.name, model=model, mode=session.mode)
-        await self._runtime.call_prompt_hook(session, given)
+        input_message = Message("user", parts, agent=entry.name, model=model, mode=session.mode)
+        await self._runtime.call_prompt_hook(session, input_message)
         run = self.run_context
-        describe_input(given, session, entry, agents=run.agents, tools=run.tools, run=lambda: run)
-        await self.journal.add_message(given)
+        describe_input(input_message, session, entry, agents=run.agents, tools=run.tools, run=lambda: run)
+        await self.journal.add_message(input_message)
         context = self._context = open_agent_context(entry, self.journal, self.run_context, output=output)
         end = await Turn(context).run()
         self.run_context.agent_messages.append(AgentMessage("return", entry.name, USER, end.output, ""))
@@ -148,7 +160,7 @@ async def open_run_session(
     deps: Any,
 ) -> AsyncGenerator[RunSession, None]:
     """Opens the runtime and the session of one run, and closes them afterwards. `mode` and `approval` override
-    those of the session. A session in the caller's store is leased, as in an engine."""
+    the values of the session. A session in the caller's store is leased, as in an engine."""
     is_stored = store is not None
     runtime = EngineRuntime(spec, options, store=store, bus=bus, takes_leases=is_stored)
     runtime.approvals = function_channel(options.approve, runtime.store if is_stored else None)
@@ -172,7 +184,7 @@ async def open_run_session(
 
 @asynccontextmanager
 async def _reserve(session: Session | str) -> AsyncGenerator[None, None]:
-    """Reserve a session that the program has as an object, because a store has no lease for it."""
+    """Reserves a session that the program passed as an object, because the store has no lease for it."""
     with session.reserve() if isinstance(session, Session) else nullcontext():
         yield
 
@@ -180,14 +192,14 @@ async def _reserve(session: Session | str) -> AsyncGenerator[None, None]:
 def _relay_approvals(
     bus: EventBus, spec: RunSpec, approve: ApproveFunction | None
 ) -> AbstractAsyncContextManager[None]:
-    """Relay approval requests if agents run on other servers and there is a function that approves."""
+    """Relays approval requests if agents run on other servers and there is a function that approves."""
     if approve is None or not find_peers(spec.providers.values()):
         return nullcontext()
     return relay_remote_approvals(bus, spec.providers.values(), approve)
 
 
 async def _open_journal(session: Session | str, runtime: EngineRuntime) -> Journal:
-    """Opens a stored session, or one in memory that is not in the store yet."""
+    """Opens a stored session, or stores a session in memory that is not in the store yet."""
     if isinstance(session, str):
         return await runtime.resume_session(session)
     try:
@@ -275,9 +287,9 @@ async def async_run(
             "with their names"
         )
     check_parts("run()", agents, tools, providers)
-    given: dict[str, Any] = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session}
-    given |= {"approve": approve, "owner": owner, "instructions": instructions, "debug": debug}
-    check_arguments("run()", {**given, "callback_seconds": callback_seconds})
+    arguments: dict[str, Any] = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session}
+    arguments |= {"approve": approve, "owner": owner, "instructions": instructions, "debug": debug}
+    check_arguments("run()", {**arguments, "callback_seconds": callback_seconds})
     check_mode(mode, "the run")
     if isinstance(session, Session):
         _check_session(session)
@@ -347,11 +359,11 @@ def _check_session(session: Session) -> None:
 
 
 def check_message(message: object, *, can_be_empty: bool = True) -> None:
-    """Raises ConfigurationError if a message is not a text, or empty without anything else that a model could read."""
+    """Raises ConfigurationError if a message is not a string. Without `can_be_empty`, also if it is empty."""
     if not isinstance(message, str):
         raise ConfigurationError(
-            f"the message of a run is a text, got {type(message).__name__}; an earlier conversation is passed as "
-            "session=Session(messages=…)"
+            f"the message of a run must be a string, got {type(message).__name__}; an earlier conversation is passed "
+            "as session=Session(messages=…)"
         )
     if not message.strip() and not can_be_empty:
         raise ConfigurationError("the message of a run is empty; write what the agent should do, or pass attachments")
@@ -391,7 +403,8 @@ def run(
     **options: Unpack[RunKeywords],
 ) -> RunResult[Any]: ...
 def run(*arguments: Any, **options: Any) -> RunResult[Any]:
-    """`async_run` for synchronous code. It also works inside a running event loop, for example in a notebook."""
+    """Runs agents like `async_run`, for synchronous code. It also works inside a running event loop, for example in a
+    notebook."""
     return run_sync(lambda: async_run(*arguments, **options))
 
 
@@ -431,7 +444,7 @@ def async_run_stream(
 def async_run_stream(
     *arguments: Any, bus: EventBus | None = None, debug: bool = False, **options: Any
 ) -> RunStream[Any]:
-    """Runs agents and returns a stream of what happens. The last event is the entry agent's finish or error; then the
+    """Runs agents and returns a stream of events. The last event is the entry agent's finish or error; after it, the
     stream has the `result`. Closing the stream cancels the run."""
     check_arguments("run()", {"bus": bus})
     state: StreamState[Any] = StreamState(StreamTranslator(as_output_type(options.get("output_type"))))
@@ -469,7 +482,7 @@ async def _iterate_run(
 
 
 def _failure_of(task: "asyncio.Task[RunResult[Any]]") -> OutriderError | None:
-    """Returns the error that ended the run. One that prevented its start is raised."""
+    """Returns the error that ended the run, or None. Raises an error that prevented its start."""
     error = None if task.cancelled() else task.exception()
     if isinstance(error, OutriderError) and "result" in error.details:
         return error
@@ -511,7 +524,8 @@ def run_stream(
     **options: Unpack[RunKeywords],
 ) -> SyncRunStream[Any]: ...
 def run_stream(*arguments: Any, **options: Any) -> SyncRunStream[Any]:
-    """`async_run_stream` for synchronous code: iterate over it, or use it in a `with` block."""
+    """Runs agents and returns a stream like `async_run_stream`, for synchronous code: iterate over the stream, or use
+    it in a `with` block."""
     return SyncRunStream(lambda: async_run_stream(*arguments, **options))
 
 
@@ -520,8 +534,8 @@ for _function in (run, async_run_stream, run_stream):
 
 
 def _create_bus(outer: EventBus | None, *, debug: bool) -> EventBus:
-    """Creates a bus for this run, so that log and stream receive its events only; all events are forwarded to the
-    caller's bus."""
+    """Creates a bus for this run, so that its log and stream receive only its own events. All events are forwarded to
+    the caller's bus."""
     inner = EventBus()
     if outer is not None:
         inner.forward_to(outer)

@@ -82,8 +82,8 @@ _log = logging.getLogger("outrider.engine")
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The agents, tools and providers of a run or an engine, by name and checked. `more_tools` means that sessions add
-    further tools, so an agent may name tools that are not known yet."""
+    """The checked agents, tools and providers of a run or an engine, by name. With `more_tools`, sessions add further
+    tools, so an agent may name tools that are not known yet."""
 
     entry: Agent
     agents: Mapping[str, Agent]
@@ -101,7 +101,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         *,
         more_tools: bool = False,
     ) -> Self:
-        """Index agents, tools and providers by name and validate them. Raises ConfigurationError."""
+        """Indexes agents, tools and providers by name and validates them. Raises ConfigurationError."""
         by_name = _by_name("agents", agents)
         if isinstance(entry, Agent):
             by_name.setdefault(entry.name, entry)
@@ -111,13 +111,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             )
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
-        known = _by_name("providers", map(as_provider, providers))
-        by_name = {name: agent.select_listed_model(known) for name, agent in by_name.items()}
+        providers_by_name = _by_name("providers", map(as_provider, providers))
+        by_name = {name: agent.select_listed_model(providers_by_name) for name, agent in by_name.items()}
         spec = cls(
             entry=by_name[entry.name if isinstance(entry, Agent) else entry],
             agents=by_name,
             tools=tools_by_name(tools),
-            providers=known,
+            providers=providers_by_name,
             more_tools=more_tools,
         )
         spec._validate()
@@ -127,8 +127,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         for agent in self.agents.values():
             check_mode(agent.mode, f"agent {agent.name!r}")
             if agent.provider not in self.providers:
-                known = f"there is {', '.join(self.providers)}" if self.providers else "no provider was given"
-                raise ConfigurationError(f"agent {agent.name!r} needs the provider {agent.provider!r}; {known}")
+                available = f"there is {', '.join(self.providers)}" if self.providers else "no provider was given"
+                raise ConfigurationError(f"agent {agent.name!r} needs the provider {agent.provider!r}; {available}")
             for tool in agent.tools or ():
                 if tool not in self.tools and not self.more_tools:
                     raise ConfigurationError(f"agent {agent.name!r} needs the tool {tool!r}, which was not given")
@@ -136,11 +136,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"the name {name!r} is taken; give that tool another one")
 
 
-def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:
+def _by_name(kind: str, values: Iterable[Named]) -> dict[str, Named]:
     by_name: dict[str, Named] = {}
     for value in values:
         if value.name in by_name:
-            raise ConfigurationError(f"two {what} are called {value.name!r}")
+            raise ConfigurationError(f"two {kind} are called {value.name!r}")
         by_name[value.name] = value
     return by_name
 
@@ -169,19 +169,26 @@ class EngineKeywords(TypedDict, total=False):
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run or an engine in one value.
 
-    `attended`: a user can approve calls; otherwise calls that need it are denied. `limits` apply to each turn. `rules`
-    allow, ask about or deny calls, and `approval` says what agent mode asks about. `surroundings` adds the built-in
-    tools. `cassettes`: a folder in which model requests and answers are recorded. `hooks` see calls, messages and ends.
-    `secrets`: values that are redacted. `catalog`: facts and prices of models. `compacts`: history is summarised before
-    the context is full. New sessions work in `workspace`, or else in the current folder.
-    With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
-    or runs locally. `flow` says where sessions may send data without a question after they have read text of
-    others.
-
-    `deps` is a plain or async function that takes a `SessionContext` and returns the dependencies of that session. It
-    is called when a session is opened, in any process; a context manager that it returns, plain or async, is entered
-    then and exited when the session is closed. `callback_seconds` limits each call of a function of the program, except
-    for `approve`, which decides about calls that need approval; without it they wait for `Engine.answer`."""
+    - `attended`: whether a user can approve calls; otherwise calls that need it are denied.
+    - `workspace`: the folder of new sessions; by default the current folder.
+    - `limits`: usage limits of each turn.
+    - `rules`: which calls are allowed, asked about or denied.
+    - `surroundings`: adds the built-in tools.
+    - `cassettes`: a folder in which model requests and answers are recorded.
+    - `hooks`: functions that see calls, messages and ends.
+    - `secrets`: values that are redacted.
+    - `catalog`: facts and prices of models.
+    - `compacts`: whether history is summarised before the context is full.
+    - `titles`: whether a model generates session titles: the agent if it is one, else the session's own model unless
+      that is scripted or runs locally.
+    - `approval`: which calls of agent mode need an approval.
+    - `flow`: where sessions may send data without a question after they have read untrusted text.
+    - `deps`: a plain or async function that takes a `SessionContext` and returns the dependencies of that session. It
+      is called when a session is opened, in any process; a context manager that it returns, plain or async, is entered
+      then and exited when the session is closed.
+    - `callback_seconds`: limits each call of a function of the program, except for `approve`.
+    - `approve`: decides about calls that need approval; without it they wait for `Engine.answer`.
+    """
 
     attended: bool = True
     workspace: Path | str | None = None
@@ -205,17 +212,17 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Checks the names of keyword arguments. Raises ConfigurationError for an unknown one."""
         unknown = keywords.keys() - set(cls.__struct_fields__)
         if unknown:
-            known = ", ".join(cls.__struct_fields__)
-            raise ConfigurationError(f"an engine has no option {', '.join(sorted(unknown))}; it has {known}")
+            names = ", ".join(cls.__struct_fields__)
+            raise ConfigurationError(f"an engine has no option {', '.join(sorted(unknown))}; it has {names}")
         return cls(**keywords)
 
 
 class EngineRuntime:
-    """What `run()` and the engine are built on. Open it before the first run context is created, and close it after the
-    last turn. Its `store` redacts secrets. Without `takes_leases` sessions have no lease: those of a run that are only
-    in memory. `approvals` denies calls that need an approval, until the owner of the runtime sets another channel."""
+    """The base of `run()` and the engine. Open it before the first run context is created, and close it after the last
+    turn. Its `store` redacts secrets. Without `takes_leases` sessions have no lease, as in a run that is only in
+    memory. `approvals` denies calls that need an approval, until the owner of the runtime sets another channel."""
 
-    __slots__ = (  # a process may have thousands of concurrent runs
+    __slots__ = (  # less memory: a process may have thousands of concurrent runs
         "_catalog", "_clients", "_options", "_owner_clients", "_pricing", "_provider_names", "_recorder", "_redactor",
         "_sent_requests", "_stack", "approvals", "bus", "delegated_limits", "is_open", "keys_of_owner", "lease_owner",
         "silence_seconds", "spec", "store", "titles", "undo",
@@ -247,7 +254,7 @@ class EngineRuntime:
         self._clients: dict[str, ModelClient] = {}
         self.keys_of_owner: Callable[[str], Mapping[str, str]] | None = None  # keys of a user, by provider
         self._owner_clients: dict[tuple[str, str], ModelClient] = {}  # by provider and key
-        self._sent_requests: SentRequests = {}  # for a hook before requests, over the turns of a session
+        self._sent_requests: SentRequests = {}  # for the hook `before_request`, across the turns of a session
         self._provider_names = {name: provider.vendor for name, provider in spec.providers.items()}
         self._recorder = self._create_recorder()
         self._stack = AsyncExitStack()
@@ -265,7 +272,7 @@ class EngineRuntime:
         """Redacts events of the bus and connects the models. Providers without an agent connect on first use; without
         `unused_providers` they are left out."""
         self.is_open = True
-        redact_event = RedactingEventFilter(self._redactor).__call__  # a method is called faster than an object
+        redact_event = RedactingEventFilter(self._redactor).__call__  # calling a method is faster than an object
         self._stack.callback(self.bus.add_transform(redact_event, FILTERED_EVENTS))
         used_providers = {name for agent in self.spec.agents.values() for name in agent.provider_names}
         for name, provider in self.spec.providers.items():
@@ -278,19 +285,18 @@ class EngineRuntime:
             self._clients[name] = await self._stack.enter_async_context(client)
 
     async def update_providers(self, providers: Iterable[Provider]) -> None:
-        """Uses other keys, or more providers, from the next request on. Requests that are under way are not
-        affected."""
+        """Uses other keys, or more providers, from the next request on. Running requests are not affected."""
         changed = [provider for provider in providers if provider != self.spec.providers.get(provider.name)]
-        known = cast("dict[str, Provider]", self.spec.providers)
+        current = cast("dict[str, Provider]", self.spec.providers)
         for provider in changed:
-            known[provider.name] = provider
+            current[provider.name] = provider
             self._provider_names[provider.name] = provider.vendor
             self._redactor.add_secrets([provider.api_key] if provider.api_key else [])
             client = aclosing(LazyClient(provider, self._catalog))
             self._clients[provider.name] = await self._stack.enter_async_context(client)
 
     def use_default_model(self, provider: str, model: str) -> None:
-        """Uses this model from the next turn on for the agents that have the model of the entry agent."""
+        """Uses this model from the next turn on, for all agents with the same model as the entry agent."""
         agents, entry = cast("dict[str, Agent]", self.spec.agents), self.spec.entry
         for name, agent in agents.items():
             if (agent.provider, agent.model) == (entry.provider, entry.model):
@@ -329,8 +335,8 @@ class EngineRuntime:
         return self._options.surroundings.data if self._options.surroundings else None
 
     def find_agent(self, name: str, model: ModelRef | None = None, effort: ReasoningEffort | None = None) -> Agent:
-        """Returns the agent of that name ("": the first one), with another model or reasoning effort if one is given.
-        Raises ConfigurationError if it is unknown."""
+        """Returns the agent of this name ("": the first agent). `model` and `effort` replace those of the agent if they
+        are not None. Raises ConfigurationError if the name is unknown."""
         if name and name not in self.spec.agents:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.spec.agents)}")
         agent = self.spec.agents[name or self.spec.entry.name]
@@ -435,7 +441,7 @@ class EngineRuntime:
         elif returned is not None and not isinstance(returned, str):
             raise CallbackError(
                 "the hook on_prompt",
-                f"returned {describe_argument(returned)}; it returns a text, a HookDecision that denies, or None",
+                f"returned {describe_argument(returned)}; it must return a string, a HookDecision that denies, or None",
             )
 
     def redact(self, value: Redacted) -> Redacted:
@@ -501,7 +507,7 @@ class EngineRuntime:
         return EgressPolicy(allowed=self._options.flow.allowed)
 
     def create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
-        """Returns what derives the origins of tool results."""
+        """Returns the object that derives the origins of tool results."""
         from outrider.permissions.information_flow import OriginLabels  # lazy: needed with the first call
 
         flow = self._options.flow
@@ -513,24 +519,26 @@ class EngineRuntime:
         )
 
     def _clients_for(self, session: Session) -> Mapping[str, ModelClient]:
-        """Returns the clients of a session: with the keys of its owner, if the owner has any. Requests with such keys
+        """Returns the clients of a session, with the keys of its owner if there are any. Requests with an owner's key
         are not recorded."""
-        known, keys = self.spec.providers, dict[str, str]()
+        configured, keys = self.spec.providers, dict[str, str]()
         if self.keys_of_owner is not None and session.owner:
             keys.update(self.keys_of_owner(session.owner))
-        own = {name: self._owner_client(known[name], key) for name, key in keys.items() if name in known}
-        if own:
-            return {**self._clients, **own}
+        owner_clients = {
+            name: self._owner_client(configured[name], key) for name, key in keys.items() if name in configured
+        }
+        if owner_clients:
+            return {**self._clients, **owner_clients}
         return self._recorder.clients_for(session.id) if self._recorder else self._clients
 
     def _owner_client(self, provider: Provider, key: str) -> ModelClient:
-        place = (provider.name, key)
-        if place not in self._owner_clients:
+        cache_key = (provider.name, key)
+        if cache_key not in self._owner_clients:
             self._redactor.add_secrets([key])
             client = LazyClient(msgspec.structs.replace(provider, api_key=key, credentials=None), self._catalog)
             self._stack.push_async_callback(client.aclose)
-            self._owner_clients[place] = client
-        return self._owner_clients[place]
+            self._owner_clients[cache_key] = client
+        return self._owner_clients[cache_key]
 
     def find_limits(self, session: "Session | StoredSession") -> "OwnerLimits | None":
         """Returns the limits of a session whose owner may not use the whole machine."""
@@ -538,7 +546,7 @@ class EngineRuntime:
         return environment.find_limits(session) if environment is not None else None
 
     def git_runner(self, session: "StoredSession") -> "GitRunner":
-        """Returns what runs git for a session."""
+        """Returns the object that runs git for a session."""
         from outrider.processes.git import GitRunner  # lazy: for the review of changes only
 
         environment = self._options.surroundings
@@ -551,7 +559,7 @@ class EngineRuntime:
 
 
 class _TurnFlow:
-    """What the permission check of one turn knows about the flow of data. Most turns need none of it, so each value is
+    """The data flow settings for the permission check of one turn. Most turns need none of them, so each value is
     created when it is first used."""
 
     __slots__ = ("_egress", "_labels", "_runtime", "_session", "_session_tools")
@@ -597,7 +605,7 @@ _NO_DEPENDENCIES = OpenDependencies()
 
 
 async def _enter_dependencies(value: Any, seconds: float | None) -> OpenDependencies:
-    """Returns the dependencies, entered if they are a context manager. An exception while it is left is logged, because
+    """Returns the dependencies, entered if they are a context manager. An exception at its exit is only logged, because
     the session is closed in any case."""
     kind = cast("Any", type(value))
     is_async = hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
@@ -656,14 +664,14 @@ def _is_environment(value: Any) -> bool:
 
 
 _FLAG = (_is_one_of(bool), "True or False")
-_TEXT = (_is_one_of(str), "a text")
+_TEXT = (_is_one_of(str), "a string")
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "attended": _FLAG,
     "debug": _FLAG,
     "worktree": _FLAG,
     "compacts": _FLAG,
     "titles": (_is_one_of(bool, Agent), "True, False, or the agent that writes titles"),
-    "secrets": (_is_one_of(list, tuple, set, frozenset), "a tuple of texts, such as (password,)"),
+    "secrets": (_is_one_of(list, tuple, set, frozenset), "a tuple of strings, such as (password,)"),
     "rules": (_is_one_of(Rules), 'Rules(allow=("shell(git status *)",))'),
     "catalog": (_is_one_of(ModelCatalog), "a ModelCatalog of outrider.providers"),
     "cassettes": (_is_one_of(str, Path), "the path of a folder"),
@@ -682,14 +690,14 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "session": (_is_one_of(Session, str), "a Session, or the id of one in `store`"),
     "approve": (callable, "a function that takes an ApprovalRequest and returns True or False"),
     "deps": (callable, "a function that takes a SessionContext and returns the dependencies"),
-    "owner": (_is_one_of(str), "a text, such as the name of the user"),
+    "owner": (_is_one_of(str), "a string, such as the name of the user"),
     "instructions": _TEXT,
     "session_id": (_is_one_of(str), "the id of a session, as `Engine.create` returns it"),
     "title": _TEXT,
     "query": (_is_one_of(str), "the words to search for"),
     "filter": (_is_one_of(SessionFilter), "SessionFilter(owner=…)"),
     "workspace": (_is_one_of(str, Path), "the path of a folder"),
-    "content": (_is_one_of(str, list, tuple), "a text, or a list of texts, Attachment values and parts"),
+    "content": (_is_one_of(str, list, tuple), "a string, or a list of strings, Attachment values and parts"),
     "scope": (_is_scope, "one of once, session, project and always"),
     "delivery": (_is_delivery, '"queue" or "steer"'),
     "flow": (_is_one_of(FlowSettings), "FlowSettings(…)"),
@@ -698,7 +706,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ConfigurationError for an argument of the wrong type. None is the default of each."""
+    """Raises ConfigurationError for an argument of the wrong type. None is valid for every argument."""
     for name, value in arguments.items():
         expected = _ARGUMENTS.get(name)
         if value is not None and expected is not None and not expected[0](value):
@@ -712,18 +720,18 @@ def check_arguments(where: str, arguments: Mapping[str, Any]) -> None:
 
 
 def check_engine(where: str, engine: object, session_id: object) -> None:
-    """Raises ConfigurationError if a function of a program gets no engine, or no id of a session."""
+    """Raises ConfigurationError if `engine` is not an engine or `session_id` is not the id of a session."""
     if not hasattr(engine, "runtime"):
         raise ConfigurationError(f"{where} takes an Engine, got {describe_argument(engine)}; write Engine([…], […])")
     check_arguments(where, {"session_id": session_id})
 
 
 def check_parts(where: str, agents: Any, tools: Any, providers: Any) -> None:
-    """Raises ConfigurationError if agents, tools or providers are not lists of such values."""
+    """Raises ConfigurationError if agents, tools or providers are not lists of the right type."""
     for name, values, kind in (("agents", agents, Agent), ("tools", tools, None), ("providers", providers, Provider)):
         if isinstance(values, str | dict) or not isinstance(values, Iterable):
-            shown = describe_argument(cast("object", values))
-            raise ConfigurationError(f"{where}: {name} is a list, got {shown}; write {name}=[…]")
+            description = describe_argument(cast("object", values))
+            raise ConfigurationError(f"{where}: {name} must be a list, got {description}; write {name}=[…]")
         if kind is None or not isinstance(values, list | tuple):
             continue
         for value in cast("Iterable[Any]", values):

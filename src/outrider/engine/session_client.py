@@ -76,7 +76,7 @@ class FileRestorer(Protocol):
 
 
 class CompactionTokens(Protocol):
-    """The number of tokens before and after a compaction."""
+    """The numbers of tokens before and after a compaction."""
 
     @property
     def tokens_before(self) -> int | None: ...
@@ -153,8 +153,8 @@ class EngineClient(Protocol):
 
 
 class RemoteConnection(Protocol):
-    """Whether the server of a remote engine answers. `next_attempt` is the time (monotonic) of the next request while
-    it is away; a front end sets `on_change`."""
+    """Whether the server of a remote engine answers. While it does not, `next_attempt` is the monotonic time of the
+    next request. A front end sets `on_change`."""
 
     on_change: Callable[[], object]
 
@@ -168,8 +168,9 @@ class RemoteConnection(Protocol):
 
 
 class SessionClient(Protocol):
-    """`settings` are those of the process in which the engine runs. `folder` is the workspace of new sessions, whose
-    sessions are listed first; None lets the server choose."""
+    """What a front end uses of an engine in this process or on a server. `settings` are the settings of the process in
+    which the engine runs. `folder` is the workspace of new sessions, whose sessions are listed first; with None, the
+    server chooses it."""
 
     @property
     def engine(self) -> EngineClient: ...
@@ -203,7 +204,7 @@ class SessionClient(Protocol):
     def context_limit(self, session_id: str, model: ModelRef) -> int | None: ...
 
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
-        """Returns what the next prompt of a session consists of; nothing if the engine cannot say."""
+        """Returns what the next prompt of a session consists of; an empty list if the engine does not know."""
         ...
 
     async def list_servers(self) -> Sequence[ServerOverview]:
@@ -215,7 +216,7 @@ class SessionClient(Protocol):
         ...
 
     async def complete_input(self, text: str) -> "InputCompletion":
-        """Returns the completions of the end of an input, which MCP servers give."""
+        """Returns how MCP servers complete the end of an input."""
         ...
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
@@ -229,17 +230,17 @@ class SessionClient(Protocol):
         ...
 
     async def send_to_background(self, session_id: str, process_id: str) -> bool:
-        """Let a command that a call waits for continue in the background."""
+        """Lets a command that a call waits for continue in the background."""
         ...
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-        """Run a shell command of the user; return a description of how it ended."""
+        """Runs a shell command of the user. Returns a description of how it ended."""
         ...
 
     async def run_embedded_command(
         self, session_id: str, command: str, allowed: Sequence[str] | None, on_child: Callable[[str], object]
     ) -> ToolPart:
-        """Run a shell command of a command file as a call of the agent; raises ToolFailure if it does not succeed."""
+        """Runs a shell command of a command file as a call of the agent. Raises ToolFailure if it does not succeed."""
         ...
 
     async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
@@ -249,7 +250,7 @@ class SessionClient(Protocol):
     async def answer_question(self, question_id: str, answers: Sequence[str]) -> None: ...
 
     async def revoke_approval(self, approval_id: str) -> None:
-        """Revoke an approval that applies to more than one call."""
+        """Revokes an approval that applies to more than one call."""
         ...
 
 
@@ -274,7 +275,7 @@ class LocalSessionClient:
         return [provider.name for provider in self.settings.providers]
 
     async def list_models(self) -> Sequence[str]:
-        return [str(found) for found in await list_models(self.settings.providers)]
+        return [str(model) for model in await list_models(self.settings.providers)]
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None:
         return context_limit(self.settings.providers, model)

@@ -91,8 +91,8 @@ _DENIED_TO_AGENT: ContextVar[DeniedReads | None] = ContextVar("denied_to_agent",
 
 class OwnerLimits(msgspec.Struct, frozen=True):
     """The limits of sessions whose owner may not use the whole machine: file tools stay in the workspace and commands
-    in the sandbox, whatever is answered. `hidden` are folders that these sessions cannot read, except below their own
-    workspace. `folder` is where the workspaces of the owner are, as a resolved path, if it is known."""
+    in the sandbox, even after an approval. `hidden` are folders that these sessions cannot read, except below their own
+    workspace. `folder` is the resolved path of the folder with the owner's workspaces, "" if it is unknown."""
 
     hidden: tuple[str, ...] = ()
     folder: str = ""
@@ -105,8 +105,8 @@ class OwnerLimits(msgspec.Struct, frozen=True):
         )
 
     def has_left(self, workspace: str, real_path: str) -> bool:
-        """Returns whether a workspace in the folder of the owner resolves to another one: commands of the owner can
-        replace folders by links."""
+        """Returns whether a workspace in the folder of the owner resolves to a path outside that folder: commands of
+        the owner can replace folders with links."""
         return bool(self.folder) and is_within(workspace, self.folder) and not is_within(real_path, self.folder)
 
     def as_metadata(self) -> dict[str, Any]:
@@ -123,10 +123,22 @@ def stored_limits(metadata: Mapping[str, Any]) -> OwnerLimits | None:
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
-    no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
-    workspace. `hosts` are those that sandboxed commands may reach. `editor_buffers` returns the buffers of the editor
-    in which a session runs. `limits_of_owner` returns the limits of the sessions of a user."""
+    """What the tools of all sessions share.
+
+    - `sandbox`: confines commands.
+    - `data`: Outrider's data folder; no tool or command changes it.
+    - `home`: the user's home folder.
+    - `bus`: the event bus of the engine.
+    - `config`: the folder of Outrider's configuration; no tool or command changes it.
+    - `ask`: the callback for the model's questions to the user.
+    - `network`: the network of sandboxed commands.
+    - `search_tool`: creates the tool `web_search`.
+    - `extensions`: instructions, skills, commands, prompts and MCP servers of the user and the workspaces.
+    - `hosts`: the hosts that sandboxed commands may reach.
+    - `editor_buffers`: returns the buffers of the editor in which a session runs.
+    - `limits_of_owner`: returns the limits of the sessions of a user.
+    - `workspace_locks`: serialize commands with an overlay, commits and edits of one workspace.
+    """
 
     sandbox: Sandbox
     data: Path
@@ -147,18 +159,18 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         return (self.data, self.config) if self.config else (self.data,)
 
     def find_limits(self, session: "Session | StoredSession") -> OwnerLimits | None:
-        """Returns the limits of a session; None if its calls may leave the workspace after a yes."""
-        found = self.limits_of_owner(session.owner) if self.limits_of_owner is not None else None
-        return found or stored_limits(session.metadata)
+        """Returns the limits of a session; None if its calls may leave the workspace after an approval."""
+        limits = self.limits_of_owner(session.owner) if self.limits_of_owner is not None else None
+        return limits or stored_limits(session.metadata)
 
     def git_runner(self, session: "StoredSession") -> "GitRunner":
-        """Returns what runs git in the workspace of a session: in the sandbox, because commands of the session can
-        change the repository meanwhile."""
+        """Returns the object that runs git in the workspace of a session. Git runs in the sandbox, because commands of
+        the session can change the repository at the same time."""
         from outrider.processes.git import GitRunner  # lazy: for the review of changes only
 
         limits, workspace = self.find_limits(session), Path(session.workspace_directory or ".")
-        own = [*self.own_folders, *map(Path, limits.hidden if limits is not None else ())]
-        hidden = default_policy(workspace, writable=False, home=self.home, own_files=own).hidden
+        own_files = [*self.own_folders, *map(Path, limits.hidden if limits is not None else ())]
+        hidden = default_policy(workspace, writable=False, home=self.home, own_files=own_files).hidden
         return GitRunner(self.sandbox, hidden, exact=limits is not None)
 
 
@@ -173,13 +185,13 @@ class GrantedPaths:
         self._committed: set[str] = set()
 
     def add_committed(self, paths: Iterable[str]) -> None:
-        """Adds paths below the workspace that the user or the approval level keeps after a command."""
+        """Adds paths below the workspace that a command changed and whose changes were committed."""
         self._committed.update(f"{self._workspace}/{path}" for path in paths)
 
     def includes(self, path: Path) -> bool:
         """Returns whether an admitted call created or changed a path."""
         return not self._paths.isdisjoint({str(path), os.path.realpath(path)}) or any(
-            str(path) == known or known.startswith(f"{path}/") for known in self._committed
+            str(path) == committed or committed.startswith(f"{path}/") for committed in self._committed
         )
 
     def add_call(self, call: ToolPart, tool: str | Tool) -> None:
@@ -190,14 +202,14 @@ class GrantedPaths:
         from outrider.permissions import contain  # lazy: loaded with the first call
 
         for path in call_subjects(tool, call.state.input):
-            found = contain(path, root=self._workspace, cwd=self._workspace, op=declared.operation)
-            is_known = isinstance(path, str) and found.real_path is not None and not found.ok
-            if is_known and self._may_grant(found.real_path or ""):
-                self._paths.add(found.real_path or "")
+            containment = contain(path, root=self._workspace, cwd=self._workspace, op=declared.operation)
+            is_known = isinstance(path, str) and containment.real_path is not None and not containment.ok
+            if is_known and self._may_grant(containment.real_path or ""):
+                self._paths.add(containment.real_path or "")
 
-    def allows_path(self, found: "Containment", op: str) -> bool:
+    def allows_path(self, containment: "Containment", op: str) -> bool:
         """Returns whether a path outside the default rules may be opened."""
-        return found.real_path in self._paths
+        return containment.real_path in self._paths
 
 
 def _question_tools(ask: AskUser) -> Iterable[Tool]:
@@ -316,13 +328,13 @@ class SessionTools:
 
     @cached_property
     def egress(self) -> "EgressPolicy":
-        """Where the session may send data without a question, and what it has sent."""
+        """The policy about where the session may send data without a question, with what it has sent."""
         from outrider.permissions.information_flow import EgressPolicy
 
         return EgressPolicy(allowed=self._flow.allowed)
 
     def trusts_workspace(self) -> bool:
-        """Returns whether the user trusts the folder; a program that opens an engine without extensions does."""
+        """Returns whether the user trusts the workspace; without extensions it is trusted."""
         return self.extensions is None or self.extensions.trusts_workspace(self._workspace)
 
     @cached_property
@@ -331,15 +343,15 @@ class SessionTools:
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
     def prefetch_state(self) -> None:
-        """Starts to read the state of the repository in a thread, while the first input is stored. Git runs outside the
-        sandbox for this, so not in a workspace whose owner may change the repository and is limited."""
+        """Starts reading the state of the repository in a thread, while the first input is stored. Git runs outside the
+        sandbox for this, so this is not done for a limited owner, who may have changed the repository."""
         if self.extensions is not None and self._git_state is None and self.owner_limits is None:
             work = asyncio.get_running_loop().run_in_executor
             self._git_state = work(None, self.extensions.read_git_state, self._workspace)
 
     async def initial_state(self, model: str) -> TextPart | None:
-        """Returns the state of the workspace for the first user message. It has names and commit subjects, and no
-        content of files: by itself it is neither private nor closes the network of commands that the user's rules
+        """Returns the state of the workspace for the first user message. It contains names and commit subjects, but no
+        content of files. So it is not private, and it does not close the network of commands that the user's rules
         allow."""
         if self.extensions is None:
             return None
@@ -350,14 +362,14 @@ class SessionTools:
         return TextPart(state, synthetic=True, origins=origins, metadata={WORKSPACE_STATE: True})
 
     def prompt_texts(self, session: Session, *, attended: bool) -> PromptTexts:
-        """Returns the texts for the prompts of a session, with the notes that it started with, or else the current
-        ones."""
+        """Returns the texts for the prompts of a session. Its workspace notes are those of its first message, or else
+        the current notes."""
         recorded = recorded_notes(session.messages) if self.extensions else ""
         notes = self.workspace_notes if recorded is None else recorded
         return PromptTexts(notes=notes, rights=self._describe_rights(attended=attended), overrides=self.prompts)
 
     def _describe_rights(self, *, attended: bool) -> dict[str, str]:
-        """Returns the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
+        """Returns the fields of the prompt about the mode: how commands run and whether a user can be asked."""
         network = self._environment.network
         if self._sandbox.accepted and self.owner_limits is not None:
             sandbox = "for administrators only: this server has no sandbox"
@@ -373,17 +385,17 @@ class SessionTools:
         return self.extensions.prompts if self.extensions else {}
 
     def save_output(self, output: str) -> Path | None:
-        """Saves output that was truncated, where the file tools can read it; returns its path."""
+        """Saves output that was truncated in a folder that the file tools can read. Returns its path."""
         return self._outputs.store_text("output", output)
 
     async def expand_input(self, message: Message) -> None:
         """Adds the prompts and resources of MCP servers that an input names. Raises OutriderError if a server does not
-        give one."""
+        return one of them."""
         if self.extensions is not None and self.extensions.servers is not None:
             await self.extensions.servers.expand_input(message, self._workspace)
 
     def _register_requests(self, ask: AskUser | None) -> Callable[[], object]:
-        """Lets MCP servers ask the user of this session during a call; returns a function that ends that."""
+        """Lets MCP servers ask the user of this session during a call. Returns a function that ends this."""
         servers = self.extensions.servers if self.extensions else None
         if ask is None or servers is None or servers.requests is None:
             return lambda: None
@@ -420,7 +432,7 @@ class SessionTools:
         return SamplingReply(end.output, agent.model)
 
     async def refresh_mcp_tools(self) -> bool:
-        """Loads the current tools of the MCP servers; returns whether they changed."""
+        """Loads the current tools of the MCP servers. Returns whether they have changed."""
         servers = self.extensions.servers if self.extensions else None
         if servers is None:
             return False
@@ -464,8 +476,8 @@ class SessionTools:
             await journal.put_message(message)
 
     def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext, verdict: ApprovalVerdict) -> None:
-        """Registers an allowed call: its tool may open the path that it names, its command runs as it was decided, and
-        a changed MCP tool is accepted. Called in the task of the call."""
+        """Registers an allowed call: its tool may open the path that the call names, its command runs with the decided
+        confinement, and a changed MCP tool is accepted. Called in the task of the call."""
         tool = self.tools.get(call.tool, call.tool)
         _DENIED_TO_AGENT.set(self._denied_to(context.deny_rules))
         self.granted_paths.add_call(call, tool)
@@ -475,7 +487,7 @@ class SessionTools:
             from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
             command = str(call_subject(tool, call.state.input) or "")
-            # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
+            # The changes of a command that a user approved before it ran are committed; it still runs in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             if confinement == "none" and self.owner_limits is not None and self._sandbox.confines:
                 confinement = "workspace"
@@ -501,15 +513,15 @@ class SessionTools:
 
     def _may_reach_machine(self, call: ToolPart, tool: str | Tool, decision: Decision, context: AgentContext) -> bool:
         """Returns whether a fetch may connect to this machine and its network: a user approved it, or a rule names the
-        host. Answers of a limited owner do not count."""
+        host. Answers of a limited owner do not allow it."""
         if self.owner_limits is None:
             return decision.effect == "ask" or _names_host(decision.rule, call, tool)
         configured = (*self._rules.allow, *context.agent.permissions.get("allow", ()))
         return decision.rule in configured and _names_host(decision.rule, call, tool)
 
     def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
-        """Returns the hosts that a command of a session that has read text of others may still reach. From now on the
-        session's commands have no other network: what it has read stays in its context."""
+        """Returns the hosts that a command may still reach after its session has read untrusted text. From now on the
+        session's commands have no other network, because the text stays in its context."""
         if decision.flow is None:
             return ()
         self._is_network_closed = True
@@ -522,7 +534,7 @@ class SessionTools:
         """Kills all processes of the session, then records their last file changes."""
         self._end_requests()
         await self.supervisor.close()
-        if "commands" in self.__dict__:  # no command ran without it
+        if "commands" in self.__dict__:  # the cached property was used, so a command may have run
             parts = (part for message in self._session.messages for part in message.get_calls())
             await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
         if self._undo is not None:
@@ -536,9 +548,9 @@ class SessionTools:
         call = message and message.find_call(tool_context.call_id)
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
-        asked = monotonic()
+        asked_at = monotonic()
         answer = await self._approvals.ask_outcome(call, context, outcome, question)
-        waited = self._waited.get(tool_context.call_id, 0) + round((monotonic() - asked) * 1000)
+        waited = self._waited.get(tool_context.call_id, 0) + round((monotonic() - asked_at) * 1000)
         self._waited[tool_context.call_id] = waited
         tool_context.report(Progress(metadata={WAITED: waited}))
         if self.owner_limits is None:
@@ -549,17 +561,18 @@ class SessionTools:
         await self._approvals.withdraw(tool_context.session_id, tool_context.call_id)
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
-        """Returns what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
+        """Returns the rules about what the commands of a call may write and reach: rules of the user, of the agent and
+        of answers."""
         context = self._undo.active_context(tool_context) if self._undo else None
         granted = self._approvals.find_grant(context).rules if context else ()
-        own = context.agent.permissions.get("allow", ()) if context else ()
+        agent_rules = context.agent.permissions.get("allow", ()) if context else ()
         if self.owner_limits is not None:
             granted = [text for text in granted if not (parse_rule(text).pattern or "").startswith(("//", "~"))]
-        rules = map(parse_rule, (*self._rules.allow, *own, *granted))
+        rules = map(parse_rule, (*self._rules.allow, *agent_rules, *granted))
         return [rule for rule in rules if rule.right and not rule.parse_error]
 
     def _write_restrictions(self, tool_context: ToolContext) -> tuple[list[str], list[str]]:
-        """Returns the patterns of rules that deny or ask to change files."""
+        """Returns the patterns of the deny rules and of the ask rules about writing files."""
         context = self._undo.active_context(tool_context) if self._undo else None
         deny = (*self._rules.deny, *(context.deny_rules if context else ()))
         ask = (*self._rules.ask, *(context.ask_rules if context else ()))
@@ -575,19 +588,20 @@ class SessionTools:
             yield
 
     def _denied_to(self, rules: tuple[str, ...]) -> DeniedReads | None:
-        """Returns what the rules of an agent and its callers hide, None if they hide nothing."""
+        """Returns the files that the rules of an agent and its callers hide; None without such rules."""
         if not rules:
             return None
         return self._denied_by_rules.setdefault(rules, DeniedReads(rules, self._workspace))
 
     @property
     def owner_limits(self) -> OwnerLimits | None:
-        """The limits of the session's owner now: an administrator may have changed the role."""
+        """The current limits of the session's owner: an administrator may have changed the role."""
         return self._environment.find_limits(self._session)
 
     @property
     def can_confine(self) -> bool:
-        """Whether commands run in a sandbox; a machine that is one itself does not separate the users of a server."""
+        """Whether commands run in a sandbox. False if the user declared the machine itself to be a sandbox, because
+        that does not separate the users of a server."""
         return self._sandbox.confines
 
     def _may_grant(self, real_path: str) -> bool:
@@ -599,7 +613,7 @@ class SessionTools:
         return any(match_path_rule(rule.pattern or "", real_path, root) for rule in rules)
 
     def _is_denied(self, real_path: str) -> bool:
-        own, limits = _DENIED_TO_AGENT.get(), self.owner_limits
+        denied_to_agent, limits = _DENIED_TO_AGENT.get(), self.owner_limits
         if limits is not None:
             if limits.has_left(str(self._workspace), self._files.root):
                 return True
@@ -607,11 +621,11 @@ class SessionTools:
             is_foreign = is_within(real_path, outputs) and not is_within(real_path, f"{outputs}/{self._session.id}")
             if is_foreign or limits.hides(real_path, self._files.root):
                 return True
-        return self._denied.includes(real_path) or (own is not None and own.includes(real_path))
+        return self._denied.includes(real_path) or (denied_to_agent is not None and denied_to_agent.includes(real_path))
 
     def _find_denied(self) -> tuple[Path, ...]:
-        own = _DENIED_TO_AGENT.get()
-        return (*self._denied.find_paths(), *(own.find_paths() if own is not None else ()))
+        denied_to_agent = _DENIED_TO_AGENT.get()
+        return (*self._denied.find_paths(), *(denied_to_agent.find_paths() if denied_to_agent is not None else ()))
 
     def _command_policy(self, *, writable: bool) -> SandboxPolicy:
         environment, limits = self._environment, self.owner_limits
@@ -632,12 +646,13 @@ class SessionTools:
 
     def _wrap_writable(self, launch: LaunchRequest) -> LaunchRequest:
         """Wraps a process that writes to the workspace itself, not to a copy; in plan mode it cannot write. The mode of
-        the agent that starts it applies. Protected files are read-only for it; new ones are moved away at its end."""
+        the agent that starts it applies. Protected files are read-only for it; new protected files are moved away when
+        it ends."""
         sandbox, quarantine = self._sandbox, self._environment.data / "planted"
         if not sandbox.confines:
             if self.owner_limits is not None:
                 raise ToolFailure(reasons.OWNER_NEEDS_SANDBOX)
-            return launch  # the gate has asked, or denied it
+            return launch  # the gate has asked about it before
         writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
         policy = self._command_policy(writable=writable)
         if not writable:
@@ -671,7 +686,7 @@ class SessionTools:
 
 
 def limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str) -> OutcomeAnswer:
-    """Returns the answer without what leaves the workspace and the sandbox; hosts are granted."""
+    """Returns the answer without permissions to leave the workspace or the sandbox; hosts stay granted."""
     if not answer.allowed:
         return answer
     wants_hosts = any(access.kind == "network" for access in outcome.blocked)
@@ -689,8 +704,7 @@ def limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str)
 
 
 def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:
-    """Returns whether a rule names the hosts of a call literally; a rule for all hosts does not include this
-    machine."""
+    """Returns whether a rule names the hosts of a call literally: a rule for all hosts does not allow this machine."""
     hosts = [urlsplit(str(url)).hostname or "" for url in call_subjects(tool, call.state.input)]
     return rule is not None and bool(hosts) and all(host and host in rule for host in hosts)
 
@@ -708,27 +722,27 @@ def list_built_in_tools(workspace: str) -> dict[str, Tool]:
 
 
 def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
-    """Returns the git folder outside the workspace in which commands may record work. A run's worktree may write to its
-    own branch only."""
+    """Returns the git folder outside the workspace in which commands may record work. Commands in the worktree of a
+    background run may only write to the branch of the run."""
     from outrider.outcomes.repository import OutsideRepository, find_outside_repository
 
     tree = find_worktree(workspace.resolve(), environment.data)
     if tree is None:
         return find_outside_repository(workspace.resolve())
-    own = Path(tree.own).relative_to(tree.common)
-    return OutsideRepository(tree.common, own=f"{own}/", branch=tree.branch)
+    own_folder = Path(tree.own).relative_to(tree.common)
+    return OutsideRepository(tree.common, own=f"{own_folder}/", branch=tree.branch)
 
 
 @asynccontextmanager
 async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
-    """The default without undo."""
+    """Records nothing; the default without undo."""
     yield
 
 
 @asynccontextmanager
 async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
-    """Opens a proxy that lets a command reach these hosts, which its output names, so at public addresses only; without
-    hosts the network is not restricted."""
+    """Opens a proxy that lets a command reach these hosts, at public addresses only, because the output of a command
+    named them. Without hosts the network is not restricted."""
     if not hosts:
         yield "on"
         return

@@ -49,28 +49,31 @@ async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
 def log_of_turn(transcript: SessionTranscript, children: Sequence[SessionTranscript]) -> EventLog:
     """Returns the event log of some messages of a session and of the sessions that its agents opened."""
     log = EventLog()
-    for read, called in ((transcript, [child.session for child in children]), *((child, []) for child in children)):
-        for event in TranscriptEvents(read, called).iterate_events():
+    transcripts = ((transcript, [child.session for child in children]), *((child, []) for child in children))
+    for source, called in transcripts:
+        for event in TranscriptEvents(source, called).iterate_events():
             log.record(event)
     return log
 
 
 async def _tree_events(archive: SessionArchive, session_id: str) -> Sequence[Event]:
-    """Returns the events of a session tree, parents before children, each session in its own order. The trace nests
-    them."""
+    """Returns the events of a session tree: parents before children, and the events of each session in order. The
+    trace nests them."""
     events: list[Event] = []
     waiting = [session_id]
     while waiting:
         transcript = await _load_previews(archive, waiting.pop(0))
         child_filter = SessionFilter(parent_id=transcript.session.id)
-        children = [one async for one in archive.iterate_sessions(child_filter) if not is_internal_agent(one.agent)]
+        children = [
+            child async for child in archive.iterate_sessions(child_filter) if not is_internal_agent(child.agent)
+        ]
         events += TranscriptEvents(transcript, sorted(children, key=_created_at)).iterate_events()
         waiting += [child.id for child in children]
     return events
 
 
 async def _load_previews(archive: SessionArchive, session_id: str) -> SessionTranscript:
-    """Returns a transcript, loaded page by page, with only the start of each text and output."""
+    """Returns a transcript with only the start of each text and output, loaded page by page."""
     pages, before = list[list[Message]](), None
     while True:
         page = await archive.load(session_id, _PAGE_MESSAGES, before=before)
@@ -119,37 +122,44 @@ class TranscriptEvents:
             yield from self._turn_events(turn)
 
     def _turn_events(self, turn: list[Message]) -> Iterator[Event]:
-        first, last = turn[0], turn[-1]
+        first_message, last_message = turn[0], turn[-1]
         yield self._create_event(
-            LoopStartedEvent, _start_time(first), first, user_message=first.join_text()[:MAX_PREVIEW]
+            LoopStartedEvent,
+            _start_time(first_message),
+            first_message,
+            user_message=first_message.join_text()[:MAX_PREVIEW],
         )
         for message in turn:
             if message.role == "assistant":
                 yield from self._step_events(message)
-        if last.role == "assistant" and _end_time(last) is not None:
+        if last_message.role == "assistant" and _end_time(last_message) is not None:
             yield self._create_event(
                 LoopCompletedEvent,
-                _end_time(last) or 0,
-                last,
-                termination_reason="error" if last.error else "completed" if last.finish else "interrupted",
+                _end_time(last_message) or 0,
+                last_message,
+                termination_reason="error"
+                if last_message.error
+                else "completed"
+                if last_message.finish
+                else "interrupted",
                 total_turns=sum(message.role == "assistant" for message in turn),
-                duration_ms=max(0, (_end_time(last) or 0) - _start_time(first)),
-                output=last.join_text()[:MAX_PREVIEW],
+                duration_ms=max(0, (_end_time(last_message) or 0) - _start_time(first_message)),
+                output=last_message.join_text()[:MAX_PREVIEW],
             )
 
     def _step_events(self, message: Message) -> Iterator[Event]:
         start, calls = _start_time(message), message.get_calls()
-        answered = message.time.completed if message.time else None
+        completed = message.time.completed if message.time else None
         model: dict[str, Any] = {}
         if message.model is not None:
             model = {"model": message.model.model, "provider": message.model.provider}
         yield self._create_event(LLMRequestEvent, start, message, message_count=0, has_tools=bool(calls), **model)
         if message.error is not None:
             failed = {"error_type": message.error.type, "message": message.error.message}
-            yield self._create_event(ErrorEvent, answered or start, message, **failed)
-        elif answered is not None:
+            yield self._create_event(ErrorEvent, completed or start, message, **failed)
+        elif completed is not None:
             yield self._create_event(
-                LLMResponseEvent, answered, message, **_usage_fields(message, answered - start), **model
+                LLMResponseEvent, completed, message, **_usage_fields(message, completed - start), **model
             )
         for call in calls:
             yield from self._call_events(call, message)
@@ -188,14 +198,14 @@ class TranscriptEvents:
         opened = getattr(call.state, "metadata", {}).get("child_session_id")
         agent_name = call.state.input.get("agent_name") if call.tool == "call_agent" else None
         named = (child for child in self._children if child.id == opened)
-        found = next(named, None) or next((child for child in self._children if child.agent == agent_name), None)
-        if found is not None:
-            self._children.remove(found)
-        return found
+        match = next(named, None) or next((child for child in self._children if child.agent == agent_name), None)
+        if match is not None:
+            self._children.remove(match)
+        return match
 
-    def _create_event(self, kind: type[Event], at: int, message: Message, /, **fields: Any) -> Event:
+    def _create_event(self, kind: type[Event], time: int, message: Message, /, **fields: Any) -> Event:
         agent = message.agent or self._session.agent
-        return kind(timestamp=at, session_id=self._session.id, agent_name=agent, **fields)
+        return kind(timestamp=time, session_id=self._session.id, agent_name=agent, **fields)
 
 
 def _usage_fields(message: Message, duration: int) -> dict[str, Any]:
@@ -271,8 +281,8 @@ async def _timeline_entries(
             page = await archive.load(session_id, _PAGE_MESSAGES, before=before)
         except SessionNotFoundError:  # the session of a called agent was deleted
             break
-        found = [await _message_entries(archive, message, depth, seen) for message in page.messages]
-        entries = [entry for one in found for entry in one] + entries
+        entry_lists = [await _message_entries(archive, message, depth, seen) for message in page.messages]
+        entries = [entry for entry_list in entry_lists for entry in entry_list] + entries
         if page.first or not page.messages:
             break
         before = page.messages[0].id

@@ -33,8 +33,8 @@ STRIPPED_CHARACTERS = " \t\"'`*#“”„«».:"
 
 
 class TitleGenerator:
-    """Requests a title in an internal child session, so that its usage is counted. It requests one at most once per
-    session, and stores it only if the title is still the first line."""
+    """Requests a title in an internal child session, so that its usage is recorded. It requests at most one title per
+    session, and stores it only if the current title is still the first line."""
 
     def __init__(self, runtime: EngineRuntime, live: Mapping[str, LiveSession]) -> None:
         self._runtime = runtime
@@ -89,8 +89,8 @@ class TitleGenerator:
         return _clean_title(end.output) if end.reason == "completed" else ""
 
     def _title_agent(self, live: LiveSession) -> Agent | None:
-        """Returns the agent that generates the title: the configured one, or the session's own model. Not a scripted
-        one, whose answers are limited, and not a local one, which would delay the user."""
+        """Returns the agent that generates the title: the configured agent, or one with the session's model. Returns
+        None for a scripted model, whose answers are limited, and for a local model, which would delay the user."""
         configured = self._runtime.titles
         agent = configured if isinstance(configured, Agent) else live.agent
         if configured is True and self._runtime.spec.providers[agent.provider].kind in (

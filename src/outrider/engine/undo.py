@@ -67,7 +67,7 @@ class SnapshotStores:
         return await self._threads.run(function)
 
     async def close(self) -> None:
-        """Closes all stores; deletes the oldest snapshots if their total size exceeds `MAX_UNDO_BYTES`."""
+        """Closes all stores. Deletes the oldest snapshots if their total size exceeds `MAX_UNDO_BYTES`."""
         used = [opened for opened in self._opened.values() if isinstance(opened, snapshots_api.ChangeTracker)]
         for opened in used:
             await self.run_in_thread(opened.close)
@@ -95,7 +95,9 @@ _PARTLY_DONE = "The user has undone a part of the changes in these files: {files
 _LEFT = " These files were changed again later, so they were not restored: {files}."
 
 
-async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet", left: Sequence[str] = ()) -> str:
+async def record_change_set(
+    journal: Journal, changed: "snapshots_api.ChangeSet", unrestored: Sequence[str] = ()
+) -> str:
     """Stores the changes in the transcript, once, and returns the id of the message."""
     messages = journal.session.messages
     for message in messages:
@@ -103,25 +105,27 @@ async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet"
             return message.id
     part = PatchPart(changed.id, changed.paths)
     if changed.origin.kind != "call":
-        text = TextPart(_change_text(changed, left), synthetic=True)
+        text = TextPart(_change_text(changed, unrestored), synthetic=True)
         return (await journal.add_message(Message("user", [part, text, SnapshotPart(changed.id)]))).id
     part_id = changed.origin.part_id
-    call_message = next((one for one in messages if any(known.id == part_id for known in one.parts)), None)
+    call_message = next(
+        (message for message in messages if any(call_part.id == part_id for call_part in message.parts)), None
+    )
     if call_message is None:
         return ""
     await journal.put_part(part, call_message)
     return call_message.id
 
 
-def _change_text(changed: "snapshots_api.ChangeSet", left: Sequence[str]) -> str:
+def _change_text(changed: "snapshots_api.ChangeSet", unrestored: Sequence[str]) -> str:
     is_part = changed.origin.kind == "undo" and not changed.origin.earlier
-    done = (_PARTLY_DONE if is_part else _DONE[changed.origin.kind]).format(files=_format_files(changed.paths))
-    return done + (_LEFT.format(files=_format_files(left)) if left else "")
+    text = (_PARTLY_DONE if is_part else _DONE[changed.origin.kind]).format(files=_format_files(changed.paths))
+    return text + (_LEFT.format(files=_format_files(unrestored)) if unrestored else "")
 
 
 def _format_files(files: Sequence[str]) -> str:
-    more = f" and {len(files) - MAX_LISTED_FILES} more" if len(files) > MAX_LISTED_FILES else ""
-    return (", ".join(files[:MAX_LISTED_FILES]) or "none") + more
+    suffix = f" and {len(files) - MAX_LISTED_FILES} more" if len(files) > MAX_LISTED_FILES else ""
+    return (", ".join(files[:MAX_LISTED_FILES]) or "none") + suffix
 
 
 CallKey = tuple[str, str]  # session id, call id
@@ -141,7 +145,7 @@ class _ActiveCall(msgspec.Struct, frozen=True):
 
     @property
     def origin(self) -> "snapshots_api.ChangeOrigin":
-        """The cause of its changes. Created when a snapshot is taken, because most calls need none."""
+        """The cause of the call's changes. Created when a snapshot is taken, because most calls need none."""
         session_id, call_id = self.key
         return snapshots_api.ChangeOrigin(
             session_id=session_id, call_id=call_id, part_id=self.part.id, callers=self.callers
@@ -149,8 +153,8 @@ class _ActiveCall(msgspec.Struct, frozen=True):
 
 
 class _OpenSnapshot(msgspec.Struct, frozen=True):
-    """The snapshot before a call. With `doubtful` other programs had time to change files too, so changes may not be
-    the agent's."""
+    """The snapshot before a call. With `doubtful`, other programs may have changed files too, so changes may not come
+    from the agent."""
 
     call: _ActiveCall
     snapshots: "snapshots_api.ChangeTracker"
@@ -186,7 +190,7 @@ class UndoRecorder:
     async def record_call(
         self, part: ToolPart, tool: Tool, context: AgentContext, *, built_in: bool
     ) -> AsyncGenerator[None, None]:
-        """Context manager around a call: registers it for `record_edit`, and takes a snapshot if it may change any
+        """Registers a call for `record_edit` while the context is open, and takes a snapshot if the call may change any
         file."""
         call = _ActiveCall(part, context, self._find_callers(context))
         self._calls[call.key] = call
@@ -209,8 +213,8 @@ class UndoRecorder:
             yield
             return
         planned = {
-            Path(one.location.real): None if one.after is None else snapshots_api.content_hash(one.after)
-            for one in changes
+            Path(change.location.real): None if change.after is None else snapshots_api.content_hash(change.after)
+            for change in changes
         }
         async with self._snapshot_around(call, planned):
             yield
@@ -219,7 +223,8 @@ class UndoRecorder:
     async def record_paths(
         self, tool_context: ToolContext, workspace: Path, paths: Sequence[str]
     ) -> AsyncGenerator[None, None]:
-        """Records a commit that changes these paths of the workspace. Names that are no text cannot be recorded."""
+        """Records a commit that changes these paths of the workspace. Names that are not valid text cannot be
+        recorded."""
         call = self._calls.get((tool_context.session_id, tool_context.call_id))
         if call is None:
             yield
@@ -245,17 +250,18 @@ class UndoRecorder:
         return call.context if call else None
 
     async def recover_session(self, journal: Journal) -> None:
-        """After a crash, store the changes of interrupted calls and add those that are missing in the transcript."""
+        """Stores the changes of calls that a crash interrupted, and adds the changes that are missing in the
+        transcript."""
         workspace, session_id = Path(journal.session.workspace_directory or "."), journal.session.id
         if not self.stores.has_snapshots(workspace):
             return
         with suppress(StoreError):
-            found = await self.stores.open_snapshots(workspace)
-            if isinstance(found, str):
+            snapshots = await self.stores.open_snapshots(workspace)
+            if isinstance(snapshots, str):
                 return
-            await self.stores.run_in_thread(lambda: _remove_leftovers(found, session_id))
-            await self.stores.run_in_thread(lambda: found.recover_interrupted(session_id))
-            for changed in await self.stores.run_in_thread(lambda: found.session_changes(session_id)):
+            await self.stores.run_in_thread(lambda: _remove_leftovers(snapshots, session_id))
+            await self.stores.run_in_thread(lambda: snapshots.recover_interrupted(session_id))
+            for changed in await self.stores.run_in_thread(lambda: snapshots.session_changes(session_id)):
                 if changed.origin.session_id == session_id:
                     await record_change_set(journal, changed)
 
@@ -276,7 +282,8 @@ class UndoRecorder:
             self._callers.pop(member, None)
 
     async def close(self) -> None:
-        """Unsubscribe from the event bus, wait for running tasks and record the changes of processes that still run."""
+        """Unsubscribes from the event bus, waits for running tasks, and records the changes of processes that still
+        run."""
         for stop in self._stop:
             stop()
         for task in list(self._tasks):
@@ -289,8 +296,8 @@ class UndoRecorder:
     async def _snapshot_around(
         self, call: _ActiveCall, planned: PlannedWrites | None, paths: Sequence[Path] | None = None
     ) -> AsyncGenerator[None, None]:
-        """Takes a snapshot of `paths`, of the planned files or of the whole workspace, and stores the changes
-        afterwards, also after an error or a cancellation."""
+        """Takes a snapshot of `paths`, of the planned files or of the whole workspace, and stores the changes when the
+        context ends, even after an error or a cancellation."""
         snapshot = await self._take_snapshot(call, planned, paths)
         cancelled = False
         try:
@@ -305,17 +312,17 @@ class UndoRecorder:
     async def _take_snapshot(
         self, call: _ActiveCall, planned: PlannedWrites | None, paths: Sequence[Path] | None
     ) -> _OpenSnapshot | None:
-        """Takes the snapshot before a call; returns None if undo is not available. If it fails, background mode denies
-        the call, because no user supervises it there; other modes run it and publish a warning."""
+        """Takes the snapshot before a call. Returns None if undo is not available. If the snapshot fails, background
+        mode denies the call, because no user supervises it; other modes run it and publish a warning."""
         try:
-            found = await self.stores.open_snapshots(call.context.workspace)
-            if isinstance(found, str):
+            snapshots = await self.stores.open_snapshots(call.context.workspace)
+            if isinstance(snapshots, str):
                 return None
-            inside = _inside_workspace(planned, found.workspace)
+            inside = _inside_workspace(planned, snapshots.workspace)
             if inside is not None and not inside:
                 return None
             return _OpenSnapshot(
-                call, found, await self._snapshot_in_thread(found, call.origin, inside, paths), doubtful=False
+                call, snapshots, await self._snapshot_in_thread(snapshots, call.origin, inside, paths), doubtful=False
             )
         except StoreError as error:
             if call.context.session.mode == "background":
@@ -330,7 +337,7 @@ class UndoRecorder:
         planned: PlannedWrites | None,
         paths: Sequence[Path] | None,
     ) -> "snapshots_api.WorkspaceSnapshot":
-        # A thread cannot be cancelled: wait for it, and discard its snapshot.
+        # A thread cannot be cancelled, so a cancelled call waits for it and then discards its snapshot.
         future = asyncio.ensure_future(
             self.stores.run_in_thread(
                 lambda: snapshots.take_snapshot(planned if paths is None else paths, origin, planned)
@@ -388,7 +395,7 @@ class UndoRecorder:
     def _start_task(self, work: Coroutine[Any, Any, None], call: _ActiveCall) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks[task] = call.callers[-1].session_id if call.callers else call.key[0]
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        task.add_done_callback(lambda finished: self._tasks.pop(finished, None))
         return task
 
     def _publish_warning(self, call: _ActiveCall, message: str) -> None:
@@ -413,20 +420,22 @@ def _inside_workspace(planned: PlannedWrites | None, root: Path) -> PlannedWrite
 def _session_family(session_id: str, callers: "dict[str, snapshots_api.ParentCall]") -> set[str]:
     """Returns a session and all its descendants."""
     family = {session_id}
-    while more := {child for child, caller in callers.items() if caller.session_id in family} - family:
-        family |= more
+    while children := {child for child, caller in callers.items() if caller.session_id in family} - family:
+        family |= children
     return family
 
 
 async def list_undo_data(data: Path, store: Store) -> dict[Path, list[str]]:
-    """Returns the folders with undo data, each with the sessions of this store that have changes in it. Unreadable
+    """Returns the folders with undo data, and for each folder the sessions of this store with changes in it. Unreadable
     folders are left out."""
-    found: dict[Path, list[str]] = {}
+    sessions_by_folder: dict[Path, list[str]] = {}
     for file in sorted((data / UNDO_FOLDER).glob(f"*/{snapshots_api.DATABASE_NAME}")):
         with suppress(StoreError):
             tracked = await asyncio.to_thread(snapshots_api.tracked_sessions, file.parent)
-            found[file.parent] = [session_id for session_id in tracked if not await is_deleted(session_id, store)]
-    return found
+            sessions_by_folder[file.parent] = [
+                session_id for session_id in tracked if not await is_deleted(session_id, store)
+            ]
+    return sessions_by_folder
 
 
 async def delete_undo_data(undo_data: Mapping[Path, Sequence[str]], store: Store) -> None:

@@ -22,8 +22,8 @@ _TITLE_CHARS = 120
 
 
 class SessionOutline:
-    """What an undo needs of a transcript: the positions of messages and calls, the turn of each message, and the start
-    of the input of each turn. `read` loads page by page, because the transcript itself may be large."""
+    """What an undo needs from a transcript: the positions of messages and calls, the turn of each message, and the
+    first characters of the input of each turn. `read` loads page by page, because the transcript may be large."""
 
     def __init__(self) -> None:
         self.messages: dict[str, int] = {}
@@ -62,75 +62,91 @@ class ChangeHistory:
 
     def to_undo(self, to: str | None) -> "list[snapshots_api.ChangeSet]":
         """Returns the changes of the last turn with changes, or all from the message or call `to` on."""
-        applied = [one for one in self._changes if not one.undone and self._message_index(one) is not None]
+        applied = [
+            change_set
+            for change_set in self._changes
+            if not change_set.undone and self._message_index(change_set) is not None
+        ]
         if to is None:
-            last = max((self._turn_number(one) for one in applied), default=0)
-            return self._with_parts([one for one in applied if self._turn_number(one) == last])
+            last_turn = max((self._turn_number(change_set) for change_set in applied), default=0)
+            return self._with_parts(
+                [change_set for change_set in applied if self._turn_number(change_set) == last_turn]
+            )
         if to in self._messages:
             first_message = self._messages[to]
-            return self._with_parts([one for one in applied if (self._message_index(one) or 0) >= first_message])
+            return self._with_parts(
+                [change_set for change_set in applied if (self._message_index(change_set) or 0) >= first_message]
+            )
         if to not in self._calls:
             raise ConfigurationError(f"there is no message or call {to!r} in this session")
-        first = next((number for number, one in enumerate(applied) if to in self._call_names(one)), len(applied))
+        first = next(
+            (number for number, change_set in enumerate(applied) if to in self._call_names(change_set)), len(applied)
+        )
         return self._with_parts(applied[first:])
 
     def of_turn(self, message_id: str | None) -> "list[snapshots_api.ChangeSet]":
-        """Returns the changes of the turn that begins with a message, or all, with undone ones and what undid them."""
+        """Returns the changes of the turn that begins with a message. Without a message, returns all changes, including
+        undone changes and the undos."""
         if message_id is None:
             return list(self._changes)
         if message_id not in self._messages:
             raise ConfigurationError(f"there is no message {message_id!r} in this session")
         number = self._turns[self._messages[message_id]]
-        calls = [one for one in self._changes if not one.undone and one.origin.kind == "call"]
-        return self._with_parts([one for one in calls if self._turn_number(one) == number])
+        calls = [
+            change_set for change_set in self._changes if not change_set.undone and change_set.origin.kind == "call"
+        ]
+        return self._with_parts([change_set for change_set in calls if self._turn_number(change_set) == number])
 
     def turn_starts(self) -> list[str]:
         """Returns the messages that begin the turns with changes, oldest first."""
-        numbers = {self._turn_number(one) for one in self._changes if self._message_index(one) is not None}
+        numbers = {
+            self._turn_number(change_set) for change_set in self._changes if self._message_index(change_set) is not None
+        }
         starts = {self._turns[index]: message_id for message_id, index in reversed(self._messages.items())}
         return [starts[number] for number in sorted(numbers) if number in starts]
 
     def to_redo(self) -> "list[snapshots_api.ChangeSet]":
         """Returns the changes of the last undo, unless files were changed or redone after it."""
         undone: list[snapshots_api.ChangeSet] = []
-        for one in self._changes:
-            match one.origin.kind:
-                case "undo" if one.origin.earlier:
-                    undone.append(one)
+        for change_set in self._changes:
+            match change_set.origin.kind:
+                case "undo" if change_set.origin.earlier:
+                    undone.append(change_set)
                 case "redo":
                     del undone[-1:]
                 case "call" | "undo":
                     undone.clear()
-        by_id = {one.id: one for one in self._changes}
+        by_id = {change_set.id: change_set for change_set in self._changes}
         return [by_id[name] for name in undone[-1].origin.earlier if name in by_id] if undone else []
 
     def _with_parts(self, calls: "list[snapshots_api.ChangeSet]") -> "list[snapshots_api.ChangeSet]":
-        """Add the later change sets that undid parts of these, unless another call changed the file in between."""
-        chosen, found = {one.id for one in calls}, list[snapshots_api.ChangeSet]()
+        """Returns the changes of these calls and the later change sets that undid parts of them. A partial undo is left
+        out if another call changed the file in between."""
+        chosen, selected = {change_set.id for change_set in calls}, list[snapshots_api.ChangeSet]()
         paths = set[str]()
-        for one in self._changes:
-            is_part = one.origin.kind == "undo" and not one.origin.earlier
-            if one.id in chosen or (is_part and not one.undone and paths.issuperset(one.paths)):
-                found.append(one)
-                paths.update(one.paths)
-            elif one.origin.kind == "call" and not one.undone:
-                paths.difference_update(one.paths)
-        return found
+        for change_set in self._changes:
+            is_part = change_set.origin.kind == "undo" and not change_set.origin.earlier
+            if change_set.id in chosen or (is_part and not change_set.undone and paths.issuperset(change_set.paths)):
+                selected.append(change_set)
+                paths.update(change_set.paths)
+            elif change_set.origin.kind == "call" and not change_set.undone:
+                paths.difference_update(change_set.paths)
+        return selected
 
-    def _call_names(self, one: "snapshots_api.ChangeSet") -> tuple[str, ...]:
+    def _call_names(self, change_set: "snapshots_api.ChangeSet") -> tuple[str, ...]:
         """Returns the ids of the call of this session that a change belongs to."""
-        origin = one.origin
+        origin = change_set.origin
         if origin.session_id == self._session_id:
             return origin.part_id, origin.call_id
         return tuple(caller.call_id for caller in origin.callers if caller.session_id == self._session_id)
 
-    def _message_index(self, one: "snapshots_api.ChangeSet") -> int | None:
-        if one.origin.kind != "call":
+    def _message_index(self, change_set: "snapshots_api.ChangeSet") -> int | None:
+        if change_set.origin.kind != "call":
             return None
-        return next((self._calls[name] for name in self._call_names(one) if name in self._calls), None)
+        return next((self._calls[name] for name in self._call_names(change_set) if name in self._calls), None)
 
-    def _turn_number(self, one: "snapshots_api.ChangeSet") -> int:
-        index = self._message_index(one)
+    def _turn_number(self, change_set: "snapshots_api.ChangeSet") -> int:
+        index = self._message_index(change_set)
         return 0 if index is None else self._turns[index]
 
 
@@ -145,9 +161,14 @@ NOTHING_MESSAGES = {"undo": "there is nothing to undo", "redo": "there is nothin
 
 
 class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an undo, redo or preview for each file. `uncovered` files may have changed too but have no
-    snapshot. `off` is the reason if nothing was done. `message_id` is the message that records the result in the
-    transcript."""
+    """The result of an undo, redo or preview.
+
+    - `direction`: "undo" or "redo".
+    - `actions`: what was done to each file.
+    - `uncovered`: files that may have changed too but have no snapshot.
+    - `off`: the reason why nothing was done.
+    - `message_id`: the message that records the result in the transcript.
+    """
 
     direction: "snapshots_api.Direction"
     actions: "tuple[snapshots_api.FileAction, ...]" = ()
@@ -162,12 +183,12 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conflicts(self) -> tuple[str, ...]:
-        """Files that were changed by another program since, and left unchanged."""
+        """Files that another program has changed since then; they are not restored."""
         return snapshots_api.RestoreReport(self.actions).conflicts
 
     @property
     def doubtful(self) -> tuple[str, ...]:
-        """Files that may not have been changed by an agent, left unchanged unless requested."""
+        """Files that may not have been changed by an agent; they are restored only on request."""
         return snapshots_api.RestoreReport(self.actions).doubtful
 
 
@@ -192,66 +213,72 @@ class FileChanges:
     async def preview(
         self, direction: "snapshots_api.Direction" = "undo", *, to: str | None = None, doubtful: bool = False
     ) -> RestoreResult:
-        """Returns what `undo` or `redo` would do, with diffs; nothing is changed."""
-        found = await self._open_snapshots()
-        if isinstance(found, str) or self._undo is None:
-            return RestoreResult(direction=direction, off=str(found))
-        changes = await self._select_changes(found, direction, to)
+        """Returns what `undo` or `redo` would do, with diffs. Nothing is changed."""
+        snapshots = await self._open_snapshots()
+        if isinstance(snapshots, str) or self._undo is None:
+            return RestoreResult(direction=direction, off=str(snapshots))
+        changes = await self._select_changes(snapshots, direction, to)
         if not changes:
             return RestoreResult(direction=direction, off=NOTHING_MESSAGES[direction])
         ids = [changed.id for changed in changes]
-        report = await self._undo.stores.run_in_thread(lambda: found.preview_restore(ids, direction, doubtful=doubtful))
+        report = await self._undo.stores.run_in_thread(
+            lambda: snapshots.preview_restore(ids, direction, doubtful=doubtful)
+        )
         return RestoreResult(direction=direction, actions=report.actions, uncovered=_uncovered_paths(changes))
 
     async def undo(self, to: str | None = None, *, doubtful: bool = False) -> RestoreResult:
-        """Restore files to their state before the changes, and record that in the transcript for the model."""
+        """Restores files to their state before the changes, and records that in the transcript for the model."""
         return await self._apply_changes("undo", to, doubtful=doubtful)
 
     async def redo(self, *, doubtful: bool = False) -> RestoreResult:
-        """Revert the last undo, if nothing else changed after it."""
+        """Reverts the last undo, if nothing else changed after it."""
         return await self._apply_changes("redo", None, doubtful=doubtful)
 
     async def undo_part(
         self, path: str, apply: "Callable[[snapshots_api.ChangeTracker], snapshots_api.ChangeSet | str]"
     ) -> RestoreResult:
-        """Undo a part of what was changed in a file and store that in the transcript. `apply` runs in a thread and
+        """Undoes a part of the changes of a file and records that in the transcript. `apply` runs in a thread and
         returns what it changed, or why it changed nothing."""
-        found = await self._open_snapshots()
-        if isinstance(found, str) or self._undo is None:
-            return RestoreResult(direction="undo", off=str(found))
+        snapshots = await self._open_snapshots()
+        if isinstance(snapshots, str) or self._undo is None:
+            return RestoreResult(direction="undo", off=str(snapshots))
         journal = await self._open_journal()
-        done = await self._undo.stores.run_in_thread(lambda: apply(found))
-        if isinstance(done, str):
-            return RestoreResult(direction="undo", actions=(snapshots_api.FileAction(path, "conflict"),), off=done)
-        message_id = await record_change_set(journal, done)
+        change_set = await self._undo.stores.run_in_thread(lambda: apply(snapshots))
+        if isinstance(change_set, str):
+            return RestoreResult(
+                direction="undo", actions=(snapshots_api.FileAction(path, "conflict"),), off=change_set
+            )
+        message_id = await record_change_set(journal, change_set)
         self._bus.publish(
-            FilesRestoredEvent(session_id=self.session_id, direction="undo", files=done.paths, message_id=message_id)
+            FilesRestoredEvent(
+                session_id=self.session_id, direction="undo", files=change_set.paths, message_id=message_id
+            )
         )
-        action = "change" if done.files[0].after else "delete"
+        action = "change" if change_set.files[0].after else "delete"
         return RestoreResult(direction="undo", actions=(snapshots_api.FileAction(path, action),), message_id=message_id)
 
     async def _apply_changes(
         self, direction: "snapshots_api.Direction", to: str | None, *, doubtful: bool
     ) -> RestoreResult:
-        found = await self._open_snapshots()
-        if isinstance(found, str) or self._undo is None:
-            return RestoreResult(direction=direction, off=str(found))
+        snapshots = await self._open_snapshots()
+        if isinstance(snapshots, str) or self._undo is None:
+            return RestoreResult(direction=direction, off=str(snapshots))
         journal = await self._open_journal()
-        changes = await self._select_changes(found, direction, to)
+        changes = await self._select_changes(snapshots, direction, to)
         if not changes:
             return RestoreResult(direction=direction, off=NOTHING_MESSAGES[direction])
         ids, origin = [changed.id for changed in changes], snapshots_api.ChangeOrigin(session_id=self.session_id)
-        report, done = await self._undo.stores.run_in_thread(
-            lambda: found.apply_restore(ids, direction, doubtful=doubtful, origin=origin)
+        report, change_set = await self._undo.stores.run_in_thread(
+            lambda: snapshots.apply_restore(ids, direction, doubtful=doubtful, origin=origin)
         )
-        left = (*report.conflicts, *report.doubtful)
-        message_id = await record_change_set(journal, done, left)
+        unrestored = (*report.conflicts, *report.doubtful)
+        message_id = await record_change_set(journal, change_set, unrestored)
         self._bus.publish(
             FilesRestoredEvent(
                 session_id=self.session_id,
                 direction=direction,
                 files=report.changed,
-                left_alone=left,
+                left_alone=unrestored,
                 message_id=message_id,
             )
         )

@@ -25,7 +25,7 @@ SHOWN_LINES = ReadBounds(lines=5_000, characters=400_000)
 
 
 class FolderEntry(msgspec.Struct, frozen=True):
-    """An entry of a folder. `hidden` entries cannot be opened: they hold secrets, or a rule forbids to read them."""
+    """An entry of a folder. `hidden` entries cannot be opened: they hold secrets, or a rule forbids reading them."""
 
     name: str
     kind: Literal["folder", "file", "link"]
@@ -42,8 +42,16 @@ class FolderListing(msgspec.Struct, frozen=True):
 
 
 class FileView(msgspec.Struct, frozen=True, kw_only=True):
-    """The text of a file, or in `note` why it is not shown. `first` is the number of its first line, `total` that of
-    its last one, if known."""
+    """The text of a file.
+
+    - `path`: the path in the workspace.
+    - `size`: the size of the file in bytes.
+    - `text`: the lines from `first` on.
+    - `first`: the number of the first line in `text`.
+    - `total`: the number of lines in the file, if known.
+    - `truncated`: whether the file has more lines.
+    - `note`: why the text is not shown.
+    """
 
     path: str
     size: int
@@ -64,7 +72,7 @@ class FolderChoice(msgspec.Struct, frozen=True):
 
 
 async def list_workspace_folder(engine: Engine, session_id: str, folder: str = "") -> FolderListing:
-    """Returns the entries of a folder of the session's workspace. Raises ToolFailure outside of it."""
+    """Returns the entries of a folder of the session's workspace. Raises ToolFailure for a folder outside of it."""
     files = await _open_files(engine, session_id)
     return await asyncio.to_thread(_list_folder, files, folder or ".")
 
@@ -76,7 +84,7 @@ async def read_workspace_file(engine: Engine, session_id: str, path: str, first:
 
 
 async def list_folder_choices(path: str) -> FolderChoice:
-    """Returns the folders in a folder, without hidden ones. Raises LookupError if it is no folder."""
+    """Returns the folders in a folder, without hidden ones. Raises LookupError if the path is not a folder."""
     return await asyncio.to_thread(_list_choices, path or "~")
 
 
@@ -100,10 +108,10 @@ async def _open_files(engine: Engine, session_id: str) -> WorkspaceFiles:
 def _list_folder(files: WorkspaceFiles, folder: str) -> FolderListing:
     location = files.locate(folder, "list")
     with files.open_folder(location) as descriptor, os.scandir(descriptor) as scanned:
-        found = [entry for entry in islice(scanned, MAX_SCANNED) if is_fully_visible(entry.name)]
-        found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
-        entries = tuple(_describe_entry(files, location.parts, entry) for entry in found[:MAX_ENTRIES])
-    return FolderListing("/".join(location.parts), entries, truncated=len(found) > MAX_ENTRIES)
+        visible = [entry for entry in islice(scanned, MAX_SCANNED) if is_fully_visible(entry.name)]
+        visible.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
+        entries = tuple(_describe_entry(files, location.parts, entry) for entry in visible[:MAX_ENTRIES])
+    return FolderListing("/".join(location.parts), entries, truncated=len(visible) > MAX_ENTRIES)
 
 
 def _describe_entry(files: WorkspaceFiles, parents: list[str], entry: "os.DirEntry[str]") -> FolderEntry:
@@ -125,12 +133,14 @@ def _read_file(files: WorkspaceFiles, path: str, first: int) -> FileView:
         raise ToolFailure(f"{location.display}: it is not in the workspace")
     with files.open(location) as file:
         size = os.fstat(file.fileno()).st_size
-        found = read_lines(file, first, SHOWN_LINES)
-    shown = "/".join(location.parts)
-    if found is None:
-        return FileView(path=shown, size=size, note="not a text")
-    text = "\n".join(found.lines).encode("utf-8", "replace").decode()
-    return FileView(path=shown, size=size, text=text, first=first, total=found.total, truncated=found.truncated)
+        excerpt = read_lines(file, first, SHOWN_LINES)
+    shown_path = "/".join(location.parts)
+    if excerpt is None:
+        return FileView(path=shown_path, size=size, note="not a text")
+    text = "\n".join(excerpt.lines).encode("utf-8", "replace").decode()
+    return FileView(
+        path=shown_path, size=size, text=text, first=first, total=excerpt.total, truncated=excerpt.truncated
+    )
 
 
 def _list_choices(path: str) -> FolderChoice:

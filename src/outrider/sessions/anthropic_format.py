@@ -1,7 +1,7 @@
 """Converts a transcript from and to the Anthropic message format without loss.
 
-A transcript stores a tool result inside its call; this format puts it into the next user message. A user message that
-carried results stores their order in `metadata["results"]`, so that reading and writing returns an equal list.
+A transcript stores a tool result inside its call; this format has it in the next user message. A user message that
+contained results stores their order in `metadata["results"]`, so that reading and writing returns an equal list.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ UNKNOWN_RESULT = "(The result of this call is not known.)"
 
 
 def check_message_list(messages: object) -> None:
-    """Raises PartValidationError for what is no list of messages, such as one message or a text."""
+    """Raises PartValidationError for a value that is not a list of messages, such as a message or a string."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         got = type(cast("object", messages)).__name__
-        raise PartValidationError(f"messages is a list of messages, got {got}; write [message, …]")
+        raise PartValidationError(f"messages must be a list of messages, got {got}; write [message, …]")
 
 
-def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> list[Message]:
+def read_api_messages(api_messages: Iterable[Mapping[str, Any]], now: int) -> list[Message]:
     """Parses a list of API messages. A result ends its call; a result without a call becomes text.
 
     Raises PartValidationError with the index of an invalid message.
@@ -38,7 +38,7 @@ def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> lis
         if role not in ("user", "assistant"):
             raise PartValidationError(f"messages[{position}]: the role must be user or assistant, got {role!r}")
         try:
-            messages.append(_read_message(role, api_message.get("content"), messages, at))
+            messages.append(_read_message(role, api_message.get("content"), messages, now))
         except ValueError as error:
             raise PartValidationError(f"messages[{position}]: {error}") from error
     return messages
@@ -46,29 +46,29 @@ def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> lis
 
 def write_api_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
-    due: dict[str, ToolPart] = {}
+    due_calls: dict[str, ToolPart] = {}
     for position, message in enumerate(messages):
         if message.role == "user":
             later = _carried_results(messages[position + 1 :])
-            written.append(_with_results(message, {id: part for id, part in due.items() if id not in later}))
-            due = {id: part for id, part in due.items() if id in later}
+            written.append(_with_results(message, {id: part for id, part in due_calls.items() if id not in later}))
+            due_calls = {id: part for id, part in due_calls.items() if id in later}
             continue
         later = _carried_results(dropwhile(_is_answer, messages[position:]))
-        if now := {call_id: part for call_id, part in due.items() if call_id not in later}:
+        if now := {call_id: part for call_id, part in due_calls.items() if call_id not in later}:
             written.append({"role": "user", "content": _result_blocks(now, [])})
-        due = {call_id: part for call_id, part in due.items() if call_id in later}
-        due |= {part.call_id: part for part in message.get_calls()}
+        due_calls = {call_id: part for call_id, part in due_calls.items() if call_id in later}
+        due_calls |= {part.call_id: part for part in message.get_calls()}
         written.append(message.to_api_format())
-    if any(part.ended for part in due.values()):
-        written.append({"role": "user", "content": _result_blocks(due, [])})
+    if any(part.ended for part in due_calls.values()):
+        written.append({"role": "user", "content": _result_blocks(due_calls, [])})
     return written
 
 
-def _with_results(message: Message, due: Mapping[str, ToolPart]) -> dict[str, Any]:
+def _with_results(message: Message, due_calls: Mapping[str, ToolPart]) -> dict[str, Any]:
     api_message = message.to_api_format()
     order = message.metadata.get("results", [])
-    if due or order:
-        api_message["content"] = [*_result_blocks(due, order), *content_blocks(api_message["content"])]
+    if due_calls or order:
+        api_message["content"] = [*_result_blocks(due_calls, order), *content_blocks(api_message["content"])]
     return api_message
 
 
@@ -93,22 +93,22 @@ def result_parts(results: Iterable[Any]) -> list[ToolResultPart]:
     return parts
 
 
-def apply_tool_result(message: Message, call_id: str, result: ToolResultPart, at: int) -> None:
+def apply_tool_result(message: Message, call_id: str, result: ToolResultPart, now: int) -> None:
     """Ends an open call of this message with its result."""
     call = message.find_call(call_id)
     if call is not None:
-        message.update_part(call.id, lambda part: _end_call(part, result, at))
+        message.update_part(call.id, lambda part: _end_call(part, result, now))
 
 
-def _read_message(role: Any, content: Any, earlier: list[Message], at: int) -> Message:
+def _read_message(role: Any, content: Any, earlier: list[Message], now: int) -> Message:
     message = Message(role, metadata={"content": "string"} if isinstance(content, str) else {})
     results: list[str] = []
     for block in content_blocks(content):
         part = part_from_anthropic(block)
         if not isinstance(part, ToolResultPart):
             message.add_part(part)
-        elif (answered := _find_call_message(earlier, part.tool_use_id)) is not None:
-            apply_tool_result(answered, part.tool_use_id, part, at)
+        elif (call_message := _find_call_message(earlier, part.tool_use_id)) is not None:
+            apply_tool_result(call_message, part.tool_use_id, part, now)
             results.append(part.tool_use_id)
         else:
             text = f"(result of a call that is no longer here)\n{part.content}"
@@ -131,31 +131,31 @@ def _find_call_message(earlier: list[Message], call_id: str) -> Message | None:
     return None
 
 
-def _end_call(part: ToolPart, result: ToolResultPart, at: int) -> ToolPart:
+def _end_call(part: ToolPart, result: ToolResultPart, now: int) -> ToolPart:
     retained = dict(result.metadata)
     if not result.content.strip() and "content" not in retained:
         retained["content"] = result.to_api_format().get("content")
     metadata = {"result": retained} if retained else {}
-    running = part.state.start(at) if isinstance(part.state, ToolPending) else part.state
+    running = part.state.start(now) if isinstance(part.state, ToolPending) else part.state
     if not isinstance(running, ToolRunning):
         return part
     if result.is_error:
         if result.attachments:
             retained = {"content": result.to_api_format().get("content")} | retained
-        state = running.fail(result.content, at, metadata={"result": retained} if retained else {})
+        state = running.fail(result.content, now, metadata={"result": retained} if retained else {})
     else:
-        state = running.complete(result.content, at, metadata=metadata, attachments=result.attachments)
+        state = running.complete(result.content, now, metadata=metadata, attachments=result.attachments)
     return part.with_state(running).with_state(state)
 
 
-def _result_blocks(due: Mapping[str, ToolPart], order: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns result blocks in `order`, then the others. A call without a result gets an error block, because the API
-    requires a result for every call."""
-    known = [call_id for call_id in order if call_id in due]
-    rest = [call_id for call_id in due if call_id not in known]
+def _result_blocks(due_calls: Mapping[str, ToolPart], order: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the result blocks of the calls in `order`, then those of the other calls. A call without a result gets an
+    error block, because the API requires a result for every call."""
+    ordered = [call_id for call_id in order if call_id in due_calls]
+    unordered = [call_id for call_id in due_calls if call_id not in ordered]
     blocks: list[dict[str, Any]] = []
-    for call_id in (*known, *rest):
-        result = tool_result(due[call_id])
+    for call_id in (*ordered, *unordered):
+        result = tool_result(due_calls[call_id])
         if result is None:
             result = ToolResultPart(tool_use_id=call_id, content=UNKNOWN_RESULT, is_error=True)
         blocks.append(result.to_api_format())

@@ -1,6 +1,6 @@
 """Files of a SQLite database: private permissions, no symbolic links, journal mode, a fair lock, and error mapping.
 
-The check of a Postgres database's encoding is here too, for the store and the runs.
+The check of a Postgres database's encoding is here too, because the store and the runs share it.
 """
 
 import errno
@@ -55,8 +55,8 @@ def prepare_file(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Creates a folder for its owner only. In an existing folder of this user others lose the right to replace files,
-    except in a shared one such as /tmp, whose sticky bit prevents it."""
+    """Creates a folder that only its owner can open. In an existing folder of this user, removes the right of other
+    users to replace files, except in a shared folder such as /tmp, where the sticky bit prevents that."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -101,10 +101,10 @@ def file_system_type(path: Path) -> str:
     real = path.resolve()
     best = ("", "")
     for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].replace("\\040", " ")
+        mount_fields, _, type_fields = line.partition(" - ")
+        mount = mount_fields.split()[4].replace("\\040", " ")
         if real.is_relative_to(mount) and len(mount) >= len(best[0]):
-            best = (mount, right.split()[0])
+            best = (mount, type_fields.split()[0])
     return best[1]
 
 
@@ -114,15 +114,16 @@ def journal_mode(path: Path, type_of: Callable[[Path], str] = file_system_type) 
 
 
 def open_connection(path: Path, *, cached_statements: int = 128) -> sqlite3.Connection:
-    """Opens a connection that any thread may use, without implicit transactions. It waits for locks of others."""
+    """Opens a connection that any thread may use, without implicit transactions. It waits for locks of other
+    connections."""
     return sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=cached_statements
     )
 
 
 def configure_connection(db: sqlite3.Connection, path: Path) -> None:
-    """Configures a connection to a database other than the store: it waits for locks of others, uses the journal that
-    suits the file system, and syncs at checkpoints only, so a power failure may lose the last commits."""
+    """Configures a connection to a database other than the store: it waits for locks of other connections, uses the
+    journal that suits the file system, and syncs at checkpoints only, so a power failure may lose the last commits."""
     db.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
     db.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
     db.execute("PRAGMA synchronous = NORMAL")
@@ -186,7 +187,7 @@ def to_store_error(error: Exception, path: Path) -> StoreError:
 
 
 def _disk_is_full(error: Exception, code: int, path: Path) -> bool:
-    """True if the disk is full. SQLite may also report this as an I/O error or as CANTOPEN of the shared memory."""
+    """Returns whether the disk is full. SQLite may report this as an I/O error or as CANTOPEN of the shared memory."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
@@ -242,7 +243,8 @@ class FairFileLock:
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Raises ConfigurationError for a Postgres database without an encoding: it returns bytes in place of text."""
+    """Raises ConfigurationError for a Postgres database without an encoding, because it returns bytes in place of
+    text."""
     if encoding == "SQL_ASCII":
         raise ConfigurationError(
             "the Postgres database has the encoding SQL_ASCII, but Outrider stores Unicode text; create one with"

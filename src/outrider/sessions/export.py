@@ -47,19 +47,20 @@ class SessionExport(msgspec.Struct, frozen=True):
 
 async def export_session(store: Store, session_id: str, *, children: bool = True) -> bytes:
     """Returns a session as JSON, with its child sessions unless `children` is False."""
-    return b"".join([piece async for piece in stream_export(store, session_id, children=children)])
+    return b"".join([chunk async for chunk in stream_export(store, session_id, children=children)])
 
 
 async def stream_export(store: Store, session_id: str, *, children: bool = True) -> AsyncGenerator[bytes, None]:
-    """Yields the pieces of an export. The session is read page by page, so memory does not depend on its length."""
+    """Yields the chunks of an export. The session is read page by page, so the memory that this needs does not depend
+    on its length."""
     waiting = [session_id]
     yield b'{\n "sessions": ['
     for position, current in enumerate(waiting):
         if children:
             waiting += [child.id for child in await _list_children(store, current)]
         yield b",\n  " if position else b"\n  "
-        async for piece in _stream_session(store, current):
-            yield piece
+        async for chunk in _stream_session(store, current):
+            yield chunk
     yield b'\n ],\n "outrider_export": %d\n}' % EXPORT_VERSION
 
 
@@ -117,14 +118,14 @@ def _to_exported(transcript: SessionTranscript) -> ExportedSession:
 
 
 async def _list_children(store: Store, session_id: str) -> Sequence[StoredSession]:
-    found: list[StoredSession] = []
+    children: list[StoredSession] = []
     after = None
     while True:
         page = await store.list(SessionFilter(parent_id=session_id), limit=200, after=after)
-        found += page.sessions
+        children += page.sessions
         after = page.next
         if after is None:
-            return sorted(found, key=lambda session: session.id)
+            return sorted(children, key=lambda session: session.id)
 
 
 def _is_export(document: bytes | str) -> bool:
@@ -137,21 +138,22 @@ def _is_export(document: bytes | str) -> bool:
 async def _import_foreign(store: Store, document: bytes | str) -> ImportResult:
     from outrider.sessions.session_files import read_session_file  # lazy: rarely needed
 
-    found = read_session_file(document)
-    messages = [message.to_dict() for message in found.session.messages]
-    exported = ExportedSession(StoredSession.from_session(found.session), messages)
-    stored = await _store_session(store, exported, {found.session.id: found.session.id})
-    return ImportResult((stored,), tuple(found.left_out))
+    foreign = read_session_file(document)
+    messages = [message.to_dict() for message in foreign.session.messages]
+    exported = ExportedSession(StoredSession.from_session(foreign.session), messages)
+    stored = await _store_session(store, exported, {foreign.session.id: foreign.session.id})
+    return ImportResult((stored,), tuple(foreign.left_out))
 
 
 def _decode_export(document: bytes | str) -> SessionExport:
     try:
         version = msgspec.json.decode(document, type=dict[str, msgspec.Raw]).get("outrider_export")
-        found = msgspec.json.decode(version, type=int) if version is not None else 0
-        if found > EXPORT_VERSION:
+        format_version = msgspec.json.decode(version, type=int) if version is not None else 0
+        if format_version > EXPORT_VERSION:
             raise StoreVersionError(
-                f"the export has version {found}; this program reads versions up to {EXPORT_VERSION}. Update Outrider.",
-                found=found,
+                f"the export has version {format_version}; this program reads versions up to {EXPORT_VERSION}. "
+                "Update Outrider.",
+                found=format_version,
                 supported=EXPORT_VERSION,
             )
         return msgspec.json.decode(document, type=SessionExport)

@@ -41,7 +41,7 @@ from outrider.types.parts import CompactionPart, PatchPart, ToolPart
 FLUSH_SECONDS = 0.2
 FLUSH_CHARACTERS = 3072
 LARGE_DRAFT, MAX_DRAFT = 2**20, 8 * 2**20  # characters
-MAX_TEXT_BYTES = 64 * 2**20  # large texts of an open session; no prompt of a model has so many
+MAX_TEXT_BYTES = 64 * 2**20  # of the texts of an open session; no prompt of a model is longer
 
 
 class DraftBuffer:
@@ -91,7 +91,7 @@ class DraftBuffer:
                 entries.pop(part_id, None)
 
     def take_drafts(self, *, is_last: bool = False) -> list[AnyPart]:
-        """Returns the parts that are due; with `is_last`, all."""
+        """Returns the parts that are due, or with `is_last` all parts."""
         parts, self._parts, self._characters = self._parts, {}, 0
         if is_last:
             parts, self._held = {**self._held, **parts}, {}
@@ -115,8 +115,7 @@ def _last_change(message: Message) -> str | None:
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
-    """Writes the changes of one session. `is_lost` is true after another owner acquired the session's
-    lease.
+    """Writes the changes of one session. `is_lost` is true after another owner acquired the session's lease.
 
     If the disk is full, a change raises StorageFullError, publishes an error event and stays in the queue. A later
     attempt stores, applies and publishes the queued changes in their order.
@@ -136,7 +135,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self.session = session
         self._is_abridged = is_abridged
         self.has_all_messages = has_all_messages
-        self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
+        self.snapshot = next(
+            (change for message in reversed(session.messages) if (change := _last_change(message))), None
+        )
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
         self._store = store
         self._bus = bus
@@ -155,7 +156,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self.has_all_messages = transcript.first
 
     async def load_messages(self) -> Sequence[Message]:
-        """Returns all messages with all texts, also with those that an open session leaves in the store."""
+        """Returns all messages with all texts, including texts that an open session does not load from the store."""
         return (await self._store.load(self.session.id)).messages if self._is_abridged else self.session.messages
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
@@ -274,17 +275,17 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     @property
     def has_pending_input(self) -> bool:
-        """True while the queue holds an inbox item that is not stored yet, for example because the disk is full."""
+        """Whether the queue holds an inbox item that is not stored yet, for example because the disk is full."""
         return self._queue.has_inbox_items
 
     async def retry_writes(self) -> bool:
-        """Repeats the writes that a full disk rejected; returns True if the queue is empty."""
+        """Repeats the writes that a full disk rejected. Returns True if the queue is empty."""
         await self._tasks.run_shielded(self._drain_in_order())
         return not self._queue
 
     async def close(self) -> None:
-        """Stops the timers, writes drafts, and releases the lease, also if the caller is cancelled meanwhile: the store
-        may be closed next, and without the release no other process could open the session for a while."""
+        """Stops the timers, writes drafts, and releases the lease, even if the caller is cancelled meanwhile: the store
+        may be closed next, and until the lease is released or expires, no other process can open the session."""
         self._drafts.cancel_timer()
         try:
             await self._finish()
@@ -394,7 +395,7 @@ async def resume_journal(
     text_bytes: int = MAX_TEXT_BYTES,
 ) -> Journal:
     """Opens a stored session and repairs what a crash left unfinished. If its texts have more than `text_bytes`, older
-    ones are left in the store, as are older answers that the last compaction removed from the prompt.
+    texts are not loaded, nor are older answers that the last compaction removed from the prompt.
 
     `describe` returns a note about the effects of an interrupted call in the workspace. With `repeat_calls`, calls that
     are safe to repeat are queued again instead of ended.
@@ -433,7 +434,7 @@ def session_from_stored(stored: StoredSession, messages: list[Message]) -> Sessi
 
 
 def _copy_session_fields(session: Session, stored: StoredSession) -> None:
-    """Copies the texts that differ: equal ones would only need more memory."""
+    """Copies only the texts that differ, because copies of equal texts would need more memory."""
     for name in ("title", "agent", "workspace_directory", "mode", "approval"):
         if getattr(session, name) != (value := getattr(stored, name)):
             setattr(session, name, value)  # a mode of a newer version stays as it is
@@ -442,13 +443,14 @@ def _copy_session_fields(session: Session, stored: StoredSession) -> None:
 
 
 def _checked_transition(part: AnyPart, message: Message) -> AnyPart:
-    """Returns the part after a legal state change. Raises InvalidStateTransition if a tool call may not change so."""
-    known = _find_part(message, part.id)
-    if not isinstance(part, ToolPart) or not isinstance(known, ToolPart):
+    """Returns the part after a legal state change. Raises InvalidStateTransition if a tool call may not change its
+    state in this way."""
+    current = _find_part(message, part.id)
+    if not isinstance(part, ToolPart) or not isinstance(current, ToolPart):
         return part
-    if known.ended and part.state.status != known.state.status:
-        raise InvalidStateTransition(known.state.status, part.state.status, ())
-    state = known.update_state(part.state).state
+    if current.ended and part.state.status != current.state.status:
+        raise InvalidStateTransition(current.state.status, part.state.status, ())
+    state = current.update_state(part.state).state
     return part if state is part.state else replace(part, state=state)
 
 
@@ -460,11 +462,12 @@ def _find_part(message: Message, part_id: str) -> AnyPart | None:
 
 
 def _already_ended(message: Message, part: AnyPart) -> bool:
-    """True if the call ended while its running state was still queued, for example because the disk was full."""
+    """Returns whether the call ended while its running state was still queued, for example because the disk was
+    full."""
     if not isinstance(part, ToolPart) or part.ended:
         return False
-    known = _find_part(message, part.id)
-    return isinstance(known, ToolPart) and known.ended
+    current = _find_part(message, part.id)
+    return isinstance(current, ToolPart) and current.ended
 
 
 def _call_failpoint(part: AnyPart, running: str, ended: str) -> None:

@@ -1,6 +1,6 @@
 """Session leases: one timer renews all leases of a process, and writes use the lease's fencing token.
 
-Also the identity of this process, and checks whether another process is alive, independent of the wall clock."""
+The module also identifies this process, and checks whether another process is alive, independent of the wall clock."""
 
 import asyncio
 import logging
@@ -44,8 +44,8 @@ class LeaseOwner:
         return await self._store.acquire(session_id, self._owner, take_over=take_over)
 
     async def release_unused(self, lease: Lease) -> None:
-        """Releases a lease that was not added, also if the caller is cancelled. After an error of the store it ends by
-        itself, because it is not renewed."""
+        """Releases a lease that was not added, even if the caller is cancelled. If the store fails, the lease expires,
+        because it is not renewed."""
         with suppress(StoreError):
             await wait_to_end(self._store.release(lease))
 
@@ -86,7 +86,7 @@ class LeaseOwner:
                     renewals.create_task(self._renew_lease(session_lease, lease))
 
     async def _renew_lease(self, session_lease: "SessionLease", lease: Lease) -> None:
-        """Renews one lease, unless it was removed since the renewal started: a released lease must not come back."""
+        """Renews one lease, unless it was removed since the renewal started: a released lease must not be renewed."""
         if session_lease not in self._leases:
             return
         try:
@@ -148,11 +148,11 @@ class SessionLease:
             asyncio.get_running_loop().call_soon(self._notify_lost)
 
     async def stop_renewal(self) -> None:
-        """Stops the renewal and waits for a running one: it must not renew a lease after its release."""
+        """Stops the renewal and waits for a running renewal, which must not renew a lease after its release."""
         self._detach()
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
-        self._retry = None  # the journal has this lease: the cycle would delay that its memory is freed
+        self._retry = None  # the journal refers to this lease: a reference cycle would delay freeing its memory
 
     async def release_lease(self) -> None:
         if self._lease is not None and not self.is_lost:
@@ -202,12 +202,12 @@ def boot_clock_ms() -> int:
 
 def is_process_alive(owner: ProcessIdentity) -> bool | None:
     """Returns whether a process is alive; None if unknown: on another machine or in another PID namespace."""
-    here = _process_identity(os.getpid())
-    if owner.host != here.host:
+    this_process = _process_identity(os.getpid())
+    if owner.host != this_process.host:
         return None
-    if owner.boot != here.boot:
+    if owner.boot != this_process.boot:
         return False
-    if owner.namespace != here.namespace:
+    if owner.namespace != this_process.namespace:
         return None
     try:
         os.kill(owner.pid, 0)
@@ -219,13 +219,13 @@ def is_process_alive(owner: ProcessIdentity) -> bool | None:
 
 
 def is_same_machine(owner: ProcessIdentity) -> bool:
-    here = _process_identity(os.getpid())
-    return (owner.host, owner.boot) == (here.host, here.boot)
+    this_process = _process_identity(os.getpid())
+    return (owner.host, owner.boot) == (this_process.host, this_process.boot)
 
 
 def has_ended_here(owner: ProcessIdentity) -> bool:
-    """Returns whether a process of this machine has ended. Machines of the same name differ in their boot id,
-    so a process of another machine, which may be alive, never counts."""
+    """Returns whether a process of this machine has ended. Machines with the same name have different boot ids, so the
+    result is False for a process of another machine, which may be alive."""
     return bool(owner.boot) and is_same_machine(owner) and is_process_alive(owner) is False
 
 
@@ -245,7 +245,7 @@ def _process_identity(pid: int) -> ProcessIdentity:
 def _start_ticks(pid: int) -> int:
     """Returns the start time of a process in clock ticks since boot, which detects a reused PID; 0 if unknown.
 
-    A zombie counts as exited: in a container without an init process it may stay a zombie forever.
+    A zombie is treated as exited: in a container without an init process it may stay a zombie forever.
     """
     fields = _read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if fields[:1] in (["Z"], ["X"]):

@@ -76,38 +76,38 @@ class MemorySession:
         self.lease, self.expires = lease, time.monotonic() + lease.ttl_ms / 1000
         return lease
 
-    def advance_sequence(self, count: int, at: int) -> int:
+    def advance_sequence(self, count: int, now: int) -> int:
         """Reserves `count` sequence numbers, wakes the listeners, and returns the first number."""
-        session, times = self.session, self.session.time or SessionTime(at, at)
-        times = msgspec.structs.replace(times, updated=max(times.created, at))
+        session, times = self.session, self.session.time or SessionTime(now, now)
+        times = msgspec.structs.replace(times, updated=max(times.created, now))
         self.session = msgspec.structs.replace(session, seq=session.seq + count, time=times)
         self.changed_event.set()
         self.changed_event = asyncio.Event()
         return session.seq + 1
 
-    def put_rows(self, rows: Sequence[Row], at: int, *, draft: bool) -> None:
-        for seq, row in number_rows(rows, self.advance_sequence(len(rows), at)):
+    def put_rows(self, rows: Sequence[Row], now: int, *, draft: bool) -> None:
+        for seq, row in number_rows(rows, self.advance_sequence(len(rows), now)):
             if isinstance(row, MessageRow):
                 self.messages[row.id] = (seq, row)
                 self.parts.setdefault(row.id, {})
             else:
                 self.parts[row.message_id][row.id] = (seq, StoredPart(row, draft))
 
-    def copy_messages(self, source: "MemorySession", messages: Sequence[str], at: int) -> None:
+    def copy_messages(self, source: "MemorySession", messages: Sequence[str], now: int) -> None:
         """Copies messages of another session with their parts."""
         for message_id in messages:
-            self.put_rows([source.messages[message_id][1]], at, draft=False)
+            self.put_rows([source.messages[message_id][1]], now, draft=False)
             for _, part in source.parts[message_id].values():
-                self.put_rows([part.row], at, draft=part.draft)
+                self.put_rows([part.row], now, draft=part.draft)
 
-    def take_inbox_item(self, item: str, at: int) -> None:
-        taken = msgspec.structs.replace(decode_inbox_item(self.inbox[item][1]), taken=at)
-        self.inbox[item] = (self.advance_sequence(1, at), encode_record(taken))
+    def take_inbox_item(self, item: str, now: int) -> None:
+        taken_item = msgspec.structs.replace(decode_inbox_item(self.inbox[item][1]), taken=now)
+        self.inbox[item] = (self.advance_sequence(1, now), encode_record(taken_item))
 
     def check_write(self, rows: Sequence[Row], token: int | None, takes: Sequence[str]) -> None:
         """Raises if the write is not allowed, before anything changes."""
         check_token(self.session.id, token, self.token, self.current_lease)
-        if token is None and self.lease is not None:  # an expired owner must not write after others did
+        if token is None and self.lease is not None:  # an expired owner must not write after another owner has
             self.lease, self.token = None, self.token + 1
         new = {row.id for row in rows if isinstance(row, MessageRow)}
         for row in rows:
@@ -119,13 +119,13 @@ class MemorySession:
 
     def changes_after(self, after: int) -> list[Change]:
         id = self.session.id
-        found: list[Change] = [SessionChange(self.changed, self.session)] if self.changed > after else []
-        found += [message_change(id, seq, row) for seq, row in self.messages.values() if seq > after]
+        changes: list[Change] = [SessionChange(self.changed, self.session)] if self.changed > after else []
+        changes += [message_change(id, seq, row) for seq, row in self.messages.values() if seq > after]
         for parts in self.parts.values():
-            found += [part_change(id, seq, part) for seq, part in parts.values() if seq > after]
+            changes += [part_change(id, seq, part) for seq, part in parts.values() if seq > after]
         for kind, records in (("inbox", self.inbox), ("approval", self.approvals)):
-            found += [decode_record_change(kind, seq, body) for seq, body in records.values() if seq > after]
-        return sorted(found, key=lambda change: change.seq)
+            changes += [decode_record_change(kind, seq, body) for seq, body in records.values() if seq > after]
+        return sorted(changes, key=lambda change: change.seq)
 
 
 def activity_key(session: StoredSession) -> str:
@@ -149,7 +149,7 @@ def matches_filter(filter: SessionFilter, session: StoredSession) -> bool:
 
 
 def _is_same_value(metadata: dict[str, Any], name: str, value: object) -> bool:
-    """True if the metadata has this value; as in JSON, true is not 1."""
+    """Returns whether the metadata has this value. As in JSON, true is not equal to 1."""
     return name in metadata and metadata[name] == value and isinstance(metadata[name], bool) == isinstance(value, bool)
 
 
@@ -192,7 +192,7 @@ _ANY_SESSION = SessionFilter()
 
 
 class MemoryStore:
-    """A `Store` in memory. It encodes values as the other stores do, so that it accepts and rejects the same."""
+    """A `Store` in memory. It encodes values like the other stores, so that it accepts and rejects the same values."""
 
     prompt = True
 
@@ -217,12 +217,12 @@ class MemoryStore:
         self, filter: SessionFilter = _ANY_SESSION, *, limit: int = 50, after: str | None = None
     ) -> SessionPage:
         check_filter(filter)
-        found = sorted(
+        ordered = sorted(
             ((activity_key(entry.session), entry.session) for entry in self._sessions.values()),
             key=lambda entry: entry[0],
             reverse=True,
         )
-        matching = [(key, item) for key, item in found if matches_filter(filter, item) and (not after or key < after)]
+        matching = [(key, item) for key, item in ordered if matches_filter(filter, item) and (not after or key < after)]
         page = matching[:limit]
         return SessionPage(tuple(item for _, item in page), page[-1][0] if len(matching) > limit else None)
 
@@ -400,8 +400,8 @@ class MemoryStore:
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
         chosen = [self._get_session(session_id)] if session_id else list(self._sessions.values())
-        found = [item for entry in chosen for item in list_approvals(entry)]
-        return [item for item in found if not only_open or item.answer == "open"]
+        stored = [item for entry in chosen for item in list_approvals(entry)]
+        return [item for item in stored if not only_open or item.answer == "open"]
 
     async def close(self) -> None:
         pass

@@ -27,17 +27,17 @@ _SYSTEM_ROLE = "system_role"  # in the metadata of a message
 _IMPORTED = "imported"  # the family of reasoning that was imported
 
 
-def read_messages(messages: Iterable[Any], at: int, format: MessageFormat | None = None) -> list[Message]:
+def read_messages(messages: Iterable[Any], now: int, format: MessageFormat | None = None) -> list[Message]:
     """Reads a list of messages; without a format it is detected. Raises PartValidationError with the index of an
     invalid message."""
     check_message_list(messages)
-    given = [_as_fields(message, position) for position, message in enumerate(messages)]
-    chosen = detect_format(given) if format is None else _check_format(format)
+    entries = [_as_fields(message, position) for position, message in enumerate(messages)]
+    chosen = detect_format(entries) if format is None else _check_format(format)
     if chosen == "anthropic":
-        return read_api_messages(given, at)
+        return read_api_messages(entries, now)
     reader = FormatReader()
     read = {"openai": reader.read_chat, "openai-responses": reader.read_item, "google": reader.read_content}[chosen]
-    for position, fields in enumerate(given):
+    for position, fields in enumerate(entries):
         try:
             read(fields)
         except KeyError as error:
@@ -46,15 +46,16 @@ def read_messages(messages: Iterable[Any], at: int, format: MessageFormat | None
             ) from error
         except (TypeError, AttributeError, LookupError) as error:
             raise PartValidationError(
-                f"messages[{position}]: a field has another form than in the format {chosen} ({error})"
+                f"messages[{position}]: a field does not have the form of the format {chosen} ({error})"
             ) from error
         except ValueError as error:
             raise PartValidationError(f"messages[{position}]: {error}") from error
-    return reader.finish(at)
+    return reader.finish(now)
 
 
 def write_messages(messages: Sequence[Message], format: MessageFormat) -> list[Fields]:
-    """Returns messages in a format. OpenAI Responses takes back only its own reasoning, so that is left out there."""
+    """Returns messages in a format. OpenAI Responses accepts only its own reasoning, so reasoning is left out in that
+    format."""
     chosen = _check_format(format)
     if chosen == "anthropic":
         return write_api_messages(messages)
@@ -72,7 +73,7 @@ def write_messages(messages: Sequence[Message], format: MessageFormat) -> list[F
 
 
 def detect_format(messages: Sequence[Fields]) -> MessageFormat:
-    """Returns the format of a list of messages; plain texts are the same in three of them."""
+    """Returns the format of a list of messages. Plain texts are equal in three of the formats."""
     for message in messages:
         kinds = {part.get("type") for part in _parts(message.get("content"))}
         if "parts" in message:
@@ -97,9 +98,9 @@ class FormatReader:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def finish(self, at: int) -> list[Message]:
-        """Returns the messages. `at` is the time of calls that have no other."""
-        messages = read_api_messages(self._messages, at)
+    def finish(self, now: int) -> list[Message]:
+        """Returns the messages. `now` is the time of calls without a time."""
+        messages = read_api_messages(self._messages, now)
         for position, (role, text) in self._systems.items():
             messages[position].system = text
             if role != "system":
@@ -110,7 +111,7 @@ class FormatReader:
         return messages
 
     def add(self, role: str, content: Any) -> None:
-        """Adds content; results and blocks of an answer that continues are added to the last message."""
+        """Adds a message, with the system messages before it if it is a user message."""
         if role == "user" and self._waiting:
             roles, texts = zip(*self._waiting, strict=True)
             self._systems[len(self._messages)] = (roles[-1], "\n\n".join(texts))
@@ -119,9 +120,9 @@ class FormatReader:
 
     def add_blocks(self, role: str, *blocks: Fields) -> None:
         """Adds blocks to the last message if it has the same role and consists of blocks."""
-        last = self._messages[-1] if self._messages else None
-        if last is not None and last["role"] == role and isinstance(last["content"], list):
-            last["content"] += blocks
+        last_message = self._messages[-1] if self._messages else None
+        if last_message is not None and last_message["role"] == role and isinstance(last_message["content"], list):
+            last_message["content"] += blocks
         else:
             self.add(role, list(blocks))
 
@@ -206,9 +207,9 @@ class FormatReader:
         if role is None:
             raise ValueError(f"the role must be user or model, got {fields.get('role')!r}")
         parts = fields.get("parts")
-        others = [name for name in fields if name not in ("role", "parts")]
-        if not isinstance(parts, list | tuple) and (parts is not None or others):  # an empty answer has no parts
-            raise ValueError(f"a content of Gemini has a list of `parts`, got {', '.join(others) or repr(parts)}")
+        other_names = [name for name in fields if name not in ("role", "parts")]
+        if not isinstance(parts, list | tuple) and (parts is not None or other_names):  # an empty answer has no parts
+            raise ValueError(f"a content of Gemini has a list of `parts`, got {', '.join(other_names) or repr(parts)}")
         blocks: list[Fields] = []
         for part in cast("Sequence[Fields]", parts or ()):
             if response := part.get("functionResponse") or part.get("function_response"):
@@ -255,8 +256,8 @@ def _as_fields(message: Any, position: int) -> Fields:
 
 def _check_format(format: str) -> MessageFormat:
     if format not in get_args(MessageFormat):
-        known = ", ".join(get_args(MessageFormat))
-        raise ConfigurationError(f"there is no message format {format!r}; formats: {known}")
+        formats = ", ".join(get_args(MessageFormat))
+        raise ConfigurationError(f"there is no message format {format!r}; formats: {formats}")
     return format  # pyright: ignore[reportReturnType]
 
 
@@ -264,8 +265,8 @@ def _parts(content: Any) -> list[Fields]:
     return [part for part in content if is_object(part)] if isinstance(content, list) else []  # pyright: ignore
 
 
-def _either(fields: Fields, name: str, other: str) -> str:
-    return fields.get(name) or fields.get(other) or ""
+def _either(fields: Fields, name: str, other_name: str) -> str:
+    return fields.get(name) or fields.get(other_name) or ""
 
 
 def _text_of(content: Any) -> str:
@@ -279,7 +280,7 @@ def _thinking(text: str) -> Fields:
 
 
 def _read_call(call_id: str, name: str, arguments: Any) -> Fields:
-    """Returns a call. Arguments that are no JSON object are preserved under `input`."""
+    """Returns a call. Arguments that are not a JSON object are preserved under `input`."""
     value = arguments
     if isinstance(arguments, str):
         try:
@@ -290,14 +291,14 @@ def _read_call(call_id: str, name: str, arguments: Any) -> Fields:
 
 
 def _read_parts(content: Any) -> list[Fields]:
-    """Reads the content of a message that is not a text."""
+    """Reads the content of a message that is a list of parts."""
     if content is not None and not isinstance(content, list | tuple):
-        raise ValueError(f"the content of a message is a text or a list of parts, got {type(content).__name__}")
+        raise ValueError(f"the content of a message must be a string or a list of parts, got {type(content).__name__}")
     return [_read_part(part) for part in content or ()]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _read_part(part: Any) -> Fields:
-    """Reads a part of the content of a message of either API of OpenAI."""
+    """Reads a part of a message's content, in the format of either API of OpenAI."""
     match part:
         case str():
             return {"type": "text", "text": part}
@@ -408,7 +409,7 @@ def _write_chat_part(block: Fields) -> Fields:
                 "file": {"filename": block.get("title") or "document", "file_data": _write_url(block)},
             }
         case kind:
-            raise PartValidationError(f"a block of the type {kind!r} has no form in Chat Completions")
+            raise PartValidationError(f"a block of the type {kind!r} cannot be converted to Chat Completions")
 
 
 def _write_items(fields: Fields) -> Iterable[Fields]:
@@ -476,7 +477,7 @@ class _ContentWriter:
                     return {"inlineData": {"mimeType": mime, "data": content}}
                 return {"fileData": {"fileUri": url, "mimeType": mime}}
             case kind:
-                raise PartValidationError(f"a block of the type {kind!r} has no form in Gemini")
+                raise PartValidationError(f"a block of the type {kind!r} cannot be converted to Gemini")
 
 
 def _json(value: Any) -> str:

@@ -73,12 +73,12 @@ MAX_METADATA_BYTES = 16_384
 
 
 def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns metadata as a JSON object. Raises ConfigurationError if it is none, or is too large."""
+    """Returns metadata as a JSON object. Raises ConfigurationError if it is not a JSON object, or is too large."""
     if metadata is None:
         return {}
-    if isinstance(metadata, dict) and (others := [name for name in metadata if not isinstance(name, str)]):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnknownVariableType]
+    if isinstance(metadata, dict) and (other_keys := [name for name in metadata if not isinstance(name, str)]):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnknownVariableType]
         raise ConfigurationError(
-            f"the metadata of a session has the key {describe_value(others[0])}; the keys are texts"
+            f"the metadata of a session has the key {describe_value(other_keys[0])}; keys must be strings"
         )
     try:
         encoded = msgspec.json.encode(metadata)
@@ -133,9 +133,17 @@ _TIME_FIELDS = ("archived", "compacting")
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """A query for sessions; None matches any value. By default child sessions of agents are included; `roots` excludes
-    them. `metadata` matches sessions that have all of these values; a value is a string, a number, a boolean or
-    None."""
+    """A query for sessions. None matches any value.
+
+    - `workspace_directory`: the folder of the session.
+    - `parent_id`: selects the child sessions of this session.
+    - `roots`: excludes child sessions, which agents open for each other.
+    - `agent`, `mode`: of the session.
+    - `archived`: selects archived sessions (True) or sessions that are not archived (False).
+    - `active_since`, `active_before`: the time of the last activity in Unix milliseconds.
+    - `owner`: the user or tenant of the session.
+    - `metadata`: selects sessions that have all of these values; a value is a string, a number, a boolean or None.
+    """
 
     workspace_directory: str | None = None
     parent_id: str | None = None
@@ -151,18 +159,18 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=Argumen
     def __post_init__(self) -> None:
         metadata: Any = self.metadata
         if not isinstance(self.owner, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"SessionFilter(): owner is a text, got {describe_value(self.owner)}")
+            raise ConfigurationError(f"SessionFilter(): owner must be a string, got {describe_value(self.owner)}")
         if not isinstance(metadata, dict) or any(
             not isinstance(value, str | int | float | None) for value in cast("dict[str, Any]", metadata).values()
         ):
             raise ConfigurationError(
-                "SessionFilter(): metadata is a dict of texts, numbers, booleans and None, such as "
+                "SessionFilter(): metadata must be a dict of strings, numbers, booleans and None, such as "
                 f"{{'tenant': 'acme'}}, got {describe_value(cast('object', metadata))}"
             )
 
 
 def check_filter(filter: object) -> None:
-    """Raises ConfigurationError for a value that is no filter: a store would find all sessions, or fail."""
+    """Raises ConfigurationError for a value that is not a filter: a store would find all sessions, or fail."""
     if not isinstance(filter, SessionFilter):
         raise ConfigurationError(f"a filter of sessions is SessionFilter(owner=…), got {describe_value(filter)}")
 
@@ -175,7 +183,7 @@ class ImportResult(msgspec.Struct, frozen=True):
 
 
 class SessionPage(msgspec.Struct, frozen=True):
-    """A list of sessions, newest activity first. `next` is the cursor of the following page, None for the last."""
+    """A list of sessions, newest activity first. `next` is the cursor of the following page; None on the last page."""
 
     sessions: tuple[StoredSession, ...]
     next: str | None = None
@@ -251,8 +259,8 @@ _CHANGE_TYPES: dict[str, type[Change]] = {str(cls.__struct_config__.tag): cls fo
 
 
 def decode_change(value: dict[str, Any]) -> Change | None:
-    """Decodes a change that another process has encoded; None for a kind that is unknown here. Raises ValueError for
-    wrong data."""
+    """Decodes a change that another process has encoded. Returns None for an unknown kind, for example of a newer
+    version. Raises ValueError for invalid data."""
     cls = _CHANGE_TYPES.get(str(value["type"]))
     if cls is None or cls is PartChange:
         return PartChange(value["seq"], load_part(value["part"]), draft=value["draft"]) if cls else None
@@ -264,9 +272,14 @@ def decode_change(value: dict[str, Any]) -> Change | None:
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """Identifies a process so that another process can check whether it is alive.
+    """Identifies a process, so that another process can check whether it is alive.
 
-    `boot` (boot id), `started` (start time in clock ticks) and `namespace` (PID namespace) detect a reused PID.
+    - `id`: the id of the lease owner; a process may have several.
+    - `host`: the name of the machine.
+    - `pid`: the process id.
+    - `boot`: the boot id of the machine.
+    - `started`: the start time in clock ticks since boot.
+    - `namespace`: the PID namespace. `boot`, `started` and `namespace` detect a reused PID.
     """
 
     id: str
@@ -303,16 +316,32 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """An approval request for one exact call, and its answer, with an optional message to the model in `words`.
+    """An approval request for one exact call, and its answer.
 
-    `fingerprint` binds the answer to the tool and its input. `offers` lists the rules that a lasting answer would
-    store, `contents` the hashes of files that it would approve; without either, the call can be allowed only once.
-    With `outcome` the command has run in the sandbox and the question is what to do with its changes: `keep` names the
-    files to keep (None: all), `choice` says how a blocked command runs again. With `flow` the call would send data
-    after the session has read text of others; an answer for the session covers that destination.
-    `widths` are what a lasting answer may cover, the narrowest first; once it is answered, `offers` and `contents` are
-    those of the chosen `width`. `effects` lists what the call does, `preview` is a diff of what it would change,
-    `position` the position of the call in its answer.
+    - `session_id`, `call_id`, `tool`, `input`: the call.
+    - `fingerprint`: binds the answer to the tool and its input.
+    - `id`: the id of the request.
+    - `description`: why the call needs an approval, or the question about an outcome.
+    - `created`: the time of the request.
+    - `answer`: "open", "allowed", "denied" or "revoked".
+    - `scope`: how long the answer applies.
+    - `answered_by`: the user who answered.
+    - `words`: the user's comment, which the model reads after a denial.
+    - `answered`: the time of the answer.
+    - `workspace`: the folder of the session.
+    - `offers`: the rules that a lasting answer would store.
+    - `contents`: the hashes of files that a lasting answer would approve. Without `offers` and `contents`, the call can
+      be allowed only once.
+    - `outcome`: what a command changed in the sandbox; the question is then what to do with its changes.
+    - `keep`: the files of the outcome to keep; None keeps all.
+    - `choice`: how a blocked command runs again.
+    - `widths`: what a lasting answer may cover, the narrowest first.
+    - `width`: the id of the chosen width; after the answer, `offers` and `contents` are those of this width.
+    - `effects`: what the call does.
+    - `preview`: a diff of what the call would change.
+    - `position`: the position of the call in the model's answer.
+    - `flow`: the data that the call would send after the session has read untrusted text; an answer for the session
+      covers the destination.
     """
 
     session_id: str
@@ -343,11 +372,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_persist(self) -> bool:
-        """True if an answer can apply to more than this one call."""
+        """Whether an answer can apply to more than this one call."""
         return bool(self.offers or self.contents) if self.flow is None else self.flow.can_last
 
     def requested_event(self, agent: str, parent_call_id: str = "") -> ToolApprovalRequestedEvent:
-        """Returns the event that asks for the answer, with all that a front end shows."""
+        """Returns the event that asks for the answer, with everything that a front end shows."""
         return ToolApprovalRequestedEvent(
             session_id=self.session_id,
             agent_name=agent,
@@ -393,8 +422,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         width: str = "",
     ) -> "Approval":
         """Returns the answered approval. The first answer is final; only `revoked` can follow it. `withdrawn` revokes
-        an open request and leaves an answered one unchanged, because an answer may arrive while a question that is not
-        needed any more is withdrawn. A lasting answer covers the chosen width, or else the narrowest one."""
+        an open request and leaves an answered one unchanged, because an answer may arrive while a question that is no
+        longer needed is withdrawn. A lasting answer covers the chosen width, or else the narrowest one."""
         if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
             return self
         chosen = next((offered for offered in self.widths if offered.id == width), None)
@@ -431,7 +460,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Usage of one day, model, agent or tool. `unpriced` counts the responses without a known cost."""
+    """Usage of one day, model, agent or tool. `unpriced` is the number of responses without a known cost."""
 
     key: str
     messages: int = 0

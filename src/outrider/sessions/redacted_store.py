@@ -1,5 +1,5 @@
-"""Store wrappers of an engine: one redacts secrets from every value before another store writes it, one turns
-everything that a store of the program raises or returns into a valid value or a StoreError."""
+"""Store wrappers of an engine. One redacts secrets from every value before the wrapped store writes it. The other one
+converts everything that a store of the program raises or returns to a valid value or a StoreError."""
 
 import asyncio
 import inspect
@@ -25,7 +25,7 @@ from outrider.sessions.store import Store
 
 
 def redact_store(store: Store, redactor: Redactor) -> Store:
-    """Returns a store that redacts what `redactor` knows; returns `store` itself if it does so already."""
+    """Returns a store that redacts the secrets of `redactor`; returns `store` itself if it already does so."""
     if isinstance(store, RedactedStore) and store.covers_redactor(redactor):
         return store
     is_ours = type(store).__module__.startswith("outrider.")
@@ -55,23 +55,23 @@ class RedactedStore:
         return await self._store.update(session_id, self._redactor.redact_value(update))
 
     def append(
-        self, session_id: str, values: Sequence[StoredValue], *, draft: bool = False, **more: Any
+        self, session_id: str, values: Sequence[StoredValue], *, draft: bool = False, **options: Any
     ) -> Coroutine[Any, Any, int]:
         clean = self._redactor.redact_draft if draft else self._redactor.redact_for_publish
-        return self._store.append(session_id, [clean(value) for value in values], draft=draft, **more)
+        return self._store.append(session_id, [clean(value) for value in values], draft=draft, **options)
 
-    async def fork(self, session_id: str, *, title: str | None = None, **more: Any) -> StoredSession:
-        return await self._store.fork(session_id, title=self._redactor.redact_value(title), **more)
+    async def fork(self, session_id: str, *, title: str | None = None, **options: Any) -> StoredSession:
+        return await self._store.fork(session_id, title=self._redactor.redact_value(title), **options)
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
         return await self._store.put_inbox(self._redactor.redact_value(item))
 
     async def ask(self, approval: Approval) -> Approval:
-        """Redacts the input; the fingerprint stays that of the unredacted call."""
+        """Redacts the input. The fingerprint does not change: it is the fingerprint of the unredacted call."""
         return await self._store.ask(self._redactor.redact_value(approval))
 
-    async def answer(self, approval_id: str, answer: Any, **more: Any) -> Approval:
-        return await self._store.answer(approval_id, answer, **self._redactor.redact_value(more))
+    async def answer(self, approval_id: str, answer: Any, **options: Any) -> Approval:
+        return await self._store.answer(approval_id, answer, **self._redactor.redact_value(options))
 
     async def __aenter__(self) -> "RedactedStore":
         await self._store.__aenter__()
@@ -100,10 +100,10 @@ _RETURN_TYPES: dict[str, type[Any]] = {
 
 
 class GuardedStore:
-    """A store of the program. An exception that is not one of Outrider, and a value of the wrong type, becomes a
-    StoreError, so that a session never depends on what the program raises."""
+    """A store of the program. Converts exceptions of other libraries, and values of the wrong type, to StoreErrors, so
+    that a session never depends on what the program raises."""
 
-    prompt = False  # a write that starts in the caller's task must not depend on it; the program's store may
+    prompt = False  # a write may be continued in another task, and a store of the program may depend on its task
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -121,23 +121,23 @@ class GuardedStore:
     async def __aexit__(self, *exception: Any) -> None:
         await self._call("__aexit__", self._store.__aexit__, *exception)
 
-    async def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **more: Any) -> Any:
+    async def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
         task = asyncio.current_task()
         try:
-            value = await method(*arguments, **more)
+            value = await method(*arguments, **options)
         except BaseException as error:
             if isinstance(error, OutriderError) or is_interruption(error, task):
                 raise
             raise self._make_error(name, f"failed ({describe_exception(error)})") from error
-        wanted = _RETURN_TYPES.get(name)
-        if wanted is not None and not isinstance(value, wanted):
-            raise self._make_error(name, f"returned {type(value).__name__}; it returns {wanted.__name__}")
+        expected_type = _RETURN_TYPES.get(name)
+        if expected_type is not None and not isinstance(value, expected_type):
+            raise self._make_error(name, f"returned {type(value).__name__}; it must return {expected_type.__name__}")
         return value
 
     async def _iterate(
-        self, name: str, method: Callable[..., AsyncGenerator[Any, None]], /, *arguments: Any, **more: Any
+        self, name: str, method: Callable[..., AsyncGenerator[Any, None]], /, *arguments: Any, **options: Any
     ) -> AsyncGenerator[Any, None]:
-        async with aclosing(method(*arguments, **more)) as values:
+        async with aclosing(method(*arguments, **options)) as values:
             while (value := await self._call(name, anext, values, None)) is not None:
                 yield value
 

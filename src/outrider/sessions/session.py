@@ -41,7 +41,7 @@ AssistantBlock = AnyPart | Mapping[str, Any] | ContentBlock
 
 
 class SessionTime(msgspec.Struct, frozen=True):
-    """Timestamps of a session in Unix milliseconds. `compacting` is that of its last compaction."""
+    """Timestamps of a session in Unix milliseconds. `compacting` is the time of its last compaction."""
 
     created: int
     updated: int
@@ -57,8 +57,8 @@ class ForkPoint(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """A conversation. It works without a store; with an `event_bus` it publishes an event per added message. `owner`
-    names the user or tenant that it belongs to, `metadata` is a small JSON object of the program."""
+    """A conversation. It works without a store. With an `event_bus` it publishes an event for each added message.
+    `owner` names the user or tenant that the session belongs to; `metadata` is a small JSON object of the program."""
 
     def __init__(
         self,
@@ -80,19 +80,22 @@ class Session:
     ) -> None:
         if unknown:
             check_names("Session()", unknown, sorted(vars(self.__class__)["__init__"].__kwdefaults__))
-        given: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]  # pyright: ignore
-        if not all(isinstance(one, Message) for one in given):
+        message_list: list[Any] = list(messages) if isinstance(messages, Iterable) else [messages]  # pyright: ignore
+        if not all(isinstance(message, Message) for message in message_list):
             raise ConfigurationError(
-                "Session(): messages is a list of Message values; messages of an API are added with set_messages(…)"
+                "Session(): messages must be a list of Message values; messages of an API are added with "
+                "set_messages(…)"
             )
         texts = {"title": title, "owner": owner, "agent": agent, "workspace_directory": workspace_directory}
         for name, text in texts.items():
             if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigurationError(f"Session(): {name} is a text, got {type(text).__name__}")
+                raise ConfigurationError(f"Session(): {name} must be a string, got {type(text).__name__}")
         if not isinstance(metadata, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Session(): metadata is a dict, got {type(metadata).__name__}")
+            raise ConfigurationError(f"Session(): metadata must be a dict, got {type(metadata).__name__}")
         if not isinstance(event_bus, EventBus | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Session(): event_bus is an EventBus(), got {type(event_bus).__name__}")
+            raise ConfigurationError(
+                f"Session(): event_bus must be an event bus, such as EventBus(), got {type(event_bus).__name__}"
+            )
         self.id = id or new_id()
         self.title = title
         self.workspace_directory = workspace_directory
@@ -103,7 +106,7 @@ class Session:
         self.forked_from = forked_from
         self.owner = owner
         self.metadata: dict[str, Any] = dict(metadata or {})
-        self.messages: list[Message] = given
+        self.messages: list[Message] = message_list
         self.derived: dict[str, object] = {}
         """What other modules have computed from the messages and may compute again. It is not stored."""
         for message in self.messages:
@@ -117,7 +120,7 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """Returns the sum over all responses and summaries. The cost is unknown if one of them has no price."""
+        """The sum over all responses and summaries. The cost is unknown if one of them has no price."""
         usage = Usage()
         for message in self.messages:
             if message.tokens.total or message.cost is not None:
@@ -126,9 +129,9 @@ class Session:
 
     @contextmanager
     def reserve(self) -> Generator[None]:
-        """Reserve this object for one run, in any thread. Raises SessionInUseError while another run uses it."""
+        """Reserves this object for one run, in any thread. Raises SessionInUseError while another run uses it."""
         run = object()
-        if self._runs.setdefault(id(self), run) is not run:  # one operation, so that threads cannot both succeed
+        if self._runs.setdefault(id(self), run) is not run:  # one atomic operation, so that only one thread succeeds
             raise SessionInUseError(
                 f"session {self.id} is used by another run of this program; wait for its end, give each run a "
                 "separate Session, or use an Engine, which queues input"
@@ -139,7 +142,7 @@ class Session:
             self._runs.clear()
 
     def add_user_message(self, content: str | AnyPart | Sequence[str | AnyPart]) -> Message:
-        """Append a message of the user: a text, a part, or a list of both."""
+        """Appends a message of the user: a string, a part, or a list of both."""
         parts = _content_list(content)
         return self.add_message(Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts]))
 
@@ -183,7 +186,7 @@ class Session:
         return self.add_message(carrier)
 
     def add_message(self, message: Message) -> Message:
-        """Append a message and publish it. Messages without a time get the current one."""
+        """Appends a message and publishes it. Messages without a time get the current one."""
         message.join(self.id)
         if message.time is None:
             message.time = MessageTime(created=self._clock())
@@ -201,7 +204,7 @@ class Session:
         return message
 
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
-        """Replaces a part by `change(part)` and returns it. Raises PartValidationError for an unknown id."""
+        """Replaces a part with `change(part)` and returns it. Raises PartValidationError for an unknown id."""
         for message in reversed(self.messages):
             if any(part.id == part_id for part in message.parts):
                 return message.update_part(part_id, change)
@@ -219,8 +222,8 @@ class Session:
     def set_messages(
         self, api_messages: Iterable[Mapping[str, Any]], format: "MessageFormat | None" = "anthropic"
     ) -> None:
-        """Replaces the transcript by messages in one of the formats of `get_messages`; None detects it. Raises
-        PartValidationError without effect."""
+        """Replaces the transcript with messages in one of the formats of `get_messages`; None detects the format. For
+        an invalid message, raises PartValidationError and changes nothing."""
         now = self._clock()
         if format == "anthropic":
             from outrider.sessions.anthropic_format import read_api_messages
@@ -241,8 +244,8 @@ class Session:
         return write_api_messages(self.messages)
 
     def clear(self) -> None:
-        """Starts a new conversation: removes all messages from memory and assigns a new id. What is stored under the
-        old id stays in the store."""
+        """Starts a new conversation: removes all messages from memory and assigns a new id. Messages that are stored
+        under the old id stay in the store."""
         self.messages = []
         self.id = new_id()
 
@@ -297,7 +300,7 @@ class Session:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Session) and self.to_dict() == other.to_dict()
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  a session changes
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  a session is mutable
 
     def __repr__(self) -> str:
         return f"Session(id={self.id!r}, title={self.title!r}, {len(self.messages)} messages)"

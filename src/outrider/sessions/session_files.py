@@ -1,8 +1,8 @@
 """Reads session files of other programs: Claude Code, Codex, Gemini CLI, opencode, and plain lists of messages.
 
-The formats are those that the programs write; what a file has beyond messages, such as settings, is skipped. What the
-user took back in such a program (rewind, rollback, revert) is left out. Entries that cannot be read are reported, and
-the rest is imported.
+Only the messages of a file are imported; other entries, such as settings, are skipped. Messages that the user took back
+in such a program (rewind, rollback, revert) are left out. Entries that cannot be read are reported, and the other ones
+are imported.
 """
 
 import datetime
@@ -35,7 +35,7 @@ class ForeignSession(msgspec.Struct):
 
 def read_session_file(document: bytes | str) -> ForeignSession:
     """Reads a session file of another program, or a list of messages in one of the four formats. Raises
-    PartValidationError if it is none of these."""
+    PartValidationError if the document is neither."""
     entries = _decode_entries(document)
     match entries:
         case [{"info": {**info}, "messages": [*messages]}]:
@@ -65,16 +65,16 @@ def _decode_entries(document: bytes | str) -> list[Fields]:
         value = msgspec.json.decode(text)
         entries: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
     except RecursionError as error:
-        raise PartValidationError("this is no session file: its JSON is nested too deeply") from error
+        raise PartValidationError("this is not a session file: its JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError):
         entries = list(_decode_lines(text))
-    found = [entry for entry in entries if is_object(entry)]
-    if not found:
+    objects = [entry for entry in entries if is_object(entry)]
+    if not objects:
         raise PartValidationError(
-            "this is no session file: expected an export of Outrider, a session of Claude Code, Codex, Gemini CLI or "
-            "opencode, or a list of messages"
+            "this is not a session file: expected an export of Outrider, a session of Claude Code, Codex, Gemini CLI "
+            "or opencode, or a list of messages"
         )
-    return found
+    return objects
 
 
 def _decode_lines(text: bytes) -> Iterator[Any]:
@@ -99,21 +99,21 @@ def _finish(session: Session, left_out: list[str], times: Iterable[int] = ()) ->
         texts = (message.get_text_content().strip() for message in session.messages if message.role == "user")
         session.title = next((text for text in texts if text and not text.startswith("<")), "").split("\n")[0]
         session.title = session.title[:_TITLE_LENGTH]
-    known = [time for time in times if time] or [session.time.created]
-    session.time = SessionTime(created=min(known), updated=max(known))
+    timestamps = [time for time in times if time] or [session.time.created]
+    session.time = SessionTime(created=min(timestamps), updated=max(timestamps))
     for message in session.messages:
-        message.time = message.time or MessageTime(created=min(known))
+        message.time = message.time or MessageTime(created=min(timestamps))
     return ForeignSession(session, left_out)
 
 
 def _object(fields: Fields, name: str) -> Fields:
-    found = fields.get(name)
-    return found if is_object(found) else {}
+    value = fields.get(name)
+    return value if is_object(value) else {}
 
 
 def _items(fields: Fields, name: str) -> list[Any]:
-    found = fields.get(name)
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    value = fields.get(name)
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _milliseconds(value: Any) -> int:
@@ -137,8 +137,8 @@ def _read_all(entries: Iterable[tuple[int, Fields]], read: Callable[[Fields], No
 
 
 def _read_claude_code(entries: list[Fields]) -> ForeignSession:
-    """A line for each block of an answer: lines with the id of the same answer are one message. The files of called
-    agents have only side chains."""
+    """Reads a file of Claude Code. It has a line for each block of an answer, so lines with the id of the same answer
+    are one message. The files of called agents contain only side chains."""
     collected: list[Fields] = []
     first = next((entry for entry in entries if entry.get("cwd")), Fields())
     answers: dict[str, Fields] = {}
@@ -179,10 +179,10 @@ def _read_claude_code(entries: list[Fields]) -> ForeignSession:
 
 
 def _find_rewound(entries: list[Fields]) -> set[str]:
-    """Returns the ids of the entries that a rewind took back: inputs with a later input at the same place, and what
-    followed them. Results of parallel calls have other places, so they stay."""
+    """Returns the ids of the entries that a rewind took back: inputs with a later input after the same parent, and the
+    entries that followed them. Results of parallel calls have different parents, so they stay."""
     inputs: dict[str, str] = {}
-    gone: set[str] = set()
+    rewound: set[str] = set()
     parents = {entry["uuid"]: entry.get("parentUuid") for entry in entries if isinstance(entry.get("uuid"), str)}
     for entry in entries:
         parent = entry.get("parentUuid")
@@ -192,20 +192,20 @@ def _find_rewound(entries: list[Fields]) -> set[str]:
         if any(is_object(block) and block.get("type") == "tool_result" for block in blocks):
             continue
         if parent in inputs:
-            gone.add(inputs[parent])
+            rewound.add(inputs[parent])
         inputs[parent] = str(entry.get("uuid"))
-    for uuid, parent in parents.items() if gone else ():  # a parent is written before its children
-        if parent in gone:
-            gone.add(uuid)
-    return gone
+    for uuid, parent in parents.items() if rewound else ():  # a parent is written before its children
+        if parent in rewound:
+            rewound.add(uuid)
+    return rewound
 
 
 def _claude_title(entries: list[Fields]) -> str:
-    """Returns the title that the user gave, or the last generated one."""
+    """Returns the title that the user chose, or the last generated title."""
     for kind, name in (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary")):
-        found = [str(entry[name]) for entry in entries if entry.get("type") == kind and entry.get(name)]
-        if found:
-            return found[0] if kind == "summary" else found[-1]
+        titles = [str(entry[name]) for entry in entries if entry.get("type") == kind and entry.get(name)]
+        if titles:
+            return titles[0] if kind == "summary" else titles[-1]
     return ""
 
 
@@ -231,7 +231,7 @@ def _describe(message: Message, time: int, model: ModelRef | None = None, tokens
 
 
 def _wrap_item(entry: Fields) -> Fields:
-    """Codex wrote items without an envelope at first."""
+    """Returns an item in the envelope that early versions of Codex did not write."""
     return {"type": "response_item", "payload": entry}
 
 
@@ -259,7 +259,7 @@ def _read_codex(entries: list[Fields]) -> ForeignSession:
 
 
 def _find_codex_items(entries: list[Fields]) -> list[tuple[int, Fields]]:
-    """Returns the items and the contexts of turns, without the turns that were rolled back."""
+    """Returns the items and turn contexts, without the turns that were rolled back."""
     items: list[tuple[int, Fields]] = []
     for number, entry in enumerate(entries, 1):
         match entry:
@@ -298,8 +298,9 @@ def _is_codex_context(payload: Fields) -> bool:
 
 
 def _fold_gemini_records(records: list[Fields]) -> tuple[Fields, list[Any]]:
-    """Folds the records of a file of JSON lines: a message replaces the one with its id, `$set` changes the head, and
-    may have all messages, and `$rewindTo` takes messages back. `$patch` only shortens messages, so it is skipped."""
+    """Folds the records of a file of JSON lines. A message replaces the message with the same id. `$set` changes the
+    head, and may replace all messages. `$rewindTo` removes messages. `$patch` only shortens messages, so it is
+    skipped."""
     head: Fields = {}
     messages: dict[Any, Any] = {}
     for record in records:
@@ -313,8 +314,8 @@ def _fold_gemini_records(records: list[Fields]) -> tuple[Fields, list[Any]]:
             case {"$set": {**changes}} | {"sessionId": _, **changes}:
                 head |= changes
                 if "messages" in changes:
-                    given = [message for message in _items(changes, "messages") if is_object(message)]
-                    messages = {message.get("id"): message for message in given}
+                    replacements = [message for message in _items(changes, "messages") if is_object(message)]
+                    messages = {message.get("id"): message for message in replacements}
             case _:
                 pass
     return head, list(messages.values())
@@ -339,18 +340,18 @@ def _read_gemini_cli(head: Fields, entries: list[Any]) -> ForeignSession:
             for call in _items(entry, "toolCalls")
             if call["id"] not in noted
         ]
-        if answered:  # results that the calls of the answer before have already
-            spoken = [part for part in spoken if _object(part, "functionResponse").get("id") not in answered]
+        if result_ids:  # results that the calls of the answer before have already
+            spoken = [part for part in spoken if _object(part, "functionResponse").get("id") not in result_ids]
         reader.read_content({"role": names[entry["type"]], "parts": [*thoughts, *spoken, *calls]})
         described.extend([entry] * (len(reader) - len(described)))
         for call in _items(entry, "toolCalls"):
-            given: Any = call.get("result")
-            results = [part for part in _items({"result": given}, "result") or [given] if _is_gemini_result(part)]
+            result: Any = call.get("result")
+            results = [part for part in _items({"result": result}, "result") or [result] if _is_gemini_result(part)]
             reader.read_content({"role": "user", "parts": results or [_gemini_response(call)]})
-            answered.add(call["id"])
+            result_ids.add(call["id"])
         described.extend([entry] * (len(reader) - len(described)))
 
-    answered: set[Any] = set()
+    result_ids: set[Any] = set()
     spoken = [(number, entry) for number, entry in enumerate(entries, 1) if entry.get("type") in names]
     left_out = _read_all(spoken, read)
     folders = [folder for folder in _items(head, "directories") if isinstance(folder, str)]

@@ -89,8 +89,8 @@ class Store(Protocol):
     async def load(
         self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
     ) -> SessionTranscript:
-        """Returns all messages, the last `limit`, the last `limit` before an id, or the first `limit` after an id; with
-        an empty `after`, the first `limit` of the session."""
+        """Returns all messages, or the last `limit` messages, or the last `limit` before the id `before`, or the first
+        `limit` after the id `after`. With an empty `after`, returns the first `limit` messages of the session."""
         ...
 
     def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
@@ -123,7 +123,7 @@ class Store(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Ends a lease; does nothing if it was lost."""
+        """Ends a lease. Does nothing if the lease was lost."""
         ...
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
@@ -154,8 +154,8 @@ class Store(Protocol):
         `withdrawn` never replaces an answer either; it is stored as `revoked`. The request is read and written in one
         transaction; `Approval.answered_with` implements these rules.
 
-        `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome,
-        `width` is the id of the width that a lasting answer covers.
+        `by` names the user who answers, and `words` is the user's comment for the model. `keep` and `choice` answer a
+        question about an outcome. `width` is the id of the width that a lasting answer covers.
         """
         ...
 

@@ -25,11 +25,16 @@ class AppendFunction(Protocol):
 class PendingChange(Struct, eq=False):
     """A queued change, to be stored, applied and published.
 
-    `value` is a message with its parts, or a part; `into` is the message that receives the part when it is applied
-    (None if it has the part). `head` is a message whose fields are stored without its parts, with their values at the
-    time of the write. `event` is published once all changes before it are stored. `rows` is the number of rows that it
-    writes. A `silent` change publishes nothing. A change without `synced` needs no fsync. `takes` lists inbox items;
-    such a change is written `alone`.
+    - `value`: a message with its parts, or a part.
+    - `into`: the message that receives the part when it is applied; None if the message already has it.
+    - `head`: a message whose fields are stored without its parts, with their values at the time of the write.
+    - `event`: is published when all changes before it are stored.
+    - `takes`: the ids of inbox items that become taken; such a change is written `alone`.
+    - `rows`: the number of rows that the change writes.
+    - `synced`: whether the change needs an fsync.
+    - `silent`: publishes nothing.
+    - `alone`: is written in a separate transaction.
+    - `error`: why the change could not be stored.
     """
 
     value: StoredValue | None = None
@@ -91,7 +96,7 @@ class WriteQueue:
             self.add(PendingChange(part, synced=False, silent=True), watched=False)
 
     def replace_part(self, part: AnyPart) -> bool:
-        """Replaces a queued part with the same id; returns False if it is written or being written."""
+        """Replaces a queued part with the same id. Returns False if it is written or being written."""
         for entry in self._queued[self._in_flight :]:
             if entry.value is not None and entry.value.id == part.id and not isinstance(entry.value, Message):
                 entry.value = part
@@ -120,10 +125,8 @@ class WriteQueue:
         return any(entry.event is not None for entry in self._queued)
 
     def has_message_head(self, message: Message) -> bool:
-        """True if a later write stores this message object with its values at that time.
-
-        A running write does not count here: it has already encoded the message.
-        """
+        """Returns whether a later write stores this message object with its values at that time. A running write does
+        not, because it has already encoded the message."""
         for entry in self._queued[self._in_flight :]:  # noqa: SIM110  a generator costs more than the search
             if entry.head is message:
                 return True
@@ -132,7 +135,7 @@ class WriteQueue:
     def raise_failure(self, entry: PendingChange) -> None:
         """Raises the error of an awaited change, or of an earlier change that no caller awaited."""
         unwatched, waiting = self._unwatched, self._queued
-        self._unwatched = [one for one in unwatched if one in waiting] if waiting else []
+        self._unwatched = [change for change in unwatched if change in waiting] if waiting else []
         for written in (*unwatched, entry):
             if written.error is not None:
                 raise written.error
@@ -143,7 +146,7 @@ class WriteQueue:
             batch = self._next_batch()
             self._in_flight = len(batch)
             try:
-                last = await _append_batch(batch, append)
+                last_seq = await _append_batch(batch, append)
             except StorageFullError:
                 self._release_events(apply)
                 raise
@@ -154,7 +157,7 @@ class WriteQueue:
                 self._in_flight = 0
             self._storage_full = False
             del self._queued[: len(batch)]
-            _apply_batch(batch, last, apply)
+            _apply_batch(batch, last_seq, apply)
 
     def _release_events(self, apply: ApplyFunction) -> None:
         """Publishes queued events at once: with a full disk, the changes before them may stay queued for long."""
@@ -196,9 +199,9 @@ async def _append_nothing() -> int:
     return 0
 
 
-def _apply_batch(batch: Sequence[PendingChange], last: int, apply: ApplyFunction) -> None:
+def _apply_batch(batch: Sequence[PendingChange], last_seq: int, apply: ApplyFunction) -> None:
     """Applies stored changes; the store numbers rows in queue order, and `last` is the last number."""
-    seq = last - sum(map(_count_rows, batch))
+    seq = last_seq - sum(map(_count_rows, batch))
     for entry in batch:
         seq += entry.rows
         if not entry.silent:
@@ -231,7 +234,7 @@ class ShieldedTasks:
                 return
             work = _finish_started(work, awaited)
         task = self.start_task(work)
-        # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
+        # This does the same as asyncio.shield, which creates more objects: many sessions wait here at the same time.
         self._tasks[task] = end = asyncio.get_running_loop().create_future()
         await end
         task.result()
@@ -244,7 +247,7 @@ class ShieldedTasks:
         return task
 
     async def wait_finished(self) -> None:
-        """Waits for all that is running; ignores exceptions."""
+        """Waits for all running tasks. Ignores exceptions."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -257,7 +260,7 @@ class ShieldedTasks:
 
 
 async def _finish_started(work: Coroutine[Any, Any, None], awaited: Any) -> None:
-    """Continues, in a new task, a coroutine that has started and awaits the future `awaited`."""
+    """Continues a coroutine that has started and awaits the future `awaited`, in a new task."""
     await _resume(work, awaited)
 
 

@@ -92,10 +92,10 @@ def test_reasoning_of_another_program_is_shown_and_belongs_to_no_model():
         ("google", [{"role": "user", "parts": "Hi"}], r"messages\[0\]: a content .* `parts`, got 'Hi'"),
         ("openai", [{"role": "user", "content": 3}], r"messages\[0\]: the content .*, got int"),
         ("openai-responses", [{"type": "function_call", "name": "x"}], r"messages\[0\]: it has no field 'call_id'"),
-        ("openai", "Hi", "messages is a list of messages, got str"),
-        ("anthropic", "Hi", "messages is a list of messages, got str"),
-        (None, {"role": "user", "content": "Hi"}, "messages is a list of messages, got dict"),
-        ("anthropic", 3, "messages is a list of messages, got int"),
+        ("openai", "Hi", "messages must be a list of messages, got str"),
+        ("anthropic", "Hi", "messages must be a list of messages, got str"),
+        (None, {"role": "user", "content": "Hi"}, "messages must be a list of messages, got dict"),
+        ("anthropic", 3, "messages must be a list of messages, got int"),
     ],
 )  # fmt: skip
 def test_a_message_in_another_form_is_refused_and_nothing_is_lost(format: Any, messages: Any, problem: str):

@@ -27,8 +27,8 @@ _CLONE_FILE = 0x40049409  # FICLONE: shares the blocks of a file instead of copy
 
 
 class CommitResult(msgspec.Struct, frozen=True):
-    """The paths that were committed, and those that are left as they are, because another program changed them or the
-    user's editor has unsaved text of them."""
+    """The paths that were committed, and the paths that were not changed, because another program changed them
+    (`conflicts`) or the user's editor has unsaved text of them (`unsaved`)."""
 
     committed: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class CommitResult(msgspec.Struct, frozen=True):
 
 
 def find_conflicts(workspace: Path, upper: Path, changes: Iterable[OverlayChange]) -> tuple[str, ...]:
-    """Returns the paths that differ from the version that the command saw, unless they have the new content already."""
+    """Returns the paths that differ from the version that the command saw, unless they already have the new content."""
     workspace = workspace.resolve()
     return tuple(change.path for change in changes if _is_conflict(change, workspace, upper))
 
@@ -50,20 +50,20 @@ def _is_conflict(change: OverlayChange, workspace: Path, upper: Path) -> bool:
         return False  # a killed commit has removed what the change replaces
     if now is not None and _is_new_folder(change, now):
         return False
-    # The times of a folder change with every file in it; only its kind and mode count.
-    both = now is not None and change.base is not None and now.is_folder and change.base.is_folder
-    return not (both and now is not None and change.base is not None and now.mode == change.base.mode)
+    # The times of a folder change with every file in it, so only its kind and mode are compared.
+    are_folders = now is not None and change.base is not None and now.is_folder and change.base.is_folder
+    return not (are_folders and now is not None and change.base is not None and now.mode == change.base.mode)
 
 
 def _is_new_folder(change: OverlayChange, now: FileStamp) -> bool:
-    """Returns whether a killed commit has made this folder and not yet set its mode."""
+    """Returns whether a killed commit has created this folder but not yet set its mode."""
     creates = change.file == "folder" and (change.kind == "created" or change.changes_type)
     mode, while_filled = stat.S_IMODE(now.mode), 0o700 | change.mode
     return creates and now.is_folder and mode & 0o700 == 0o700 and not mode & ~while_filled
 
 
 def _lstat_inside(workspace: Path, path: str) -> os.stat_result | None:
-    """Returns the status of a path, None if there is none, or if it is reached through a link."""
+    """Returns the status of a path; None if it does not exist, or if a parent folder is a link."""
     parent = os.path.dirname(workspace / path)  # noqa: PTH120
     return lstat_or_none(workspace / path) if os.path.realpath(parent) == parent else None
 
@@ -94,30 +94,30 @@ def commit_outcome(workspace: Path, upper: Path, changes: Sequence[OverlayChange
     new contents cannot be written, for example because the disk is full."""
     workspace = workspace.resolve()
     conflicts = set(find_conflicts(workspace, upper, changes))
-    wanted = [
+    selected = [
         change
         for change in changes
         if change.path not in conflicts and change.file != "special" and not is_committed(workspace, upper, change)
     ]
     staged: dict[str, tuple[str, ...]] = {}
     try:
-        for change in _with_content(wanted):
+        for change in _with_content(selected):
             staged[change.path] = _stage_file(workspace, upper, change)
             failpoint("FP-outcome-staging")
         failpoint("FP-outcome-staged")
-        _remove_deleted(workspace, wanted)
-        _make_folders(workspace, wanted)
-        for change in _with_content(wanted):
+        _remove_deleted(workspace, selected)
+        _make_folders(workspace, selected)
+        for change in _with_content(selected):
             failpoint("FP-mid-outcome")
             _install_file(workspace, change, staged.pop(change.path))
-        _set_folder_modes(workspace, wanted)
+        _set_folder_modes(workspace, selected)
     finally:
         for *folders, name in staged.values():
             with suppress(OSError), open_folder(str(workspace), folders) as folder:
                 os.unlink(name, dir_fd=folder)
-    left = {change.path for change in wanted if not is_committed(workspace, upper, change)}
-    done = [change.path for change in wanted if change.path not in left]
-    return CommitResult(tuple(done), tuple(sorted(conflicts | left)))
+    remaining = {change.path for change in selected if not is_committed(workspace, upper, change)}
+    committed = [change.path for change in selected if change.path not in remaining]
+    return CommitResult(tuple(committed), tuple(sorted(conflicts | remaining)))
 
 
 def remove_staged(workspace: Path, changes: Iterable[OverlayChange]) -> None:
@@ -134,7 +134,8 @@ def _with_content(changes: Iterable[OverlayChange]) -> Iterator[OverlayChange]:
 
 
 def _stage_file(workspace: Path, upper: Path, change: OverlayChange) -> tuple[str, ...]:
-    """Writes the new content into the deepest existing folder of its path; returns the path of the staged file."""
+    """Writes the new content to a file in the deepest existing folder of its path. Returns the path of this staged
+    file."""
     *folders, name = change.path.split("/")
     nearest = nearest_folder(str(workspace), folders)
     staged_name = temporary_name(name)
@@ -160,9 +161,9 @@ def _copy_file(source_path: str, target: int, change: OverlayChange, workspace: 
         status = os.fstat(source)
         _copy_content(source, target)
         _copy_attributes(source, target)
-        if change.base is not None and (known := lstat_or_none(workspace / change.path)) is not None:
+        if change.base is not None and (existing := lstat_or_none(workspace / change.path)) is not None:
             with suppress(PermissionError):
-                os.fchown(target, known.st_uid, known.st_gid)
+                os.fchown(target, existing.st_uid, existing.st_gid)
         os.fchmod(target, change.mode & _MODE_BITS)
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
         os.fsync(target)
@@ -193,7 +194,8 @@ def _copy_content(source: int, target: int) -> None:
 
 
 def _data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yields where a file has content. The rest of a sparse file takes no space, and would take it in a plain copy."""
+    """Yields the ranges in which a file has content. The holes of a sparse file take no space, but would take space in
+    a plain copy."""
     end = 0
     while end < size:
         try:
@@ -238,7 +240,7 @@ def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:
     for change in changes:
         if change.file == "folder" and (change.kind == "created" or change.changes_type):
             *folders, name = change.path.split("/")
-            # The user's permissions are needed until the files are in place; `_set_folder_modes` sets the final mode.
+            # The owner's permissions are needed until the files are in place; `_set_folder_modes` sets the final mode.
             with suppress(FileExistsError), open_folder(str(workspace), folders) as folder:
                 failpoint("FP-mid-outcome")
                 os.mkdir(name, 0o700 | change.mode & _MODE_BITS, dir_fd=folder)
@@ -251,7 +253,7 @@ def _install_file(workspace: Path, change: OverlayChange, staged: Sequence[str])
         try:
             _rename_to(workspace, change, source, staged_name)
         except OSError as error:
-            # Another program has put something in its way meanwhile: a conflict.
+            # Another program has created or changed something at this path meanwhile, so the change is a conflict.
             os.unlink(staged_name, dir_fd=source)
             if error.errno not in _CONFLICT_ERRORS:
                 raise

@@ -1,5 +1,5 @@
-"""Chooses which changes of an outcome are committed: what the answer keeps, without conflicts, and a git folder as a
-whole."""
+"""Chooses which changes of an outcome are committed: the changes that the answer keeps, without conflicts. A git folder
+is committed as a whole or not at all."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,9 +16,9 @@ from outrider.types.outcomes import CommandOutcome
 
 
 class CommitSelection(msgspec.Struct, frozen=True):
-    """The paths of the workspace and of a git folder outside it that are committed. `conflicts` are the entries of the
-    question that another program has changed meanwhile: if a file of a git folder is among them, nothing of this folder
-    is committed, because its files depend on each other."""
+    """The paths of the workspace, and of a git folder outside it (`recorded`), that are committed. `conflicts` are the
+    entries of the question that another program has changed meanwhile. If a file of a git folder is among them, nothing
+    of this folder is committed, because its files depend on each other."""
 
     paths: tuple[str, ...]
     recorded: tuple[str, ...] = ()
@@ -38,41 +38,43 @@ class CommitSelection(msgspec.Struct, frozen=True):
         paths = expand_selection(pending.changes, keep, sort_changes(view, pending.changes).entries)
         if pending.repository is None:
             return cls.choose_paths(pending, folder, paths, ())
-        at, data = pending.repository.folder, _sort_recorded(pending, folder).data
-        below = [path.removeprefix(f"{at}/") for path in keep if path.startswith(f"{at}/")]
-        recorded = expand_selection(pending.recorded, [*below, *([""] if at in keep else ())], data)
+        repository, data = pending.repository.folder, _sort_recorded(pending, folder).data
+        below = [path.removeprefix(f"{repository}/") for path in keep if path.startswith(f"{repository}/")]
+        recorded = expand_selection(pending.recorded, [*below, *([""] if repository in keep else ())], data)
         return cls.choose_paths(pending, folder, paths, recorded)
 
     @classmethod
     def choose_paths(
         cls, pending: PendingOutcome, folder: OutcomeFolder, paths: Sequence[str], recorded: Sequence[str]
     ) -> "CommitSelection":
-        """Returns these paths without those in conflict, and without those in a new folder that the answer drops."""
+        """Returns the selection of these paths without paths in conflict, and without paths in a new folder that the
+        answer drops."""
         paths, recorded = _without_missing(pending.changes, paths), _without_missing(pending.recorded, recorded)
         view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
         data = sort_changes(view, pending.changes).entries
-        wanted = [change for change in pending.changes if change.path in set(paths)]
-        found = {data.get(path, path) for path in find_conflicts(view.lower, view.upper, wanted)}
-        left = tuple(path for path in paths if data.get(path, path) not in found)
+        selected_changes = [change for change in pending.changes if change.path in set(paths)]
+        conflicts = {data.get(path, path) for path in find_conflicts(view.lower, view.upper, selected_changes)}
+        committed_paths = tuple(path for path in paths if data.get(path, path) not in conflicts)
         if pending.repository is None or not recorded:
-            return cls(left, (), frozenset(map(show_path, found)))
-        at, data = pending.repository.folder, _sort_recorded(pending, folder).data
-        wanted = [change for change in pending.recorded if change.path in set(recorded)]
+            return cls(committed_paths, (), frozenset(map(show_path, conflicts)))
+        repository, data = pending.repository.folder, _sort_recorded(pending, folder).data
+        selected_changes = [change for change in pending.recorded if change.path in set(recorded)]
         further = {
-            data.get(path, path) for path in find_conflicts(Path(at), folder.upper_recorded(pending.call_id), wanted)
+            data.get(path, path)
+            for path in find_conflicts(Path(repository), folder.upper_recorded(pending.call_id), selected_changes)
         }
-        names = {show_path(f"{at}/{path}".rstrip("/")) for path in further}
+        names = {show_path(f"{repository}/{path}".rstrip("/")) for path in further}
         selected = tuple(path for path in recorded if data.get(path, path) not in further)
-        return cls(left, selected, frozenset({*map(show_path, found), *names}))
+        return cls(committed_paths, selected, frozenset({*map(show_path, conflicts), *names}))
 
 
 def _without_missing(changes: Iterable[OverlayChange], paths: Sequence[str]) -> list[str]:
-    """Returns the paths whose folders exist or are committed too."""
-    wanted = set(paths)
+    """Returns the paths whose parent folders exist or are committed too."""
+    selected = set(paths)
     missing = {
         change.path
         for change in changes
-        if change.file == "folder" and (change.kind == "created" or change.changes_type) and change.path not in wanted
+        if change.file == "folder" and (change.kind == "created" or change.changes_type) and change.path not in selected
     }
     return [path for path in paths if missing.isdisjoint(parents_of(path))]
 
@@ -89,15 +91,16 @@ def split_caches(
 ) -> tuple[list[OverlayChange], list[OverlayChange]]:
     """Separates by-products of tools from other changes. Ignored files are by-products if nothing else changed."""
     caches = [change for change in changes if is_cache(change.path)]
-    others = [change for change in changes if not is_cache(change.path)]
-    ignored = ignored_paths(workspace, others) - list_protected(workspace, upper, others)
-    if all(change.path in ignored for change in others):
+    other_changes = [change for change in changes if not is_cache(change.path)]
+    ignored = ignored_paths(workspace, other_changes) - list_protected(workspace, upper, other_changes)
+    if all(change.path in ignored for change in other_changes):
         return list(changes), []
-    return caches, others
+    return caches, other_changes
 
 
 def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[list[str], list[str], bool]:
-    """Returns the changed paths that need no question at the higher levels, and whether these are all."""
+    """Returns the changed paths of the workspace and of the git folder outside it that need no question at the levels
+    `edits` and `auto`, and whether these are all changes."""
     protected = list_protected(Path(pending.workspace), folder.upper(pending.call_id), pending.changes)
     steering = _sort_recorded(pending, folder).steering
     paths = [change.path for change in pending.changes if change.path not in protected]
@@ -106,13 +109,13 @@ def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[lis
 
 
 def commit_recorded(pending: PendingOutcome, folder: OutcomeFolder, selected: CommitSelection) -> tuple[str, ...]:
-    """Commits what git recorded outside the workspace; returns the paths in conflict."""
+    """Commits what git recorded outside the workspace. Returns the paths in conflict."""
     changes = [change for change in pending.recorded if change.path in set(selected.recorded)]
     if pending.repository is None or not changes:
         return ()
-    at = pending.repository.folder
-    done = commit_outcome(Path(at), folder.upper_recorded(pending.call_id), changes)
-    return tuple(f"{at}/{path}" for path in done.conflicts)
+    repository = pending.repository.folder
+    result = commit_outcome(Path(repository), folder.upper_recorded(pending.call_id), changes)
+    return tuple(f"{repository}/{path}" for path in result.conflicts)
 
 
 def remove_all_staged(pending: PendingOutcome) -> None:
@@ -128,8 +131,8 @@ def files_of(workspace: Path, change: OverlayChange) -> Iterator[str]:
         if change.file != "folder":
             yield change.path
     elif change.kind == "deleted" or change.file != "folder":
-        for found, _, names in os.walk(workspace / change.path):
-            yield from (os.path.relpath(os.path.join(found, name), workspace) for name in names)  # noqa: PTH118
+        for directory, _, names in os.walk(workspace / change.path):
+            yield from (os.path.relpath(os.path.join(directory, name), workspace) for name in names)  # noqa: PTH118
 
 
 def affects_any(change: OverlayChange, paths: Sequence[str]) -> bool:
@@ -139,7 +142,8 @@ def affects_any(change: OverlayChange, paths: Sequence[str]) -> bool:
 
 
 def mark_unsaved(outcome: CommandOutcome, unsaved: Sequence[str]) -> CommandOutcome:
-    """Returns the outcome with a note at files that stay as they are, because the editor has unsaved text of them."""
+    """Returns the outcome with a note at files that will not be changed, because the editor has unsaved text of
+    them."""
     if not unsaved:
         return outcome
     names = set(map(show_path, unsaved))
@@ -155,18 +159,18 @@ def mark_unsaved(outcome: CommandOutcome, unsaved: Sequence[str]) -> CommandOutc
 _UNSAVED_NOTE = "unsaved in the editor: this change is not applied"
 
 
-def describe_commit(done: CommitResult, pending: PendingOutcome) -> str:
+def describe_commit(result: CommitResult, pending: PendingOutcome) -> str:
     """Returns a note for the model about what a commit has left out."""
     notes: list[str] = []
     dropped = [change for change in pending.changes if change.path not in set(pending.keep)]
     further = [change for change in pending.recorded if change.path not in set(pending.keep_recorded)]
     if dropped or further:
         notes.append(f"these changes were not applied: {list_changes([*dropped, *further])}")
-    if done.conflicts:
-        names = ", ".join(map(show_path, done.conflicts))
+    if result.conflicts:
+        names = ", ".join(map(show_path, result.conflicts))
         notes.append(f"these files were changed by another program and are left as they are: {names}")
-    if done.unsaved:
-        names = ", ".join(map(show_path, done.unsaved))
+    if result.unsaved:
+        names = ", ".join(map(show_path, result.unsaved))
         notes.append(
             f"these files have unsaved text in the user's editor and are left as they are: {names}. Use the edit tool, "
             "which changes the text in the editor, or ask the user to save them, and run the command again"

@@ -1,6 +1,5 @@
-"""Describes what a command changed in its overlay (files with diffs, caches apart), and what the sandbox has denied it,
-for a question or a report, and the result of a command whose outcome is settled.
-"""
+"""Describes, for a question or a report, what a command changed in its overlay (files with diffs, caches separately),
+what the sandbox has denied it, and the result of a command whose outcome is settled."""
 
 import os
 import re
@@ -61,10 +60,8 @@ def is_cache(path: str) -> bool:
 
 
 def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]:
-    """Returns the changed paths that the workspace's ignore files exclude from version control.
-
-    The ignore files of the workspace count, not those that the command wrote.
-    """
+    """Returns the changed paths that the ignore files of the workspace exclude from version control. Ignore files that
+    the command wrote have no effect."""
 
     @cache
     def lines_of(folder: str) -> list[str]:
@@ -87,14 +84,14 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
 
 
 def expand_selection(changes: Iterable[OverlayChange], keep: Iterable[str], data: Mapping[str, str]) -> list[str]:
-    """Returns the changed paths that an answer keeps: those it names, new folders above them, and with a git folder all
-    data that git recorded in it. `data` maps these paths to their git folder."""
-    wanted = set(keep)
-    wanted |= {parent for path in keep for parent in parents_of(path)}
+    """Returns the changed paths that an answer keeps: the paths that it names, new folders above them, and with a git
+    folder all data that git recorded in it. `data` maps paths of such data to their git folder."""
+    selected = set(keep)
+    selected |= {parent for path in keep for parent in parents_of(path)}
     return [
         change.path
         for change in changes
-        if (show_path(data[change.path]) if change.path in data else change.shown_path) in wanted
+        if (show_path(data[change.path]) if change.path in data else change.shown_path) in selected
     ]
 
 
@@ -120,8 +117,8 @@ def _describe_files(pending: PendingOutcome, upper: Path, run: RunInView | None)
     """Yields the changed files of the workspace, and one entry for each git folder."""
     workspace = Path(pending.workspace)
     view = OverlayView(workspace, upper)
-    found = sort_changes(view, pending.changes)
-    data, entries = found.data, found.entries
+    sorted_changes = sort_changes(view, pending.changes)
+    data, entries = sorted_changes.data, sorted_changes.entries
     ignored, protected = (
         ignored_paths(workspace, pending.changes),
         list_protected(workspace, upper, pending.changes),
@@ -140,8 +137,10 @@ def _describe_files(pending: PendingOutcome, upper: Path, run: RunInView | None)
             can_undo=all(map(_can_undo, changes)),
             operations=operations,
         )
-    shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
-    for number, change in enumerate(_without_implied_folders([one for one in shown if one.path not in entries])):
+    ordered = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
+    for number, change in enumerate(
+        _without_implied_folders([change for change in ordered if change.path not in entries])
+    ):
         yield OutcomeFile(
             path=change.shown_path,
             kind=change.kind,
@@ -162,9 +161,9 @@ def _describe_recorded(
     """Yields one entry for a git folder outside the workspace, and one for each of its files that can steer git."""
     folder = Path(repository.folder)
     view = OverlayView(folder, upper)
-    found = sort_recorded(view, pending.recorded, repository)
+    sorted_changes = sort_recorded(view, pending.recorded, repository)
     conflicts = set(find_conflicts(folder, upper, pending.recorded))
-    changes = [change for change in pending.recorded if change.path in found.data]
+    changes = [change for change in pending.recorded if change.path in sorted_changes.data]
     if changes:
         operations = read_operations(view, "", changes, run, own=repository.own)
         yield OutcomeFile(
@@ -176,7 +175,9 @@ def _describe_recorded(
             can_undo=False,
             operations=operations,
         )
-    for change in _without_implied_folders([one for one in pending.recorded if one.path not in found.data]):
+    for change in _without_implied_folders(
+        [change for change in pending.recorded if change.path not in sorted_changes.data]
+    ):
         yield OutcomeFile(
             path=show_path(f"{repository.folder}/{change.path}"),
             kind=change.kind,
@@ -191,15 +192,15 @@ def _describe_recorded(
 
 
 def _repository_note(folder: str, changes: Sequence[OverlayChange]) -> str:
-    """Returns which files git wrote, such as "3 objects, refs/heads/main, index"."""
+    """Returns the names of the files that git wrote, such as "3 objects, refs/heads/main, index"."""
     names = [change.path.removeprefix(f"{folder}/") for change in changes if change.file != "folder"]
     objects = sum(name.startswith("objects/") for name in names)
-    others = [show_path(name) for name in names if not name.startswith(("objects/", "logs/"))]
-    return ", ".join([*([f"{objects} objects"] if objects else []), *others[:8]]) or "logs"
+    other_names = [show_path(name) for name in names if not name.startswith(("objects/", "logs/"))]
+    return ", ".join([*([f"{objects} objects"] if objects else []), *other_names[:8]]) or "logs"
 
 
 def _hooks_note(folders: Iterable[Path], operations: Iterable[GitOperation]) -> str:
-    """Returns which hooks the user's own git would have run for the commits."""
+    """Returns a note about the hooks that the user's git would have run for the commits."""
     if not any(operation.kind == "commit" for operation in operations):
         return ""
     hooks = sorted({name for name in COMMIT_HOOKS for folder in folders if os.access(folder / name, os.X_OK)})
@@ -214,7 +215,7 @@ def _can_undo(change: OverlayChange) -> bool:
 
 
 def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:
-    """Leaves out new and deleted folders whose files are listed."""
+    """Returns the changes without new and deleted folders whose files are listed."""
     parents = {change.path.rpartition("/")[0] for change in changes}
     for parent in list(parents):
         while parent:
@@ -282,14 +283,14 @@ def list_changes(changes: Iterable[OverlayChange], limit: int = 20) -> str:
     """Returns changed paths in one line for the model, such as "a.py (modified), b/ (deleted)"."""
     listed = _without_implied_folders(list(changes))
     texts = list(dict.fromkeys(_short_text(change) for change in listed))
-    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
-    return ", ".join(texts[:limit]) + more
+    suffix = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + suffix
 
 
 def _short_text(change: OverlayChange) -> str:
-    """Returns a changed path and what happened to it. What git records is one text for its folder."""
-    folder, inside, rest = change.shown_path.partition(f"{GIT_FOLDER}/")
-    if inside and rest.split("/")[0] in GIT_DATA_NAMES:
+    """Returns a changed path with the kind of its change. All data that git recorded in a folder has the same text."""
+    folder, inside, subpath = change.shown_path.partition(f"{GIT_FOLDER}/")
+    if inside and subpath.split("/")[0] in GIT_DATA_NAMES:
         return f"{folder}{inside} (modified)"
     return f"{change.shown_path}{'/' if change.file == 'folder' else ''} ({change.kind})"
 
@@ -335,13 +336,13 @@ _SCANNED_OF_LINE = 1_000  # characters at each end of a line
 
 
 def find_blocked(output: str, exit_code: int | None, *, workspace: str) -> tuple[BlockedAccess, ...]:
-    """Returns what a command was probably denied, an empty tuple if it succeeded."""
+    """Returns the accesses that a command was probably denied; an empty tuple if it succeeded."""
     if exit_code == 0:
         return ()
     text = output if len(output) <= 2 * _SCANNED else f"{output[:_SCANNED]}\n{output[-_SCANNED:]}"
     text = "\n".join(map(_shorten_line, text.splitlines()))
-    found = [*_blocked_hosts(text), *_blocked_sockets(text), *_blocked_paths(text, workspace)]
-    return tuple(dict.fromkeys(found))[:_MAX_TARGETS]
+    accesses = [*_blocked_hosts(text), *_blocked_sockets(text), *_blocked_paths(text, workspace)]
+    return tuple(dict.fromkeys(accesses))[:_MAX_TARGETS]
 
 
 def _shorten_line(line: str) -> str:
@@ -355,14 +356,14 @@ def needs_writable_view(output: str, exit_code: int | None) -> bool:
 
 def fails_for_owner(output: str, exit_code: int | None) -> bool:
     """Returns whether a command may have failed because a file belongs to a user or group that its user namespace
-    lacks. The superuser has no capabilities there, so such files deny him access."""
+    does not have. The superuser has no capabilities there, so the access rights of such files apply to it too."""
     signs = _ROOT_OWNER_SIGNS if os.geteuid() == 0 else _OWNER_SIGNS
     return exit_code != 0 and signs.search(output[-_SCANNED:]) is not None
 
 
 def was_denied_writing(output: str) -> bool:
-    """Returns whether a command without a copy-on-write view was probably denied a write. Its exit code does not tell:
-    a later command may have succeeded."""
+    """Returns whether a command without a copy-on-write view was probably denied a write. Its exit code does not show
+    this, because a later command may have succeeded."""
     return _DENIED_SIGNS.search(output[-_SCANNED:]) is not None
 
 
@@ -379,7 +380,8 @@ def _blocked_hosts(text: str) -> Iterator[BlockedAccess]:
 
 
 def is_remote_host(host: str) -> bool:
-    """Returns whether a HOST or HOST:PORT of a command is another machine; the sandbox has its own loopback device."""
+    """Returns whether a HOST or HOST:PORT of a command is another machine. The sandbox has a separate loopback
+    device."""
     local = ("localhost", "127.", "[::1]", "0.0.0.0", _METADATA_NETWORK)
     return bool(host) and not host.lower().startswith(local)
 
@@ -403,10 +405,10 @@ def _blocked_paths(text: str, workspace: str) -> Iterator[BlockedAccess]:
 
 
 def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
-    """Returns the accesses with what would have to be writable for them: for a new file its folder. The question shows
-    where links lead, because that is what becomes writable.
+    """Returns the accesses with the paths that would have to be writable for them. For a new file this is its folder,
+    and for a link its target, because that becomes writable.
 
-    The root and the home directory are too much for one file; a new file there cannot be granted.
+    The root and the home directory are too much for one file, so a new file there cannot be granted.
     """
     too_wide = ("/", os.path.expanduser("~"))  # noqa: PTH111
     named: dict[BlockedAccess, None] = {}
@@ -433,12 +435,12 @@ def changes_question(outcome: CommandOutcome) -> str:
 
 def reason_clause(answer: OutcomeAnswer) -> str:
     """Returns the end of a sentence: the user's reason if there is one, and a full stop."""
-    words = answer.words.strip()
-    return f": {words}{'' if words.endswith(('.', '!', '?')) else '.'}" if words else "."
+    comment = answer.words.strip()
+    return f": {comment}{'' if comment.endswith(('.', '!', '?')) else '.'}" if comment else "."
 
 
 def list_all_changes(pending: PendingOutcome) -> str:
-    """Returns what a command changed in one line for the model."""
+    """Returns all changes of a command in one line for the model."""
     recorded = f"{pending.repository.folder}/ (modified)" if pending.repository and pending.recorded else ""
     return ", ".join(filter(None, [list_changes(pending.changes), recorded]))
 
@@ -462,21 +464,21 @@ def with_note(result: ToolResult, note: str) -> ToolResult:
 
 
 def unchanged_failure(output: str, answer: OutcomeAnswer) -> ToolFailure:
-    """Returns the end of a call that tried to change files without permission."""
-    why = f"The user did not allow this command to change files{reason_clause(answer)}"
+    """Returns the failure of a call that tried to change files without permission."""
+    reason = f"The user did not allow this command to change files{reason_clause(answer)}"
     if not answer.attended:
-        why = reasons.UNATTENDED_WRITE
+        reason = reasons.UNATTENDED_WRITE
     return ToolFailure(
-        f"{why} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
+        f"{reason} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
         reason="rejected" if answer.attended else "denied",
     )
 
 
 def dropped_failure(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
-    """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
-    would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
-    why = f"The user discarded the changes of this command{reason_clause(answer)}"
+    """Returns the failure of a call whose outcome is dropped. The model reads what the command would have changed."""
+    effect = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
+    reason = f"The user discarded the changes of this command{reason_clause(answer)}"
     if not answer.attended:
-        why = reasons.UNATTENDED_OUTCOME
+        reason = reasons.UNATTENDED_OUTCOME
     output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
-    return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
+    return ToolFailure(f"{reason} {effect}{output}", reason="rejected" if answer.attended else "denied")

@@ -33,21 +33,21 @@ _SECTION_END = "\0\0\0\n"
 def read_operations(
     view: OverlayView, folder: str, changes: Iterable[OverlayChange], run: RunInView | None, *, own: str = ""
 ) -> tuple[GitOperation, ...]:
-    """Returns what git recorded in a git folder of the view. `own` is the part of a linked worktree in it. Without
+    """Returns what git recorded in a git folder of the view. `own` is the subfolder of a linked worktree. Without
     `run`, or if git fails, commits and staged files are missing."""
-    at = f"{folder}/" if folder else ""
-    names = {change.path.removeprefix(at) for change in changes if change.path.startswith(at)}
-    refs = _RefReader(view, at)
+    prefix = f"{folder}/" if folder else ""
+    names = {change.path.removeprefix(prefix) for change in changes if change.path.startswith(prefix)}
+    refs = _RefReader(view, prefix)
     moved = {name: pair for name in refs.candidates(names) if (pair := refs.read_both(name))[0] != pair[1]}
     head = refs.read_files(f"{own}HEAD")
     staged = f"{own}index" in names
-    wanted = [new for name, (_, new) in moved.items() if name != "refs/stash" and _OBJECT_ID.fullmatch(new)]
-    wanted += [head[1]] if head[0] != head[1] and _OBJECT_ID.fullmatch(head[1]) else []
-    known = [old for old, _ in moved.values()] + refs.list_old() + [head[0]]
-    git_folder = f"{view.lower}/{at}{own}".rstrip("/")
+    new_commits = [new for name, (_, new) in moved.items() if name != "refs/stash" and _OBJECT_ID.fullmatch(new)]
+    new_commits += [head[1]] if head[0] != head[1] and _OBJECT_ID.fullmatch(head[1]) else []
+    old_commits = [old for old, _ in moved.values()] + refs.list_old() + [head[0]]
+    git_folder = f"{view.lower}/{prefix}{own}".rstrip("/")
     rewound = [pair for name, pair in moved.items() if name != "refs/stash" and _OBJECT_ID.fullmatch(pair[0])]
-    commits, lost, index = _run_git(run, git_folder, wanted, known, rewound[:MAX_COMMITS], staged=staged)
-    operations = [*commits[:MAX_COMMITS], *_ref_operations(view, at, moved, lost)]
+    commits, lost, index = _run_git(run, git_folder, new_commits, old_commits, rewound[:MAX_COMMITS], staged=staged)
+    operations = [*commits[:MAX_COMMITS], *_ref_operations(view, prefix, moved, lost)]
     if head[0] != head[1]:
         operations.append(GitOperation(kind="head", old=_shorten_head(head[0]), new=_shorten_head(head[1])))
     return (*operations, *index)
@@ -58,11 +58,11 @@ def _shorten_head(value: str) -> str:
 
 
 def _ref_operations(
-    view: OverlayView, at: str, moved: dict[str, tuple[str, str]], lost: dict[tuple[str, str], int]
+    view: OverlayView, ref_prefix: str, moved: dict[str, tuple[str, str]], lost: dict[tuple[str, str], int]
 ) -> Iterator[GitOperation]:
     for name, (old, new) in sorted(moved.items()):
         if name == "refs/stash":
-            yield GitOperation(kind="stash", old=old, new=new, subject=_stash_message(view, at) if new else "")
+            yield GitOperation(kind="stash", old=old, new=new, subject=_stash_message(view, ref_prefix) if new else "")
             continue
         prefix, kind = _ref_kind(name)
         yield GitOperation(
@@ -77,18 +77,18 @@ def _ref_kind(name: str) -> tuple[str, GitOperationKind]:
     return "refs/", "ref"
 
 
-def _stash_message(view: OverlayView, at: str) -> str:
-    lines = (view.read_new(f"{at}logs/refs/stash") or b"").decode("utf-8", "replace").splitlines()
+def _stash_message(view: OverlayView, prefix: str) -> str:
+    lines = (view.read_new(f"{prefix}logs/refs/stash") or b"").decode("utf-8", "replace").splitlines()
     return _clean(lines[-1].partition("\t")[2]) if lines else ""
 
 
 class _RefReader:
-    """Reads refs before and after a command, from their own files or from `packed-refs`."""
+    """Reads refs before and after a command, from separate files or from `packed-refs`."""
 
-    def __init__(self, view: OverlayView, at: str) -> None:
-        self._view, self._at = view, at
-        old = view.read_old(f"{at}packed-refs")
-        new = view.read_new(f"{at}packed-refs")
+    def __init__(self, view: OverlayView, prefix: str) -> None:
+        self._view, self._prefix = view, prefix
+        old = view.read_old(f"{prefix}packed-refs")
+        new = view.read_new(f"{prefix}packed-refs")
         self._packed = (_parse_packed(old), _parse_packed(old if new is None else new))
 
     def candidates(self, names: Iterable[str]) -> list[str]:
@@ -98,12 +98,12 @@ class _RefReader:
         return sorted(name for name in packed.union(names) if name.startswith("refs/"))
 
     def read_both(self, name: str) -> tuple[str, str]:
-        """Returns the values of a ref before and after, "" where there is none."""
+        """Returns the values of a ref before and after the command; "" if the ref did not exist."""
         old, new = self.read_files(name)
         return old or self._packed[0].get(name, ""), new or self._packed[1].get(name, "")
 
     def read_files(self, name: str) -> tuple[str, str]:
-        path = f"{self._at}{name}"
+        path = f"{self._prefix}{name}"
         old = _clean(self._view.read_old(path)[:1000].decode("utf-8", "replace"))
         if not self._view.exists(path):
             return old, ""
@@ -111,13 +111,13 @@ class _RefReader:
         return old, old if new is None else _clean(new[:1000].decode("utf-8", "replace"))
 
     def list_old(self) -> list[str]:
-        """Returns values of refs before the command, as far as they are needed to tell new commits from old ones."""
+        """Returns the values of refs before the command. A commit that is not reachable from them is new."""
         values = list(self._packed[0].values())
-        heads = Path(self._view.lower, self._at, "refs")
-        for place in ("heads", "remotes", "tags"):
+        refs_folder = Path(self._view.lower, self._prefix, "refs")
+        for ref_folder in ("heads", "remotes", "tags"):
             values += (
-                self.read_files(str(path.relative_to(heads.parent)))[0]
-                for path in sorted((heads / place).rglob("*"))[:_MAX_REFS]
+                self.read_files(str(path.relative_to(refs_folder.parent)))[0]
+                for path in sorted((refs_folder / ref_folder).rglob("*"))[:_MAX_REFS]
                 if path.is_file() and not path.is_symlink()
             )
         return values
@@ -135,19 +135,21 @@ def _parse_packed(content: bytes) -> dict[str, str]:
 def _run_git(
     run: RunInView | None,
     git_folder: str,
-    wanted: Sequence[str],
-    known: Sequence[str],
+    new_commits: Sequence[str],
+    old_commits: Sequence[str],
     rewound: Sequence[tuple[str, str]],
     *,
     staged: bool,
 ) -> tuple[list[GitOperation], dict[tuple[str, str], int], list[GitOperation]]:
     """Returns the new commits, the number of commits that moved refs have lost, and the staged files."""
-    if run is None or not (wanted or staged or rewound):
+    if run is None or not (new_commits or staged or rewound):
         return [], {}, []
-    excluded = [f"^{value}" for value in dict.fromkeys(known) if _OBJECT_ID.fullmatch(value)][:_MAX_REFS]
+    excluded = [f"^{value}" for value in dict.fromkeys(old_commits) if _OBJECT_ID.fullmatch(value)][:_MAX_REFS]
     git = 'git --git-dir="$1"'
     end = r"; printf '\000\000\000\n'"
-    script = f"{git} {_LOG} {_NO_PROGRAMS} {' '.join([*dict.fromkeys(wanted), *excluded])} --" if wanted else ":"
+    script = (
+        f"{git} {_LOG} {_NO_PROGRAMS} {' '.join([*dict.fromkeys(new_commits), *excluded])} --" if new_commits else ":"
+    )
     script += end
     for old, new in rewound:
         script += f"; {git} rev-list --count {old} {f'^{new}' if _OBJECT_ID.fullmatch(new) else '--not --branches'} --"
@@ -159,21 +161,22 @@ def _run_git(
     log, counts, index = [*output.split(_SECTION_END), "", "", ""][:3]
     numbers = [int(line) if line.isdigit() else 0 for line in counts.split("\n")]
     files = _parse_files(index.split("\0"))
-    shown = [GitOperation(kind="index", files=files[:MAX_FILES], more_files=max(0, len(files) - MAX_FILES))]
-    return list(_parse_log(log)), dict(zip(rewound, numbers, strict=False)), shown if files else []
+    index_operations = [GitOperation(kind="index", files=files[:MAX_FILES], more_files=max(0, len(files) - MAX_FILES))]
+    return list(_parse_log(log)), dict(zip(rewound, numbers, strict=False)), index_operations if files else []
 
 
 def _parse_log(output: str) -> Iterator[GitOperation]:
-    """Parses commits: id, author, address and subject, each followed by a NUL, then pairs of a status and a path."""
+    """Parses commits. Each has id, author, address and subject, each followed by a NUL, then pairs of status and
+    path."""
     fields = output.split("\0")
-    at = 0
-    while at + 3 < len(fields) and _OBJECT_ID.fullmatch(fields[at]):
-        commit, author, address, subject = fields[at : at + 4]
-        at += 4
-        start = at
-        while at + 1 < len(fields) and len(fields[at].strip()) == 1:
-            at += 2
-        files = _parse_files(fields[start:at])
+    position = 0
+    while position + 3 < len(fields) and _OBJECT_ID.fullmatch(fields[position]):
+        commit, author, address, subject = fields[position : position + 4]
+        position += 4
+        start = position
+        while position + 1 < len(fields) and len(fields[position].strip()) == 1:
+            position += 2
+        files = _parse_files(fields[start:position])
         yield GitOperation(
             kind="commit",
             new=commit,

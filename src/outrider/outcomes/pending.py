@@ -32,8 +32,9 @@ _SESSION = "session"  # a file with the session's id
 
 
 def overlay_storage(data: Path, workspace: Path) -> Path:
-    """Returns where overlays of a workspace are stored: the data folder, or a private folder below /var/tmp if the
-    workspace contains it, because an overlay cannot store its changes inside the folder that it covers."""
+    """Returns the folder in which overlays of a workspace are stored: the data folder, or a private folder below
+    /var/tmp if the workspace contains the data folder, because an overlay cannot store its changes inside the folder
+    that it covers."""
     inside = data.resolve().is_relative_to(workspace.resolve())
     return _shared_storage() if inside else data
 
@@ -43,8 +44,8 @@ def _shared_storage() -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Creates a folder that other users cannot open. Raises ConfigurationError if another user owns it or the folder
-    above: every user can create names in /var/tmp."""
+    """Creates a folder that other users cannot open. Raises ConfigurationError if another user owns the folder or its
+    parent, because every user can create folders in /var/tmp."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in (folder.parent, folder):
         status = path.lstat()
@@ -54,12 +55,23 @@ def _make_private(folder: Path) -> None:
 
 
 class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
+    """A command that has ended in its overlay.
 
-    With `failure` the call ends in an error with this reason, for example because the command reached its time limit.
-    `block_answered` is set when the question about `blocked` needs no answer any more, `asked` when the question about
-    the changes was asked. `committing` is set before the first file of the workspace changes; `keep` then names the
-    paths to commit. `recorded` are changes of a git folder outside the workspace, and `keep_recorded` those to commit.
+    - `session_id`, `call_id`: the call of the command.
+    - `workspace`: the workspace that the overlay covers.
+    - `changes`: what the command changed in the workspace.
+    - `content`, `title`, `metadata`: the tool result.
+    - `exit_code`: the exit code of the command.
+    - `blocked`: the accesses that the sandbox probably denied.
+    - `block_answered`: whether the question about `blocked` no longer needs an answer.
+    - `committing`: is set before the first file of the workspace changes.
+    - `keep`: the paths to commit, once `committing` is set.
+    - `left_running`: the processes that the command left running; they were ended.
+    - `failure`: the call ends in an error with this reason, for example because the command reached its time limit.
+    - `repository`: the git folder of the workspace, if it is outside the workspace.
+    - `recorded`: the changes in that git folder.
+    - `keep_recorded`: the paths of `recorded` to commit, once `committing` is set.
+    - `asked`: whether the question about the changes was asked.
     """
 
     session_id: str
@@ -122,9 +134,9 @@ class OutcomeFolder:
             root = self.root / "caches" / _safe_name(str(path))
             # An overlay cannot store its changes inside the folder that it covers.
             if path.is_dir() and not root.is_relative_to(path):
-                known = OverlayFolders(root / "upper", root / "work")
+                folders = OverlayFolders(root / "upper", root / "work")
                 opened.append(
-                    OverlayMount(folder=path, overlay=known if root.is_dir() else OverlayFolders.create(root))
+                    OverlayMount(folder=path, overlay=folders if root.is_dir() else OverlayFolders.create(root))
                 )
         return tuple(opened)
 
@@ -133,7 +145,7 @@ class OutcomeFolder:
         return OverlayFolders.create(self._call_folder(call_id) / "git")
 
     def layers(self) -> tuple[Path, ...]:
-        """Returns the layer if it holds anything."""
+        """Returns the layer if it is not empty."""
         return (self.layer,) if any(self.layer.iterdir()) else ()
 
     def upper(self, call_id: str) -> Path:
@@ -143,7 +155,7 @@ class OutcomeFolder:
         return self._call_folder(call_id) / "git" / "upper"
 
     def save(self, outcome: PendingOutcome) -> None:
-        """Writes the outcome and waits for the disk; it replaces an earlier version atomically."""
+        """Writes the outcome and waits for the disk. Replaces an earlier version atomically."""
         file = self._call_folder(outcome.call_id) / _RECORD
         if not file.parent.is_dir():  # a command that had a read-only view
             _make_private(self._overlays)
@@ -151,14 +163,14 @@ class OutcomeFolder:
         staged = file.with_suffix(".tmp")
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
-            # File names may be no valid UTF-8; the standard library escapes such characters.
+            # File names may not be valid UTF-8; the standard library escapes such characters.
             stream.write(json.dumps(msgspec.to_builtins(outcome)).encode())
             stream.flush()
             os.fsync(descriptor)
         staged.replace(file)
 
     def has_outcome(self, call_id: str) -> bool:
-        """Returns whether there is a stored outcome to load, with one system call."""
+        """Returns whether a stored outcome exists. It needs only one system call."""
         return os.access(self._call_folder(call_id) / _RECORD, os.F_OK)
 
     def load(self, call_id: str) -> PendingOutcome | None:
@@ -174,15 +186,15 @@ class OutcomeFolder:
         folder = self._call_folder(call_id)
         if folder.exists():
             with suppress(OSError):
-                (folder / _RECORD).unlink(missing_ok=True)  # first: without it the outcome does not exist any more
+                (folder / _RECORD).unlink(missing_ok=True)  # first: without this file the outcome no longer exists
             remove_tree(folder)
 
     def remove_except(self, call_ids: Iterable[str]) -> None:
-        """Deletes the overlays of all calls but these; interrupted commands leave them."""
-        wanted = {_safe_name(call_id) for call_id in call_ids}
+        """Deletes the overlays that interrupted commands have left, except those of these calls."""
+        open_names = {_safe_name(call_id) for call_id in call_ids}
         calls = self.root / "calls"
         for folder in list(calls.iterdir()) if calls.is_dir() else ():
-            if folder.name not in wanted:
+            if folder.name not in open_names:
                 remove_tree(folder)
 
     def forget_cached(self, paths: Iterable[str]) -> None:
@@ -223,7 +235,8 @@ def _read_session_id(folder: Path) -> str:
 
 
 def remove_old_overlays(data: Path, unused_since: float) -> None:
-    """Deletes the overlays of sessions that were not used since that time (in seconds), unless an outcome waits."""
+    """Deletes the overlays of sessions that were not used since `unused_since` (in seconds), unless an outcome waits
+    for an answer."""
     for folder in list_session_overlays(data):
         with suppress(OSError):  # another process may delete it now
             workspaces = [path for path in folder.iterdir() if path.is_dir()]
@@ -234,7 +247,7 @@ def remove_old_overlays(data: Path, unused_since: float) -> None:
 
 
 def remove_session_overlays(folders: Iterable[Path]) -> None:
-    """Deletes all overlays, caches and the /tmp of sessions, also outcomes that wait for an answer."""
+    """Deletes all overlays, caches and the /tmp of sessions, including outcomes that wait for an answer."""
     for folder in folders:
         remove_tree(folder)
 

@@ -1,5 +1,5 @@
-"""Predicts from the text of a command that it will publish, deploy or install something, so that the question comes
-before the start. A prediction grants nothing and proves nothing."""
+"""Predicts from the text of a command that it will publish, deploy or install something, so that the user is asked
+before it starts. A prediction may be wrong, and grants nothing."""
 
 import os
 import re
@@ -23,8 +23,8 @@ _SYSTEM = "installs or removes system packages, which the sandbox cannot do"
 class PredictedEffect(msgspec.Struct, frozen=True):
     """What a command will probably do, and the hosts that it needs for that.
 
-    `keeps`: the files that it changes belong to the effect, so a yes keeps them. `outside`: it cannot work inside the
-    sandbox, with any host.
+    `keeps`: the changed files belong to the effect, so an approval keeps them. `outside`: the command cannot work
+    inside the sandbox, whatever hosts it may reach.
     """
 
     text: str
@@ -34,7 +34,7 @@ class PredictedEffect(msgspec.Struct, frozen=True):
 
     @property
     def wanted(self) -> tuple[BlockedAccess, ...]:
-        """The network access that the question offers; all hosts if they are not known."""
+        """The network access that the question offers; access to all hosts if the hosts are not known."""
         if self.outside:
             return ()
         return tuple(BlockedAccess("network", host) for host in self.hosts) or (BlockedAccess("network"),)
@@ -116,8 +116,8 @@ _SCP_ADDRESS = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+):(?!//)")
 class PackageRegistries:
     """The package registries that commands use instead of the public ones.
 
-    They are named by options of the command, by `environment`, which is that of the command, or by settings of the
-    workspace and of the home folder that a sandboxed command can read. Reads text only and runs no package manager.
+    Options of the command name them, or variables of `environment`, the environment of the command, or settings of the
+    workspace and of the home folder that a sandboxed command can read. Only text is read; no package manager runs.
     """
 
     def __init__(self, workspace: Path, home: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
@@ -125,19 +125,20 @@ class PackageRegistries:
         self._workspace, self._environment = workspace, environment or {}
 
     def replace_hosts(self, hosts: tuple[str, ...], arguments: Sequence[str], folder: str) -> tuple[str, ...]:
-        """Returns the hosts of the configured registries in place of the public ones; `folder` is where it runs."""
+        """Returns the hosts of the configured registries in place of the public ones. `folder` is the working directory
+        of the command."""
         if hosts not in (_NPM, _PYPI):
             return hosts
-        found = self._find_npm(arguments, folder) if hosts == _NPM else self._find_pypi(arguments, folder)
-        replacing, adding = ([host for url in urls if (host := _authority_of(url))] for urls in found)
+        url_lists = self._find_npm(arguments, folder) if hosts == _NPM else self._find_pypi(arguments, folder)
+        replacing, adding = ([host for url in urls if (host := _authority_of(url))] for urls in url_lists)
         return tuple(dict.fromkeys((*(replacing or hosts), *adding)))
 
     def _find_npm(self, arguments: Sequence[str], folder: str) -> tuple[list[str], list[str]]:
-        """Returns the URLs that replace the public registry, and those of scopes."""
+        """Returns the URLs that replace the public registry, and the URLs of scopes."""
         named = _option_values(arguments, "--registry")
         for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
             named = named or self._environment.get(name, "").split()
-        # The home folder's own .npmrc is hidden from commands.
+        # The .npmrc of the home folder is hidden from commands.
         files = (self._workspace / folder / ".npmrc", self._workspace / ".npmrc", self._workspace / ".yarnrc.yml")
         listed = _NPM_REGISTRY.findall("\n".join(map(_read_settings, dict.fromkeys(files))))
         return named or [url for scope, url in listed if not scope], [url for scope, url in listed if scope]
@@ -198,29 +199,29 @@ def _read_settings(path: Path) -> str:
 def predict_effect(
     command: str, *, workspace: Path, folder: str = "", registries: PackageRegistries | None = None
 ) -> PredictedEffect | None:
-    """Returns what a command will publish, deploy or install, None if nothing of the kind is in its text."""
+    """Returns what a command will probably publish, deploy or install; None if its text does not show this."""
     if _NAMES.search(command) is None:
         return None
     from outrider.permissions.shell.analysis import analyse_script
 
     root = str(workspace)
     script = analyse_script(command, root=root, cwd=os.path.join(root, folder))  # noqa: PTH118
-    found = [
+    effects = [
         effect
         for analysed in script.commands
         if (words := [arg.values[0] if arg.values and arg.values[0] else arg.source_text for arg in analysed.argv])
         and (effect := _effect_of(words, workspace, registries or PackageRegistries(workspace), folder)) is not None
     ]
-    if not found:
+    if not effects:
         return None
-    if len(found) == 1:
-        return found[0]
-    hosts = dict.fromkeys(host for effect in found for host in effect.hosts)
+    if len(effects) == 1:
+        return effects[0]
+    hosts = dict.fromkeys(host for effect in effects for host in effect.hosts)
     return PredictedEffect(
-        ", then ".join(dict.fromkeys(effect.text for effect in found)),
-        tuple(hosts) if all(effect.hosts for effect in found) else (),  # an unknown host needs the whole network
-        keeps=all(effect.keeps for effect in found),
-        outside=any(effect.outside for effect in found),
+        ", then ".join(dict.fromkeys(effect.text for effect in effects)),
+        tuple(hosts) if all(effect.hosts for effect in effects) else (),  # an unknown host needs the whole network
+        keeps=all(effect.keeps for effect in effects),
+        outside=any(effect.outside for effect in effects),
     )
 
 
@@ -240,9 +241,9 @@ def _effect_of(
         names = {"install"}
     for row in _ROWS:
         if program in row.programs and (not row.subcommands or not row.subcommands.isdisjoint(names)):
-            shown = " ".join([program, *plain[: 2 if ".".join(plain[:2]) in row.subcommands else 1]])
+            invocation = " ".join([program, *plain[: 2 if ".".join(plain[:2]) in row.subcommands else 1]])
             hosts = registries.replace_hosts(row.effect.hosts, arguments, folder)
-            return msgspec.structs.replace(row.effect, text=f"`{shown}` {row.effect.text}", hosts=hosts)
+            return msgspec.structs.replace(row.effect, text=f"`{invocation}` {row.effect.text}", hosts=hosts)
     return None
 
 
@@ -257,12 +258,13 @@ def _push_effect(arguments: list[str], workspace: Path) -> PredictedEffect | Non
     hosts = [host for url in urls if (host := _host_of(url))]
     if urls and not hosts:
         return None  # a folder of this machine
-    to = " and ".join(dict.fromkeys(hosts)) or "another repository"
-    return PredictedEffect(f"`git push` sends commits to {to}", tuple(dict.fromkeys(hosts)), keeps=True)
+    destination = " and ".join(dict.fromkeys(hosts)) or "another repository"
+    return PredictedEffect(f"`git push` sends commits to {destination}", tuple(dict.fromkeys(hosts)), keeps=True)
 
 
 def _remote_urls(workspace: Path, remote: str) -> Iterator[str]:
-    """Yields the URLs of a remote, of all remotes without a name. Reads the configuration as text: it runs no git."""
+    """Yields the URLs of a remote; of all remotes if the name is empty. Reads the configuration as text, without
+    running git."""
     section = ""
     for match in _REMOTE_URL.finditer(_read_settings(workspace / ".git" / "config")):
         if match[1]:
@@ -272,7 +274,7 @@ def _remote_urls(workspace: Path, remote: str) -> Iterator[str]:
 
 
 def _host_of(address: str) -> str:
-    """Returns the host of a URL or of an address such as git@host:path, "" if there is none."""
+    """Returns the host of a URL or of an address such as git@host:path; "" if it has none."""
     if "://" in address:
         try:
             return urlsplit(address).hostname or ""

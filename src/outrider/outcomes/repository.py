@@ -1,9 +1,10 @@
-"""Git repositories in an outcome: which changed files are plain data that git records, and which can steer git.
+"""Separates the changed files of git repositories in an outcome: plain data that git records, and files that can steer
+git.
 
-Git writes into the overlay like any other program, so that a script sees its own commits and no git runs on hostile
-data outside. Plain data are objects, refs, logs, the index and the state of a merge or rebase. Everything else in a git
-folder can make git run programs or read other files, at any depth: it is protected. So is a new repository, because git
-obeys its settings as soon as it runs in it.
+Git writes into the overlay like any other program, so that a script sees the commits that it made, and git does not run
+on hostile data outside the sandbox. Plain data are objects, refs, logs, the index and the state of a merge or rebase.
+All other files in a git folder, at any depth, can make git run programs or read other files, so they are protected. A
+new repository is protected too, because git applies its settings as soon as it runs in it.
 """
 
 import os
@@ -48,8 +49,8 @@ _MAX_CHECKED_BYTES = 64_000_000
 
 
 class RepositoryChanges(msgspec.Struct, frozen=True):
-    """Changed paths in git folders: `data` maps plain data to its git folder, `steering` are all others. `removed` maps
-    paths to the git folder that was deleted or replaced with them."""
+    """Changed paths in git folders. `data` maps the paths of plain data to their git folder, `steering` contains all
+    other paths, and `removed` maps paths to the git folder that was deleted or replaced with them."""
 
     data: dict[str, str] = {}
     steering: frozenset[str] = frozenset()
@@ -57,16 +58,16 @@ class RepositoryChanges(msgspec.Struct, frozen=True):
 
     @property
     def entries(self) -> dict[str, str]:
-        """The git folder for each path that a question does not list by itself."""
+        """The git folder for each path that a question does not list separately."""
         return self.data | self.removed
 
 
 class OutsideRepository(msgspec.Struct, frozen=True):
-    """The git folder of a workspace that is not in the workspace: of a linked worktree, a submodule, or a repository
-    that contains the workspace.
+    """A git folder that belongs to a workspace but is outside of it: the git folder of a linked worktree, a submodule,
+    or a repository that contains the workspace.
 
-    `own` is the part of a linked worktree in it, with a slash at the end. With `branch` only refs next to this branch
-    may change.
+    `own` is the subfolder of a linked worktree, with a slash at the end. With `branch`, only refs in the same folder as
+    this branch may change.
     """
 
     folder: str
@@ -82,22 +83,22 @@ class OverlayView:
         self._known: dict[str, bool] = {}
 
     def exists(self, path: str) -> bool:
-        """Returns whether there is a file. Files below a replaced folder count too."""
+        """Returns whether the path exists in the view. Also returns True for files below a replaced folder."""
         if path not in self._known:
             status = lstat_or_none(self.upper / path)
-            there = lstat_or_none(self.lower / path) is not None if status is None else not is_whiteout(status)
-            self._known[path] = there
+            is_present = lstat_or_none(self.lower / path) is not None if status is None else not is_whiteout(status)
+            self._known[path] = is_present
         return self._known[path]
 
     def is_bare_repository(self, folder: str) -> bool:
-        """Returns whether git would take a folder for a repository without a work tree."""
-        at = f"{folder}/" if folder else ""
-        if not self.exists(f"{at}HEAD"):
+        """Returns whether git would use a folder as a repository without a work tree."""
+        prefix = f"{folder}/" if folder else ""
+        if not self.exists(f"{prefix}HEAD"):
             return False
-        return self.exists(f"{at}commondir") or (self.exists(f"{at}objects") and self.exists(f"{at}refs"))
+        return self.exists(f"{prefix}commondir") or (self.exists(f"{prefix}objects") and self.exists(f"{prefix}refs"))
 
     def read_new(self, path: str) -> bytes | None:
-        """Returns the content that a command wrote, None if it cannot be read or is too large."""
+        """Returns the content that a command wrote; None if it cannot be read or is too large."""
         return _read_file(self.upper / path)
 
     def read_old(self, path: str) -> bytes:
@@ -117,40 +118,40 @@ def _read_file(path: Path) -> bytes | None:
 def sort_recorded(
     view: OverlayView, changes: Iterable[OverlayChange], repository: OutsideRepository
 ) -> RepositoryChanges:
-    """Separates the changes of a git folder outside the workspace. A run's worktree may write objects and its own
-    branch, index and HEAD; changes of other branches count as steering."""
-    found = sort_changes(view, changes, inside=True)
+    """Separates the changes of a git folder outside the workspace. Commands in the worktree of a run may write objects
+    and the branch, index and HEAD of the worktree; changes of other branches are treated as steering."""
+    sorted_changes = sort_changes(view, changes, inside=True)
     if not repository.branch:
-        return found
+        return sorted_changes
     folder = f"refs/heads/{repository.branch}".rpartition("/")[0] + "/"
     allowed = ("objects", "lfs", repository.own.rstrip("/"), folder.rstrip("/"), f"logs/{folder}".rstrip("/"))
-    others = {
+    foreign = {
         path
-        for path in found.data
+        for path in sorted_changes.data
         if not any(path == name or path.startswith(f"{name}/") or name.startswith(f"{path}/") for name in allowed)
     }
-    data = {path: root for path, root in found.data.items() if path not in others}
-    return RepositoryChanges(data, found.steering | others, found.removed)
+    data = {path: root for path, root in sorted_changes.data.items() if path not in foreign}
+    return RepositoryChanges(data, sorted_changes.steering | foreign, sorted_changes.removed)
 
 
 def sort_changes(view: OverlayView, changes: Iterable[OverlayChange], *, inside: bool = False) -> RepositoryChanges:
-    """Separates plain data of git repositories from what can steer git. With `inside` the overlay covers a git folder,
-    and all changes are in it."""
+    """Separates plain data of git repositories from files that can steer git. With `inside`, the overlay covers a git
+    folder, so all changes are in it."""
     changes = list(changes)
     data: dict[str, str] = {}
     steering: set[str] = set()
     ended = {change.path.removesuffix("/HEAD") for change in changes if _ends_repository(change)}
     for change in changes:
-        for folder, rest, bare in _git_folders_of(view, change.path, inside=inside):
-            if bare and rest[0] not in GIT_DATA_NAMES | _STEERING_NAMES:
+        for folder, subpath, bare in _git_folders_of(view, change.path, inside=inside):
+            if bare and subpath[0] not in GIT_DATA_NAMES | _STEERING_NAMES:
                 continue
-            root = _data_root(view, folder, rest, change)
+            root = _data_root(view, folder, subpath, change)
             if root is None or folder in ended:
                 steering.add(change.path)
             else:
                 data.setdefault(change.path, root)
-    gone = {path for path in ended if fold_name(path.rpartition("/")[2]) == GIT_FOLDER and path in steering}
-    removed = {path: folder for path in steering for folder in gone if path.startswith(f"{folder}/")}
+    ended_folders = {path for path in ended if fold_name(path.rpartition("/")[2]) == GIT_FOLDER and path in steering}
+    removed = {path: folder for path in steering for folder in ended_folders if path.startswith(f"{folder}/")}
     return RepositoryChanges(
         {path: root for path, root in data.items() if path not in steering}, frozenset(steering), removed
     )
@@ -164,7 +165,8 @@ def _ends_repository(change: OverlayChange) -> bool:
 
 
 def _git_folders_of(view: OverlayView, path: str, *, inside: bool) -> Iterator[tuple[str, list[str], bool]]:
-    """Yields each git folder that contains a path, the rest of the path, and whether it is a bare repository."""
+    """Yields each git folder that contains a path, the parts of the path below it, and whether it is a bare
+    repository."""
     parts = path.split("/")
     if inside:
         yield "", parts, False
@@ -177,33 +179,33 @@ def _git_folders_of(view: OverlayView, path: str, *, inside: bool) -> Iterator[t
             yield "/".join(parts[:depth]), parts[depth:], True
 
 
-def _data_root(view: OverlayView, folder: str, rest: list[str], change: OverlayChange) -> str | None:
-    """Returns the git folder that a changed path is plain data of, None if it can steer git."""
-    if not rest or change.file in ("link", "special") or _was_link(change):
+def _data_root(view: OverlayView, folder: str, subpath: list[str], change: OverlayChange) -> str | None:
+    """Returns the git folder whose plain data a changed path belongs to; None if the path can steer git."""
+    if not subpath or change.file in ("link", "special") or _was_link(change):
         return None
-    at = f"{folder}/" if folder else ""
-    match rest:
+    prefix = f"{folder}/" if folder else ""
+    match subpath:
         case ["modules", *below]:  # the git folders of submodules, whose names may contain slashes
             for depth in range(1, len(below)):
-                inner = f"{at}modules/{'/'.join(below[:depth])}"
+                inner = f"{prefix}modules/{'/'.join(below[:depth])}"
                 if view.exists(f"{inner}/HEAD"):
                     return _data_root(view, inner, below[depth:], change)
             return None
         case ["worktrees", _, first, *below]:
-            rest = [first, *below]
-            is_data = first != "objects" and _is_data(rest, change)
+            subpath = [first, *below]
+            is_data = first != "objects" and _is_data(subpath, change)
         case _:
-            is_data = _is_data(rest, change)
-    return folder if is_data and _has_safe_content(view, change, rest) else None
+            is_data = _is_data(subpath, change)
+    return folder if is_data and _has_safe_content(view, change, subpath) else None
 
 
 def _was_link(change: OverlayChange) -> bool:
     return change.base is not None and (change.base.mode & 0o170000) == 0o120000
 
 
-def _is_data(rest: list[str], change: OverlayChange) -> bool:
-    match rest:
-        case ["HEAD"]:  # with it begins or ends a repository
+def _is_data(subpath: list[str], change: OverlayChange) -> bool:
+    match subpath:
+        case ["HEAD"]:  # creating or deleting it creates or ends a repository
             return change.kind == "modified" and not change.changes_type
         case [name] if name in GIT_DATA_FILES:
             return change.file == "file" and not change.changes_type
@@ -224,7 +226,8 @@ def _is_data(rest: list[str], change: OverlayChange) -> bool:
 
 
 def _is_object(below: list[str], change: OverlayChange) -> bool:
-    """Returns whether git adds an object. It never changes one, and deletes objects only when it tidies up."""
+    """Returns whether the change adds an object. Git never changes an object, and deletes objects only in a garbage
+    collection."""
     if change.file == "folder":
         return change.kind != "deleted" and not change.changes_type
     if below[:1] == ["info"] or below == ["pack", "multi-pack-index"]:
@@ -232,14 +235,14 @@ def _is_object(below: list[str], change: OverlayChange) -> bool:
     return change.kind == "created"
 
 
-def _has_safe_content(view: OverlayView, change: OverlayChange, rest: list[str]) -> bool:
-    """Returns whether a data file contains nothing that makes git run a program or look at another repository."""
-    if change.kind == "deleted" or change.file != "file" or rest[-1] not in _CHECKED_FILES:
+def _has_safe_content(view: OverlayView, change: OverlayChange, subpath: list[str]) -> bool:
+    """Returns whether the content of a data file cannot make git run a program or use another repository."""
+    if change.kind == "deleted" or change.file != "file" or subpath[-1] not in _CHECKED_FILES:
         return True
-    content = view.read_new(change.path) if len(rest) == 1 or rest[0] in _COMMAND_LISTS else b""
+    content = view.read_new(change.path) if len(subpath) == 1 or subpath[0] in _COMMAND_LISTS else b""
     if content is None:
         return False
-    match rest:
+    match subpath:
         case ["HEAD"]:
             return _HEAD.fullmatch(content) is not None
         case ["index"]:
@@ -256,17 +259,17 @@ _SUSPICIOUS = re.compile(rb"\x00\x00\xe0\x00|\.git|git~|\.\.|//|link|[\x80-\xff]
 
 
 def find_index_dangers(old: bytes, new: bytes) -> str:
-    """Returns why a new index is dangerous: a nested repository that it adds, a path that leads into a git folder or
-    out of the work tree, or a format that is not understood. Returns "" for an ordinary index."""
+    """Returns why a new index is dangerous: it adds a nested repository, has a path into a git folder or out of the
+    work tree, or has an unknown format. Returns "" for an ordinary index."""
     is_plain = new[:4] == b"DIRC" and new[4:8] in (b"\0\0\0\2", b"\0\0\0\3")
     if is_plain and not _SUSPICIOUS.search(new):
         return ""
-    known = {path for entry in parse_index(old) if entry is not None for path, nested in [entry] if nested}
+    old_nested = {path for entry in parse_index(old) if entry is not None for path, nested in [entry] if nested}
     for entry in parse_index(new):
         if entry is None:
             return "its format is not understood"
         path, nested = entry
-        if nested and path not in known:
+        if nested and path not in old_nested:
             return f"it adds the nested repository {path}"
         if any(fold_name(part) in ("", ".", "..", GIT_FOLDER, "git~1") for part in path.split("/")):
             return f"it contains the path {path}"
@@ -274,16 +277,16 @@ def find_index_dangers(old: bytes, new: bytes) -> str:
 
 
 def list_protected(workspace: Path, upper: Path, changes: Iterable[OverlayChange]) -> set[str]:
-    """Returns the changed paths that steer tools or contain secrets. A file counts too if a protected name is a link to
-    it, or if git runs it as a hook."""
+    """Returns the changed paths that steer tools or contain secrets, including files that are the target of a link with
+    a protected name, and files that git runs as hooks."""
     changes = list(changes)
-    found = sort_changes(OverlayView(workspace, upper), changes)
+    sorted_changes = sort_changes(OverlayView(workspace, upper), changes)
     targets = (*list_link_targets(str(workspace)), *list_hooks_folders(workspace)) if changes else ()
     return {
         change.path
         for change in changes
-        if change.path in found.steering
-        or (change.path not in found.data and _has_protected_name(change))
+        if change.path in sorted_changes.steering
+        or (change.path not in sorted_changes.data and _has_protected_name(change))
         or any(change.path == target or change.path.startswith(f"{target}/") for target in targets)
     }
 
@@ -298,10 +301,10 @@ _WORKTREE_SETTING = re.compile(r"^\s*worktree\s*=\s*(?P<path>[^#;\"\\\s][^#;\"\\
 
 
 def find_outside_repository(workspace: Path) -> OutsideRepository | None:
-    """Returns the git folder that git uses in a workspace, if it is outside and belongs to it.
+    """Returns the git folder that git uses in a workspace, if it is outside the workspace and belongs to it.
 
-    A `.git` file is part of the workspace and may name any folder, for example another repository of the user: the
-    folder must name the worktree in return.
+    A `.git` file is part of the workspace and may name any folder, for example another repository of the user.
+    Therefore the folder must name the worktree too.
     """
     top = next((folder for folder in (workspace, *workspace.parents) if os.path.lexists(folder / GIT_FOLDER)), None)
     if top is None:
@@ -311,9 +314,13 @@ def find_outside_repository(workspace: Path) -> OutsideRepository | None:
         is_own = top != workspace and not marker.is_symlink() and marker.stat().st_uid == os.getuid()
         return OutsideRepository(str(marker)) if is_own and (marker / "HEAD").is_file() else None
     folder = find_linked_git_folder(top)
-    found = None if folder is None else _linked_repository(folder, marker) or _submodule_repository(folder, top)
-    is_inside = found is not None and Path(found.folder).is_relative_to(workspace)
-    return found if found is not None and not is_inside and (Path(found.folder) / "HEAD").is_file() else None
+    repository = None if folder is None else _linked_repository(folder, marker) or _submodule_repository(folder, top)
+    is_inside = repository is not None and Path(repository.folder).is_relative_to(workspace)
+    return (
+        repository
+        if repository is not None and not is_inside and (Path(repository.folder) / "HEAD").is_file()
+        else None
+    )
 
 
 def _linked_repository(folder: Path, marker: Path) -> OutsideRepository | None:
@@ -330,5 +337,5 @@ def _submodule_repository(folder: Path, top: Path) -> OutsideRepository | None:
     if "modules" not in folder.parts or (folder / "commondir").exists():
         return None
     config = (_read_file(folder / "config") or b"").decode("utf-8", "replace")
-    back = [os.path.realpath(folder / found["path"]) for found in _WORKTREE_SETTING.finditer(config)]
+    back = [os.path.realpath(folder / match["path"]) for match in _WORKTREE_SETTING.finditer(config)]
     return OutsideRepository(str(folder)) if back == [os.path.realpath(top)] else None

@@ -77,7 +77,7 @@ from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, 
 from outrider.types.tool_declaration import PermissionRule
 
 Execute = Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
-"""Runs a command in a launch wrapper; without one in the writable sandbox of the session."""
+"""Runs a command in a launch wrapper, or with None in the writable sandbox of the session."""
 FormatResult = Callable[[CommandResult], ToolResult]
 RecordPaths = Callable[[ToolContext, Path, Sequence[str]], AbstractAsyncContextManager[None]]
 """Returns a context manager around a commit that stores the old contents of these paths for undo."""
@@ -85,10 +85,10 @@ RecordAll = Callable[[ToolContext], AbstractAsyncContextManager[None]]
 """Returns a context manager around an unconfined command that compares the workspace before and after, for undo."""
 
 OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
-"""Opens a network that reaches these hosts only, or every host if there are none."""
+"""Opens a network that reaches only these hosts, or every host if there are none."""
 
 FindRepository = Callable[[], OutsideRepository | None]
-"""Returns the git folder of the workspace if it is outside of it."""
+"""Returns the git folder of the workspace if it is outside the workspace."""
 
 _WANTS_TO_WRITE = (
     "it tries to change files. The workspace was read-only for it; an approval runs it again with write access"
@@ -111,7 +111,7 @@ _OUTCOME_NOT_FOUND = (
 
 
 class AskOutcome(Protocol):
-    """Asks the user about an outcome. The question is stored, so any front end can answer it, also after a restart."""
+    """Asks the user about an outcome. The question is stored, so any front end can answer it, even after a restart."""
 
     async def __call__(self, context: ToolContext, outcome: CommandOutcome, question: str, /) -> OutcomeAnswer: ...
 
@@ -130,12 +130,18 @@ class SessionSettings(Protocol):
 
 
 class CommandPlan(msgspec.Struct, frozen=True):
-    """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
+    """How an admitted call runs.
 
-    `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
-    that the command may change. `predicted` is asked about before the start. With `flow` the session has read text of
-    others: the command runs without a network, except for `open_hosts`. `wanted` are the hosts that it names.
-    `prints_remote`: with a network, its output may contain text of others.
+    - `confinement`: the sandbox of the command.
+    - `keeps`: whether a rule or an earlier answer keeps the outcome without a question.
+    - `hosts`: opens the network for these hosts, or for all hosts if it is empty; None leaves it closed.
+    - `writable`: the paths outside the workspace that the command may change.
+    - `predicted`: the predicted effect, about which the user is asked before the start.
+    - `flow`: is set if the session has read untrusted text; the command then runs without a network, except for
+      `open_hosts`.
+    - `open_hosts`: the hosts that the command may reach in spite of `flow`.
+    - `wanted`: the hosts that the command names.
+    - `prints_remote`: whether the output may contain third-party text if the command has a network.
     """
 
     confinement: Confinement = "workspace"
@@ -168,7 +174,7 @@ editor does not respond."""
 
 
 async def _withdraw_nothing(_: ToolContext) -> None:
-    """Default without questions."""
+    """Does nothing: the default without stored questions."""
 
 
 class SandboxedCommands:
@@ -246,7 +252,7 @@ class SandboxedCommands:
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 
     async def run_on(self, context: ToolContext, start: Execute) -> CommandResult:
-        """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
+        """Starts a process that continues in the background. All changes until it ends are recorded for undo."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         policy = self._policy(writable=False)
         if plan.confinement == "none" or policy.network != "off":
@@ -259,7 +265,7 @@ class SandboxedCommands:
             return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
     async def drop_leftovers(self, session_id: str, open_calls: Sequence[str]) -> None:
-        """Deletes overlays of calls that are not open any more."""
+        """Deletes the overlays of all calls except the open ones."""
         folder = self._open_folder(session_id)
         if folder.root.is_dir():
             await asyncio.to_thread(folder.remove_except, open_calls)
@@ -267,8 +273,8 @@ class SandboxedCommands:
     async def _run_without_overlay(
         self, context: ToolContext, plan: CommandPlan, execute: Execute, format_result: FormatResult
     ) -> ToolResult:
-        """Runs a command with a read-only workspace. If it wants to write there, that is the question, unless the mode,
-        the level or an earlier answer lets it write."""
+        """Runs a command with a read-only workspace. If it tries to write there, asks whether it may, unless the mode,
+        the level or an earlier answer allows it."""
         outcomes = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes
         level = self._settings.level_of(context.session_id)
         keeps, protects = plan.keeps or level in ("edits", "auto"), self._sandbox.protects_files
@@ -283,9 +289,9 @@ class SandboxedCommands:
                 formatted = format_result(result)
                 if outcomes == "commit":
                     raise ToolFailure(f"{_CANNOT_PROTECT}. Its output was:\n{formatted.content}", reason="denied")
-                wanted = (BlockedAccess("path", str(self._workspace), grantable=protects),)
+                access = (BlockedAccess("path", str(self._workspace), grantable=protects),)
                 outcome = CommandOutcome(
-                    exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=wanted
+                    exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=access
                 )
                 await context.wait_for_answer()
                 answer = await self._ask(context, outcome, _WANTS_TO_WRITE if protects else _WANTS_TO_WRITE_OUTSIDE)
@@ -310,7 +316,8 @@ class SandboxedCommands:
     ) -> ToolResult:
         finished = False
         try:
-            # No command may write to the workspace while it is below the mounted overlay of another: one at a time.
+            # The lock is held until the command has ended: a command may not write to the workspace while the mounted
+            # overlay of another command covers it.
             async with self._hold_lock(context):
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
                 policy = self._overlay_policy(folder, folders)
@@ -325,15 +332,15 @@ class SandboxedCommands:
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
                 recorded = await asyncio.to_thread(_read_recorded, outside)
             pending = self._pending_outcome(context, result, formatted, changes, plan)
-            answered = plan.is_rerun or failure is not None
+            needs_no_question = plan.is_rerun or failure is not None
             pending = msgspec.structs.replace(
-                pending, repository=repository, recorded=recorded, failure=failure, block_answered=answered
+                pending, repository=repository, recorded=recorded, failure=failure, block_answered=needs_no_question
             )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
             return settled
         except asyncio.CancelledError:
-            # A question that waits for the next start of the session keeps its overlay.
+            # If the question waits until the session is reopened, the overlay must not be deleted.
             finished = context.is_suspended()
             raise
         finally:
@@ -343,8 +350,8 @@ class SandboxedCommands:
     def _copy_foreign(
         self, folder: OutcomeFolder, call_id: str, result: CommandResult, outside: Sequence[OverlayMount]
     ) -> bool:
-        """Replaces the overlay of a command that failed because of other owners' files by one in which it may change
-        them; returns False if that is not the reason."""
+        """Prepares a new overlay, in which the command may change files of other owners, for a command that failed
+        because of such files. Returns False if that is not the reason for the failure."""
         if not fails_for_owner(result.text, result.exit_code):
             return False
         foreign = list_foreign_files(self._workspace)
@@ -376,21 +383,21 @@ class SandboxedCommands:
         )
 
     async def _ask_before_start(self, context: ToolContext, plan: CommandPlan, effect: PredictedEffect) -> CommandPlan:
-        """Asks about what a command will probably do, before it starts. Returns how it runs after a yes, which also
-        answers the question that its blocked network would raise. Raises ToolFailure after a no."""
+        """Asks about the probable effect of a command before it starts. Returns the plan after an approval, which also
+        answers the question about its blocked network. Raises ToolFailure after a denial."""
         if effect.hosts and not effect.outside and set(effect.hosts) <= set(plan.open_hosts):
-            return plan  # these hosts are allowed already
+            return plan  # these hosts are already allowed
         await context.wait_for_answer()
         flow = _flow_to(plan.flow, effect.wanted)
-        words = (reasons.PREDICTED_OUTSIDE if effect.outside else reasons.PREDICTED).format(effect=effect.text)
+        description = (reasons.PREDICTED_OUTSIDE if effect.outside else reasons.PREDICTED).format(effect=effect.text)
         outcome = CommandOutcome(predicted=effect.text, blocked=effect.wanted, flow=flow)
-        answer = await self._ask(context, outcome, f"{words}; {flow.description}" if flow else words)
+        answer = await self._ask(context, outcome, f"{description}; {flow.description}" if flow else description)
         await context.resume_work()
         if not answer.attended:
             raise ToolFailure(reasons.UNATTENDED_PREDICTED.format(effect=effect.text), reason="denied")
         if not answer.allowed:
-            why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
-            raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
+            reason = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
+            raise ToolFailure(f"{reason}{answer.words and '. ' + answer.words}", reason="rejected")
         if effect.outside or answer.access.unconfined:
             return CommandPlan("none", prints_remote=plan.prints_remote)
         hosts = tuple(dict.fromkeys((*effect.hosts, *plan.open_hosts))) if effect.hosts else ()
@@ -398,17 +405,18 @@ class SandboxedCommands:
         return msgspec.structs.replace(plan, keeps=keeps, hosts=hosts, predicted=None, wanted=())
 
     def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
-        """Returns what a command was denied. One that has lost its network may not say so in its output: `curl -s`."""
-        found = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
+        """Returns the accesses that a command was denied. A command without a network may fail without a message in its
+        output, such as `curl -s`."""
+        accesses = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
         closed = plan.hosts is None and self._policy(writable=False).network == "off"
         unnamed = [host for host in plan.wanted if is_remote_host(host)] if closed else []
         if result.exit_code == 0:
             # The last program of a pipeline decides the exit code: `curl https://docs.example.org | head` succeeds.
             named = {host.partition(":")[0] for host in plan.wanted}
             hidden = find_blocked(result.text, None, workspace=str(self._workspace)) if named else ()
-            found = tuple(access for access in hidden if access.kind == "network" and access.target in named)
-            return found or _network_accesses(() if result.text.strip() else unnamed)
-        return found or _network_accesses(unnamed if plan.flow is None else plan.wanted)
+            accesses = tuple(access for access in hidden if access.kind == "network" and access.target in named)
+            return accesses or _network_accesses(() if result.text.strip() else unnamed)
+        return accesses or _network_accesses(unnamed if plan.flow is None else plan.wanted)
 
     async def _finish(
         self,
@@ -419,15 +427,15 @@ class SandboxedCommands:
         execute: Execute,
         format_result: FormatResult,
     ) -> ToolResult:
-        """Asks about what was blocked and runs the command again with it, or settles what the command changed."""
+        """Asks about blocked accesses and runs the command again with them, or settles the changes of the command."""
         if pending.blocked and not pending.block_answered:
-            again = await self._ask_about_block(context, folder, pending, plan)
-            if isinstance(again, CommandPlan):
+            rerun = await self._ask_about_block(context, folder, pending, plan)
+            if isinstance(rerun, CommandPlan):
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
-                self.plan_call(context.call_id, msgspec.structs.replace(again, keeps=again.keeps or plan.keeps))
+                self.plan_call(context.call_id, msgspec.structs.replace(rerun, keeps=rerun.keeps or plan.keeps))
                 return await self._run_as_planned(context, execute, format_result)
-            pending = again
+            pending = rerun
         return await self._settle(context, folder, pending, plan)
 
     async def _execute_with(
@@ -446,12 +454,13 @@ class SandboxedCommands:
     async def _ask_about_block(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
     ) -> CommandPlan | PendingOutcome:
-        """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note.
+        """Asks whether a blocked command may run again with the blocked accesses. Returns the plan for this, or the
+        outcome with a note.
 
-        The answer grants what its choice names and nothing else; a plain yes grants what the question names.
+        The answer grants only what its choice names; without a choice, it grants what the question names.
         """
-        wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
-        blocked = reasons.BLOCKED.format(wanted=wanted)
+        access_names = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
+        blocked = reasons.BLOCKED.format(wanted=access_names)
         flow = _flow_to(plan.flow, pending.blocked)
         if flow is None and (granted := self._plan_by_rules(context, pending.blocked)) is not None:
             return granted
@@ -461,7 +470,7 @@ class SandboxedCommands:
             case "drop":
                 return with_block(pending, blocked)
             case "commit":
-                return with_block(pending, blocked, not_approved=wanted)
+                return with_block(pending, blocked, not_approved=access_names)
             case "ask":
                 pass
         await asyncio.to_thread(folder.save, pending)
@@ -471,15 +480,21 @@ class SandboxedCommands:
         )
         answer = await self._ask(context, outcome, blocked)
         if not answer.attended:
-            why = f"; {flow.description}" if flow else ""
-            return with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted) + why, not_approved=wanted)
+            suffix = f"; {flow.description}" if flow else ""
+            return with_block(
+                pending, reasons.UNATTENDED_BLOCK.format(wanted=access_names) + suffix, not_approved=access_names
+            )
         if not answer.allowed:
             return with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         granted = answer.access
         if granted.unconfined:
             return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
-        paths = [Path(one.target) for one in pending.blocked if one.kind != "network" and one.target and one.grantable]
+        paths = [
+            Path(access.target)
+            for access in pending.blocked
+            if access.kind != "network" and access.target and access.grantable
+        ]
         return CommandPlan(
             hosts=tuple(filter(None, network)) if network and granted.hosts else None,
             writable=tuple(paths) if granted.paths else (),
@@ -489,7 +504,8 @@ class SandboxedCommands:
         )
 
     def _plan_by_rules(self, context: ToolContext, blocked: Sequence[BlockedAccess]) -> CommandPlan | None:
-        """Returns how a blocked command runs again without a question: if rules allow every host and path it wanted."""
+        """Returns the plan for running a blocked command again without a question, if rules allow all blocked hosts and
+        paths; else None."""
         hosts = tuple(access.target for access in blocked if access.kind == "network")
         paths = tuple(access.target for access in blocked if access.kind == "path")
         rules = self._rules(context)
@@ -511,11 +527,11 @@ class SandboxedCommands:
         if caches:
             async with self._hold_lock(context):  # no overlay of this workspace may start meanwhile
                 await asyncio.to_thread(folder.keep_in_layer, context.call_id, caches)
-        denied, asked = (self._matching(changes, patterns) for patterns in self._restrictions(context))
-        if denied:
-            names = list_changes([change for change in changes if change.path in denied])
-            note = f"a rule forbids to change these files, so their changes are discarded: {names}"
-            changes = [change for change in changes if change.path not in denied]
+        denied_paths, asked_paths = (self._matching(changes, patterns) for patterns in self._restrictions(context))
+        if denied_paths:
+            names = list_changes([change for change in changes if change.path in denied_paths])
+            note = f"a rule forbids changing these files, so their changes are discarded: {names}"
+            changes = [change for change in changes if change.path not in denied_paths]
             pending = msgspec.structs.replace(pending, content=append_note(pending.content, note))
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes and not pending.recorded:
@@ -523,15 +539,15 @@ class SandboxedCommands:
             return settled_result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
         paths, recorded, complete = await asyncio.to_thread(split_protected, pending, folder)
-        paths, complete = [path for path in paths if path not in asked], complete and not asked
+        paths, complete = [path for path in paths if path not in asked_paths], complete and not asked_paths
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
             return settled_result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
         if rights.outcomes == "commit":
             if not complete:
                 selected = {*paths, *recorded}
-                left = [change.path for change in (*changes, *pending.recorded) if change.path not in selected]
-                left_out = ", ".join(sorted(map(show_path, left)))
+                dropped = [change.path for change in (*changes, *pending.recorded) if change.path not in selected]
+                left_out = ", ".join(sorted(map(show_path, dropped)))
                 pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
             return await self._commit(context, folder, pending, paths, recorded)
         level = self._settings.level_of(context.session_id)
@@ -559,7 +575,7 @@ class SandboxedCommands:
         }
 
     def _may_write(self, context: ToolContext, changes: Sequence[OverlayChange]) -> bool:
-        """Returns whether rules allow to write every changed file."""
+        """Returns whether rules allow writing every changed file."""
         paths = [os.path.join(self._workspace, change.path) for change in changes if not change.is_only_folder]  # noqa: PTH118
         return bool(paths) and allows_writing(self._rules(context), paths, root=str(self._workspace))
 
@@ -590,17 +606,17 @@ class SandboxedCommands:
             pending, committing=True, keep=tuple(keep), keep_recorded=tuple(keep_recorded)
         )
         await asyncio.to_thread(folder.save, pending)
-        await context.wait_for_answer(has_run=True)  # a crash from here on: the commit is repeated
+        await context.wait_for_answer(has_run=True)  # after a crash from here on, the commit is repeated
         try:
-            done = await self._commit_with_undo(context, folder, pending)
+            result = await self._commit_with_undo(context, folder, pending)
         except OSError as error:
             await asyncio.to_thread(folder.remove, context.call_id)
             raise ToolFailure(
                 f"its changes could not be written to the workspace: {error.strerror or error}"
             ) from error
-        await asyncio.to_thread(folder.forget_cached, done.committed)
+        await asyncio.to_thread(folder.forget_cached, result.committed)
         await asyncio.to_thread(folder.remove, context.call_id)
-        return settled_result(pending, describe_commit(done, pending))
+        return settled_result(pending, describe_commit(result, pending))
 
     async def _commit_with_undo(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
@@ -608,18 +624,20 @@ class SandboxedCommands:
         selected = await asyncio.to_thread(
             CommitSelection.choose_paths, pending, folder, pending.keep, pending.keep_recorded
         )
-        wanted = set(selected.paths)
-        changes = [change for change in pending.changes if change.path in wanted]
+        selected_paths = set(selected.paths)
+        changes = [change for change in pending.changes if change.path in selected_paths]
         unsaved = await self._unsaved_files(context, folder, changes)
         changes = [change for change in changes if not affects_any(change, unsaved)]
         paths = [change.path for change in changes if not change.is_only_folder]
 
         async def write() -> CommitResult:
             async with self._record_paths(context, self._workspace, paths):
-                done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
+                result = await asyncio.to_thread(
+                    commit_outcome, self._workspace, folder.upper(context.call_id), changes
+                )
                 further = await asyncio.to_thread(commit_recorded, pending, folder, selected)
-            conflicts = tuple(sorted({*done.conflicts, *further, *selected.conflicts}))
-            return CommitResult(done.committed, conflicts, unsaved)
+            conflicts = tuple(sorted({*result.conflicts, *further, *selected.conflicts}))
+            return CommitResult(result.committed, conflicts, unsaved)
 
         async with self._hold_lock(context):
             return await wait_to_end(write())
@@ -640,22 +658,23 @@ class SandboxedCommands:
         return OutcomeFolder(overlay_storage(self._data, self._workspace), session_id, self._workspace)
 
     def _overlay_policy(self, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
-        """Returns the policy for an overlay. Protected files are not mounted read-only in it: a change of one is part
-        of the outcome, and is asked about at every level."""
+        """Returns the policy for an overlay. Protected files are not mounted read-only in it: their changes are part of
+        the outcome, and the user is asked about them at every level."""
         policy = self._policy(writable=False)
         return msgspec.structs.replace(policy, overlay=folders, temporary=folder.temporary, read_only=())
 
     def _overlay_repository(
         self, folder: OutcomeFolder, call_id: str
     ) -> tuple[OutsideRepository | None, tuple[OverlayMount, ...]]:
-        """Returns the git folder of the workspace if it is outside, with an overlay in which git can record work."""
+        """Returns the git folder of the workspace if it is outside the workspace, with an overlay in which git can
+        record work."""
         repository = self._find_repository()
         if repository is None:
             return None, ()
         return repository, (OverlayMount(folder=Path(repository.folder), overlay=folder.prepare_recorded(call_id)),)
 
     def _run_in_view(self, folder: OutcomeFolder, pending: PendingOutcome) -> RunInView:
-        """Returns a function that runs git over a read-only view of what a command has left."""
+        """Returns a function that runs git over a read-only view of the changes of a command."""
         outside = ()
         if pending.repository is not None and pending.recorded:
             upper = folder.upper_recorded(pending.call_id)
@@ -672,7 +691,7 @@ class SandboxedCommands:
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         def wrap(launch: LaunchRequest) -> LaunchRequest:
-            # What a command changed in an overlay is settled when it ends, as part of its call.
+            # The changes in an overlay are settled when the command ends, as part of its call.
             wrapped = self._sandbox.wrap(launch, policy)
             return msgspec.structs.replace(wrapped, foreground_only=policy.overlay is not None)
 
@@ -690,13 +709,14 @@ def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChang
 
 
 def _format_with_leftovers(format_result: FormatResult, result: CommandResult) -> ToolResult:
-    """Returns the result with a note about processes that the command left running: they were ended with it."""
+    """Returns the result with a note about processes that the command left running, which were ended with it."""
     names = ", ".join(result.left_running)
     return with_note(format_result(result), f"it left processes running, which were ended: {names}" if names else "")
 
 
 def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tuple[ToolResult, FailureReason | None]:
-    """Returns the result of a command; with a reason if its call ends in an error, after its outcome is settled."""
+    """Returns the result of a command, and the failure reason if its call ends in an error after its outcome is
+    settled."""
     try:
         return format_result(result), None
     except ToolFailure as failure:
@@ -705,12 +725,12 @@ def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tu
 
 def _read_recorded(outside: Sequence[OverlayMount]) -> tuple[OverlayChange, ...]:
     """Returns what a command changed in folders outside the workspace."""
-    found = (_read_changes(mount.folder, mount.overlay) for mount in outside if mount.overlay is not None)
-    return tuple(change for changes in found for change in changes)
+    change_lists = (_read_changes(mount.folder, mount.overlay) for mount in outside if mount.overlay is not None)
+    return tuple(change for changes in change_lists for change in changes)
 
 
 def _report_network(context: ToolContext, plan: CommandPlan, hosts: Sequence[str]) -> None:
-    """Labels the output of a command that has a network, because it may contain text of others."""
+    """Labels the output of a command that has a network, because it may contain third-party text."""
     if plan.prints_remote:
         context.report(Progress(origins=tuple(make_origin("web", host) for host in hosts or [NETWORK])))
 
@@ -720,7 +740,7 @@ def _network_accesses(hosts: Iterable[str]) -> tuple[BlockedAccess, ...]:
 
 
 def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlow | None:
-    """Returns the data flow of a blocked command with the hosts that it wanted to reach, None if it wanted none."""
+    """Returns the data flow of a blocked command with the hosts that it tried to reach; None if there are none."""
     hosts = [access.target for access in blocked if access.kind == "network"]
     if flow is None or not hosts:
         return None

@@ -19,8 +19,8 @@ ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "loc
 
 
 class Credential(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
-    """A key or token that is valid for `seconds` from now, None if that is not known. A function that is the `api_key`
-    of a provider returns it; it is called again before the time is over."""
+    """A key or token that is valid for `seconds` from now, or for an unknown time if they are None. A function that is
+    the `api_key` of a provider may return it; the function is called again before the time is over."""
 
     value: str
     seconds: float | None = None
@@ -28,7 +28,9 @@ class Credential(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     def __post_init__(self) -> None:
         seconds: Any = self.seconds
         if not isinstance(self.value, str) or not (seconds is None or (_is_number(seconds) and seconds >= 0)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError("a Credential has a text and a number of seconds: Credential(token, seconds=3600)")
+            raise ConfigurationError(
+                "a Credential has a string and a number of seconds: Credential(token, seconds=3600)"
+            )
 
     def __repr__(self) -> str:
         """Omits the value, because this text appears in logs and tracebacks."""
@@ -42,9 +44,15 @@ class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A configured way to reach models. Without `api_key` and `base_url` the vendor's usual environment variables
     apply.
 
-    `base_url` has the form that the vendor's SDK takes: OpenAI's ends in /v1, Anthropic's and Google's have no version.
-    `api_key` may be a plain or async function that returns the key or a `Credential`; it is called before the first
-    request, and again when the key expires or is rejected. It is then found in `credentials`.
+    - `name`: the name by which agents refer to the provider.
+    - `kind`: the API.
+    - `api_key`: the key, or a plain or async function that returns the key or a `Credential`. The function is called
+      before the first request, and again when the key expires or is rejected.
+    - `base_url`: the address in the form that the vendor's SDK takes: OpenAI's ends in /v1, Anthropic's and Google's
+      have no version.
+    - `headers`: additional headers of each request.
+    - `options`: options of the kind.
+    - `credentials`: the function, if `api_key` is a function.
     """
 
     name: str
@@ -70,16 +78,17 @@ class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
     def __post_init__(self) -> None:
         _check_provider(self)
-        given: Any = self.api_key
+        api_key: Any = self.api_key
         if not isinstance(self.name, str) or not self.name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a provider needs a name, got {self.name!r}; write Provider('openai', kind=…)")
-        if given is not None and not isinstance(given, str) and not callable(given):
+        if api_key is not None and not isinstance(api_key, str) and not callable(api_key):
             raise ConfigurationError(
-                f"provider {self.name!r}: api_key is a text or a function that returns one, got {type(given).__name__}"
+                f"provider {self.name!r}: api_key must be a string or a function that returns one, got "
+                f"{type(api_key).__name__}"
             )
-        if callable(given):
+        if callable(api_key):
             msgspec.structs.force_setattr(self, "api_key", None)
-            msgspec.structs.force_setattr(self, "credentials", given)
+            msgspec.structs.force_setattr(self, "credentials", api_key)
 
     def __repr__(self) -> str:
         """Omits the key and the headers, because this text appears in logs and tracebacks."""
@@ -91,17 +100,17 @@ class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
     @property
     def vendor(self) -> str:
-        """The well-known name of who provides the models, as in the OpenTelemetry conventions. For an unknown host it
-        is the vendor of the API; for a kind without one it is the own name."""
-        if self.base_url and (found := _find_vendor(self.base_url)):
-            return found
+        """The well-known name of the vendor of the models, as in the OpenTelemetry conventions. For an unknown host it
+        is the vendor of the API; for a kind without a vendor it is the name of the provider."""
+        if self.base_url and (vendor := _find_vendor(self.base_url)):
+            return vendor
         is_vertex = self.kind in ("anthropic", "google") and "project" in self.options
         return "gcp.vertex_ai" if is_vertex else _VENDORS.get(self.kind, self.name)
 
 
 @lru_cache(maxsize=64)
 def _find_vendor(base_url: str) -> str:
-    """The vendor of a host, "" if it is not known."""
+    """Returns the vendor of a host, "" if it is not known."""
     address = base_url.partition("://")[2] or base_url
     host = address.partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
     return next((vendor for ending, vendor in _VENDOR_HOSTS if f".{host}".endswith(ending)), "")
@@ -118,8 +127,8 @@ _PROVIDER_OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def _check_provider(provider: Provider) -> None:
-    """Raises ConfigurationError for a value of a wrong type, and for an option that no code reads: a misspelled one
-    would have no effect."""
+    """Raises ConfigurationError for a value of a wrong type, and for an unknown option: a misspelled option would have
+    no effect."""
     if provider.kind not in _PROVIDER_KINDS:
         raise ConfigurationError(
             f"the provider {provider.name!r} has the unknown kind {provider.kind!r}; use one of: "
@@ -127,19 +136,23 @@ def _check_provider(provider: Provider) -> None:
         )
     url, headers, options = cast("tuple[Any, Any, Any]", (provider.base_url, provider.headers, provider.options))
     if not isinstance(url, str | None):
-        raise ConfigurationError(f"provider {provider.name!r}: base_url is a text, such as 'https://…/v1', got {url!r}")
+        raise ConfigurationError(
+            f"provider {provider.name!r}: base_url must be a string, such as 'https://…/v1', got {url!r}"
+        )
     if not isinstance(options, dict):
-        raise ConfigurationError(f"provider {provider.name!r}: options is a dict, got {type(options).__name__}")
+        raise ConfigurationError(f"provider {provider.name!r}: options must be a dict, got {type(options).__name__}")
     if not isinstance(headers, dict) or not all(
         isinstance(text, str) for item in cast("JsonObject", headers).items() for text in item
     ):
-        raise ConfigurationError(f"provider {provider.name!r}: headers is a dict of texts, such as {{'x-team': 'a'}}")
-    known = _PROVIDER_OPTIONS.get(provider.kind)
-    for name in provider.options if known else ():
-        if known and name not in known:
+        raise ConfigurationError(
+            f"provider {provider.name!r}: headers must be a dict of strings, such as {{'x-team': 'a'}}"
+        )
+    option_names = _PROVIDER_OPTIONS.get(provider.kind)
+    for name in provider.options if option_names else ():
+        if option_names and name not in option_names:
             raise ConfigurationError(
                 f"provider {provider.name!r}: there is no option {name!r} for the kind {provider.kind!r}; there are "
-                f"{', '.join(known)}"
+                f"{', '.join(option_names)}"
             )
 
 
@@ -156,11 +169,18 @@ _VENDOR_HOSTS = (
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """Limits of a run, shared by all of its agents; None means unlimited. `cost` is in US dollars. At most
-    `calls_per_answer` calls of one answer run; the model reads that the others did not.
+    """Limits of a run, shared by all of its agents. None means unlimited.
 
-    After `repeats` equal calls with equal results in a row the turn ends with the reason "repetition"; the model is
-    warned before. Calls whose results differ never end a turn. `Tool(repeats=…)` replaces the number for one tool."""
+    - `turns`: model answers.
+    - `seconds`: duration.
+    - `tokens`: tokens of all requests and answers.
+    - `cost`: cost in US dollars.
+    - `depth`: levels of agents that call each other.
+    - `parallel_calls`: tool calls that run at the same time.
+    - `calls_per_answer`: tool calls of one answer that run; the model reads that the others did not run.
+    - `repeats`: equal calls with equal results in a row. Then the turn ends with the reason "repetition"; the model is
+      warned before. Calls whose results differ never end a turn. `Tool(repeats=…)` replaces the number for one tool.
+    """
 
     turns: int | None = 100
     seconds: float | None = None
@@ -205,8 +225,8 @@ def _check_limit(name: str, value: Any, lowest: int) -> None:
         return
     kinds, number = ((int, float, Decimal), "a number") if name in ("seconds", "cost") else ((int,), "a whole number")
     if not isinstance(value, kinds) or isinstance(value, bool) or not float(value) >= lowest:
-        rest = "" if required else ", or None for no limit"
-        raise ConfigurationError(f"Limits({name}={value!r}): it is {number} of at least {lowest}{rest}")
+        alternative = "" if required else ", or None for no limit"
+        raise ConfigurationError(f"Limits({name}={value!r}): it must be {number} of at least {lowest}{alternative}")
 
 
 if TYPE_CHECKING:
@@ -222,7 +242,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in cast("Sequence[Any]", value))
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in cast("Sequence[Any]", value))
 
 
 def _is_count(value: Any) -> bool:
@@ -230,12 +250,12 @@ def _is_count(value: Any) -> bool:
 
 
 _AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (lambda value: isinstance(value, str), "a text"),
+    "name": (lambda value: isinstance(value, str), "a string"),
     "provider": (lambda value: isinstance(value, str), "the name of a provider that is passed to run(providers=[…])"),
     "reasoning": (lambda value: isinstance(value, bool), "True, False or None; the effort is reasoning_effort"),
     "stream": (lambda value: isinstance(value, bool), "True or False"),
     "extra": (lambda value: isinstance(value, dict), "a dict of fields for the request"),
-    "role": (lambda value: isinstance(value, str), "a text"),
+    "role": (lambda value: isinstance(value, str), "a string"),
     "fallback_models": (_are_texts, "a tuple of names, such as ('other', 'provider/model')"),
     "temperature": (_is_number, "a number"),
     "max_output_tokens": (_is_count, "a whole number of at least 1"),
@@ -245,7 +265,7 @@ _AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "limits": (lambda value: isinstance(value, Limits), "Limits(…)"),
     "retry": (lambda value: isinstance(value, RetryPolicy), "RetryPolicy(…)"),
     "vendor_tools": (
-        lambda value: not isinstance(value, str) and all(one in get_args(VendorTool) for one in value),
+        lambda value: not isinstance(value, str) and all(tool in get_args(VendorTool) for tool in value),
         f"a tuple of {', '.join(get_args(VendorTool))}",
     ),
     "permissions": (
@@ -260,12 +280,15 @@ _AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class SessionContext(msgspec.Struct, Generic[Deps], frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """The session that a function of the program works for: a function that writes instructions, or one that creates
-    the dependencies of a session.
+    """The session for which a function of the program is called: a function that writes instructions, validates an
+    output, or creates the dependencies of a session.
 
-    `deps` is what `run(deps=…)` or the factory of `Engine(deps=…)` provided, None without one. `owner` and `metadata`
-    are those that the session was created with; a called agent has those of its caller. `root_session_id` is the
-    session of the entry agent, `agent` the name of the agent that answers."""
+    - `deps`: the value of `run(deps=…)`, or of the factory of `Engine(deps=…)`; None without one.
+    - `session_id`: the session of the agent that answers.
+    - `root_session_id`: the session of the entry agent.
+    - `owner`, `metadata`: the values with which the session was created; a called agent has those of its caller.
+    - `agent`: the name of the agent that answers.
+    """
 
     deps: Deps = cast("Any", None)
     session_id: str = ""
@@ -306,8 +329,8 @@ class AgentKeywords(TypedDict, total=False):
 
 
 class _AgentMeta(ArgumentsMeta):
-    """Checks the rules of agents that programs create. The permissions of other agents may have rules of a caller
-    with an older version."""
+    """Checks the rules of agents that programs create. Agents that the engine creates are not checked, because their
+    permissions may contain rules of a caller with another version."""
 
     if not TYPE_CHECKING:
 
@@ -327,14 +350,28 @@ def _check_permissions(agent: "Agent") -> None:
 class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
     """A named agent: instructions, a model and permissions.
 
-    `instructions` is a text, or a plain or async function that takes a `SessionContext` and returns one. It is called
-    once per turn; a text that differs from that of the turn before is added to the prompt after the conversation.
-    `reasoning=None` requests reasoning from models that support it, True always, False never; `reasoning_effort="none"`
-    turns it off where the API allows it. `tools=None` gives it every tool of the run; a tuple of names limits it to
-    these. `stream=False` requests answers without streaming, for models and gateways that do not support it. `model`
-    may be a list: on an overload, an exhausted quota or an outage the next model continues the step. A name in the list
-    is a model of `provider`, or PROVIDER/MODEL. `retry` replaces the retry policy of the provider. `vendor_tools` names
-    tools that the vendor runs, for models that have them."""
+    - `name`: the name by which programs and other agents refer to it.
+    - `instructions`: a string, or a plain or async function that takes a `SessionContext` and returns one. It is called
+      once per turn; a text that differs from that of the previous turn is added to the prompt after the conversation.
+    - `model`: the name of the model, or a list of names: on an overload, an exhausted quota or an outage the next model
+      continues the step. A name in the list is a model of `provider`, or PROVIDER/MODEL.
+    - `provider`: the name of the provider.
+    - `max_output_tokens`: limits the tokens of one answer.
+    - `reasoning`: None requests reasoning from models that support it, True always, False never.
+    - `reasoning_effort`: how much the model reasons; "none" turns reasoning off where the API allows it.
+    - `reasoning_budget`: limits the reasoning tokens, for APIs that support it.
+    - `temperature`: the sampling temperature.
+    - `extra`: fields that are added to the body of each request.
+    - `role`: what the agent is for, which other agents read.
+    - `mode`: the mode of its sessions.
+    - `tools`: the names of its tools; None gives it every tool of the run.
+    - `permissions`: rules by effect, such as `{"deny": ("shell",)}`.
+    - `limits`: limits of a run in which it is the entry agent.
+    - `stream`: False requests answers without streaming, for models and gateways that do not support it.
+    - `fallback_models`: the further models of a list in `model`.
+    - `retry`: replaces the retry policy of the provider.
+    - `vendor_tools`: tools that the vendor runs, for models that have them.
+    """
 
     name: str
     instructions: Instructions
@@ -382,27 +419,28 @@ class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        given: Any = self.model
-        if not isinstance(given, str):
-            names: list[Any] = list(given) if isinstance(given, list | tuple) else [given]  # pyright: ignore[reportUnknownArgumentType]
+        model: Any = self.model
+        if not isinstance(model, str):
+            names: list[Any] = list(model) if isinstance(model, list | tuple) else [model]  # pyright: ignore[reportUnknownArgumentType]
             if not names or not all(isinstance(name, str) and name for name in names):
                 raise ConfigurationError(
-                    f"agent {self.name!r}: the model is a name or a list of at least one name, got {given!r}"
+                    f"agent {self.name!r}: the model must be a name or a list of at least one name, got {model!r}"
                 )
             msgspec.structs.force_setattr(self, "model", names[0])
             msgspec.structs.force_setattr(self, "fallback_models", (*names[1:], *self.fallback_models))
         self._check_fields()
 
     def _check_fields(self) -> None:
-        given: Any = self.instructions
-        if not isinstance(given, str) and not callable(given):
+        instructions: Any = self.instructions
+        if not isinstance(instructions, str) and not callable(instructions):
             raise ConfigurationError(
-                f"agent {self.name!r}: the instructions are a text or a function, got {type(given).__name__}"
+                f"agent {self.name!r}: the instructions must be a string or a function, got "
+                f"{type(instructions).__name__}"
             )
-        for field, (matches, wanted) in _AGENT_FIELDS.items():
+        for field, (matches, expected) in _AGENT_FIELDS.items():
             value: Any = getattr(self, field)
             if value is not None and not matches(value):
-                raise ConfigurationError(f"agent {self.name!r}: {field} is {wanted}, got {value!r}")
+                raise ConfigurationError(f"agent {self.name!r}: {field} must be {expected}, got {value!r}")
         if not self.name.strip():
             raise ConfigurationError("an agent needs a name, such as Agent('helper', …)")
         for tool in self.tools or ():
@@ -415,7 +453,7 @@ class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
                 )
 
     def replace(self, **changes: Unpack[AgentKeywords]) -> Self:
-        """Returns a copy with other values of the given fields."""
+        """Returns a copy of the agent with these values."""
         agent = replace_fields(self, changes)
         if "permissions" in changes:
             _check_permissions(agent)
@@ -423,11 +461,12 @@ class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
 
     @property
     def fixed_instructions(self) -> str:
-        """The instructions, "" if a function writes them."""
+        """The instructions; "" if a function writes them."""
         return self.instructions if isinstance(self.instructions, str) else ""
 
     def select_listed_model(self, providers: Collection[str]) -> Self:
-        """Returns the agent with the provider that the first name of its list of models starts with, if it does."""
+        """Returns the agent with the provider that the first name of its list of models starts with. Returns the same
+        agent if that name does not start with one of `providers`."""
         provider, slash, model = self.model.partition("/")
         if not self.fallback_models or not slash or provider not in providers:
             return self
@@ -435,7 +474,7 @@ class Agent(msgspec.Struct, frozen=True, metaclass=_AgentMeta):
 
     @property
     def model_ref(self) -> ModelRef:
-        """The model of the agent. `str()` of it is PROVIDER/MODEL."""
+        """The model of the agent. Its `str()` is PROVIDER/MODEL."""
         return ModelRef(self.provider, self.model)
 
     @property

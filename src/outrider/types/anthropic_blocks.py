@@ -48,13 +48,13 @@ def as_dict(block: Any) -> dict[str, Any]:
         return dump(mode="json", exclude_unset=True)
     if not isinstance(getattr(block, "type", None), str):
         raise PartValidationError(
-            f"a content block is a dict or an object with the attribute `type`, got {type(block).__name__}"
+            f"a content block must be a dict or an object with the attribute `type`, got {type(block).__name__}"
         )
     return _read_attributes(block)
 
 
 def _read_attributes(value: Any) -> Any:
-    """Converts an object of any class, and those in it, to plain data by its attributes."""
+    """Converts an object of any class, including the objects in its attributes, to plain data."""
     if isinstance(value, list | tuple):
         return [_read_attributes(item) for item in cast("Sequence[Any]", value)]
     if is_object(value):
@@ -62,11 +62,15 @@ def _read_attributes(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     classes = cast("type[Any]", type(value)).__mro__
-    own: dict[str, Any] = getattr(value, "__dict__", {})
-    names = [*own, *(name for cls in classes for name in _slots(cls))]
-    known = [name for name in _ATTRIBUTES if name not in names and hasattr(value, name)]
-    found = {name: getattr(value, name, None) for name in (*names, *known) if not name.startswith("_")}
-    return {name: _read_attributes(one) for name, one in found.items() if one is not None and not callable(one)}
+    instance_fields: dict[str, Any] = getattr(value, "__dict__", {})
+    names = [*instance_fields, *(name for cls in classes for name in _slots(cls))]
+    class_fields = [name for name in _ATTRIBUTES if name not in names and hasattr(value, name)]
+    attributes = {name: getattr(value, name, None) for name in (*names, *class_fields) if not name.startswith("_")}
+    return {
+        name: _read_attributes(attribute)
+        for name, attribute in attributes.items()
+        if attribute is not None and not callable(attribute)
+    }
 
 
 def _slots(cls: type[Any]) -> Sequence[str]:
@@ -82,26 +86,27 @@ def content_blocks(content: Any) -> list[dict[str, Any]]:
         return []
     if not isinstance(content, Iterable):
         raise PartValidationError(
-            f"the content of a message is a text or a list of blocks, got {type(content).__name__}", field="content"
+            f"the content of a message must be a string or a list of blocks, got {type(content).__name__}",
+            field="content",
         )
     blocks = cast("Iterable[Any]", content)
     return [{"type": "text", "text": block} if isinstance(block, str) else as_dict(block) for block in blocks]
 
 
-def _rest(fields: dict[str, Any], *known: str) -> dict[str, Any]:
+def _unread_fields(fields: dict[str, Any], *read_names: str) -> dict[str, Any]:
     """Returns metadata with the fields that the part does not have (cache_control, citations, caller, …)."""
-    rest = {name: value for name, value in fields.items() if name not in ("type", *known)}
-    return {"anthropic": rest} if rest else {}
+    unread = {name: value for name, value in fields.items() if name not in ("type", *read_names)}
+    return {"anthropic": unread} if unread else {}
 
 
 def _text(fields: dict[str, Any]) -> TextPart:
-    return TextPart(text=_string(fields, "text"), metadata=_rest(fields, "text"))
+    return TextPart(text=_string(fields, "text"), metadata=_unread_fields(fields, "text"))
 
 
 def _thinking(fields: dict[str, Any]) -> ReasoningPart:
-    known = {"type", "thinking", "signature"}
+    plain_fields = {"type", "thinking", "signature"}
     state: dict[str, Any] = {"family": "anthropic"}
-    if fields.keys() - known:
+    if fields.keys() - plain_fields:
         state["block"] = fields
     elif "signature" in fields:
         state["signature"] = fields["signature"]
@@ -117,7 +122,7 @@ def _tool_use(fields: dict[str, Any]) -> ToolUsePart:
         tool_id=_string(fields, "id"),
         tool_name=_string(fields, "name"),
         tool_input=_object(fields, "input"),
-        metadata=_rest(fields, "id", "name", "input"),
+        metadata=_unread_fields(fields, "id", "name", "input"),
     )
 
 
@@ -125,9 +130,9 @@ def _tool_result(fields: dict[str, Any]) -> ToolResultPart:
     content = fields.get("content")
     blocks = content_blocks(content)
     text = "\n".join(block["text"] for block in blocks if block.get("type") == "text")
-    attachments = tuple(found for block in blocks if (found := _attachment(block)))
+    attachments = tuple(attachment for block in blocks if (attachment := _attachment(block)))
     is_error = fields.get("is_error")
-    metadata = _rest(fields, "tool_use_id", "content", *(("is_error",) if is_error else ()))
+    metadata = _unread_fields(fields, "tool_use_id", "content", *(("is_error",) if is_error else ()))
     if content != result_content(text, attachments):
         metadata["content"] = content  # absent, or blocks in another order
     return ToolResultPart(
@@ -148,7 +153,9 @@ def _attachment(block: dict[str, Any]) -> Attachment | None:
 
 def _file(fields: dict[str, Any]) -> FilePart:
     mime, url = read_file_url(fields)
-    return FilePart(mime=mime, url=url, filename=fields.get("title"), metadata=_rest(fields, "source", "title"))
+    return FilePart(
+        mime=mime, url=url, filename=fields.get("title"), metadata=_unread_fields(fields, "source", "title")
+    )
 
 
 def read_file_url(fields: dict[str, Any]) -> tuple[str, str]:
@@ -172,7 +179,7 @@ def read_file_url(fields: dict[str, Any]) -> tuple[str, str]:
 def _string(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        problem = f"has no `{name}`" if value is None else f"has a `{name}` that is no string"
+        problem = f"has no `{name}`" if value is None else f"has a `{name}` that is not a string"
         raise PartValidationError(f"a {fields['type']} block {problem}")
     return value
 
@@ -180,7 +187,7 @@ def _string(fields: dict[str, Any], name: str) -> str:
 def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:
     value = fields.get(name)
     if value is not None and not is_object(value):
-        raise PartValidationError(f"a {fields['type']} block has an `{name}` that is no object")
+        raise PartValidationError(f"a {fields['type']} block has an `{name}` that is not an object")
     return value or {}
 
 

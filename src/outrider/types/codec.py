@@ -1,4 +1,5 @@
-"""JSON encoding of parts: the registry of part types, lossless decoding of unknown types, validation before storing."""
+"""JSON encoding of parts: the registry of part types, lossless decoding of unknown types, and validation before parts
+are stored."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -40,12 +41,12 @@ class UnknownPart:
 
     @property
     def type(self) -> str:
-        """The kind, which this version does not know."""
+        """The name of the type, which this version does not know."""
         return str(self.raw.get("type", ""))
 
     @property
     def part_type(self) -> str:
-        """Same as `type`."""
+        """The name of the type, as in `type`."""
         return self.type
 
     @property
@@ -64,7 +65,7 @@ class UnknownPart:
         return str(self.raw.get("message_id", ""))
 
     def adopt(self, message_id: str, session_id: str) -> None:
-        """Set the ids of the message and the session that own the part."""
+        """Sets the ids of the message and the session that own the part."""
         self.raw = self.raw | {"message_id": message_id, "session_id": session_id}
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,10 +119,10 @@ def part_types() -> dict[str, type[Any]]:
 
 
 def read_part_type(value: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data of a part with its kind in `type`; older formats have it in `part_type`."""
+    """Returns the data of a part with the name of its type in `type`. Older formats have it in `part_type`."""
     if "type" in value or "part_type" not in value:
         return value
-    return {"type": value["part_type"], **{name: one for name, one in value.items() if name != "part_type"}}
+    return {"type": value["part_type"], **{name: item for name, item in value.items() if name != "part_type"}}
 
 
 def part_from_dict(value: dict[str, Any]) -> Any:
@@ -150,14 +151,14 @@ def set_part_owner(part: Any, message_id: str, session_id: str) -> None:
         return
     if type(part) not in _kinds.values():
         hint = "write TextPart(…)" if isinstance(part, str) else "register_part_type adds custom kinds"
-        raise PartValidationError(f"{type(part).__name__} is no part; {hint}")
+        raise PartValidationError(f"{type(part).__name__} is not a part; {hint}")
     owners = {"id": getattr(part, "id", "") or new_id(), "message_id": message_id, "session_id": session_id}
     for name, value in owners.items():
         object.__setattr__(part, name, value)  # works for a frozen dataclass too
 
 
 def load_part(value: dict[str, Any]) -> AnyPart:
-    """Builds a stored part; one of an unknown type becomes an UnknownPart."""
+    """Builds a stored part. A part of an unknown type becomes an UnknownPart."""
     if isinstance(value.get("type"), str) and value["type"] not in _kinds:
         return UnknownPart(value)
     return part_from_dict(value)
@@ -184,7 +185,7 @@ def decode_part(data: bytes | str) -> AnyPart:
 
 
 def decode_parts(data: bytes | str) -> list[AnyPart]:
-    """Decodes a list of stored parts in one call; only if that fails, each part is decoded separately."""
+    """Decodes a list of stored parts in one call. Only if that fails, decodes each part separately."""
     try:
         return _decoders()[1].decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -213,7 +214,8 @@ def validate_part(part: AnyPart) -> None:
 
 
 def check_part(part: AnyPart) -> None:
-    """Like `validate_part`, without the check of field types."""
+    """Checks a part before it is stored, without the check of field types that `validate_part` does. Raises
+    PartValidationError that names the field."""
     if not isinstance(part, PartBase):
         _check_ids(part)
         return
@@ -234,10 +236,10 @@ def check_part(part: AnyPart) -> None:
 
 def _check_ids(part: AnyPart) -> None:
     for field in ("id", "session_id", "message_id"):
-        found = getattr(part, field, None)
-        if not is_id(found):
+        value = getattr(part, field, None)
+        if not is_id(value):
             name = getattr(part, "type", "") or type(part).__name__
-            raise PartValidationError(f"{name}: `{field}` must be a UUID, got {found!r}", field=field)
+            raise PartValidationError(f"{name}: `{field}` must be a UUID, got {value!r}", field=field)
 
 
 def _to_dict(value: Any) -> Any:
@@ -249,7 +251,7 @@ def _to_dict(value: Any) -> Any:
 
 @cache
 def _decoders() -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
-    """Returns the decoders for one part and for a list; the cache is cleared when a part type is registered."""
+    """Returns the decoders for one part and for a list. The cache is cleared when a part type is registered."""
     structs = tuple(cls for cls in _kinds.values() if issubclass(cls, msgspec.Struct))
     union: Any = Union[structs]  # noqa: UP007  built at run time
     return msgspec.json.Decoder(union), msgspec.json.Decoder(list[union])

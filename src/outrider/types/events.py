@@ -81,9 +81,9 @@ class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
 
 
 class RequestChangedEvent(Event, frozen=True, tag="RequestChangedEvent"):
-    """A hook changed a request before it was sent, or stopped doing so. The first `cached_messages` of the
-    `previous_messages` of the request before are sent unchanged, so a provider can read them from its cache; fewer than
-    all of them, except for the first request, means that the rest is charged again."""
+    """A hook changed a request before it was sent, or it changed the previous one and did not change this one. The
+    previous request had `previous_messages` messages. The first `cached_messages` of them are sent unchanged, so a
+    provider can read them from its cache; the other ones are charged again."""
 
     messages_before: int
     messages_after: int
@@ -92,9 +92,9 @@ class RequestChangedEvent(Event, frozen=True, tag="RequestChangedEvent"):
 
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
-    """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include `withdrawn_tokens`, those of
-    failed attempts. `cost` is an exact decimal string; None if no price is known. `cache_miss` says why the provider's
-    cache was not used."""
+    """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include the tokens of failed attempts
+    (`withdrawn_tokens`). `cost` is an exact decimal string; None if no price is known. `cache_miss` says why the
+    provider's cache was not used."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -121,8 +121,8 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
 
 class CacheMissEvent(Event, frozen=True, tag="CacheMissEvent"):
     """A request could not use the provider's prompt cache, or the provider did not use it. `offset` is the first byte
-    that differs from the request before. `cached` is the share of the prompt that was read from the cache, `achievable`
-    the share that is equal to the request before."""
+    that differs from the previous request. `cached` is the share of the prompt that was read from the cache,
+    `achievable` the share that is equal to the previous request."""
 
     cause: str
     detail: str = ""
@@ -140,8 +140,8 @@ class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEve
 
 
 class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionCompletedEvent"):
-    """A tool call has ended. `reason` is that of the error state, `origins` describe where the result comes from;
-    `exit_code` is that of a command."""
+    """A tool call has ended. `reason` is the reason of the error state, `origins` describe where the result comes from,
+    and `exit_code` is the exit code of a command."""
 
     tool_name: str
     success: bool = True
@@ -153,12 +153,22 @@ class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionComplete
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
-    """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
-    that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
-    run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
-    its changes. With `flow` the call would send data after the session has read text of others. `widths` are what a
-    lasting answer may cover, `effects` what the call does, `preview` is a unified diff of what it would change,
-    `position` the position of the call in its answer."""
+    """A call needs approval.
+
+    - `tool_name`, `tool_input`: the tool and its arguments.
+    - `description`: why the call needs an approval.
+    - `approval_id`: the id of the request.
+    - `offers`: the rules that a lasting answer would store.
+    - `can_last`: whether a lasting answer is possible.
+    - `server`: the URL of the server on which the call would run, if it is another one.
+    - `outcome`: what a command changed in the sandbox; the question is then what to do with its changes.
+    - `contents`: the hashes of files that a lasting answer would approve.
+    - `widths`: what a lasting answer may cover.
+    - `effects`: what the call does.
+    - `preview`: a unified diff of what the call would change.
+    - `position`: the position of the call in the model's answer.
+    - `flow`: the data that the call would send after the session has read untrusted text.
+    """
 
     tool_name: str
     description: str = ""
@@ -332,8 +342,8 @@ class ProcessExitedEvent(Event, frozen=True, tag="ProcessExitedEvent"):
 
 
 class FilesRestoredEvent(Event, frozen=True, tag="FilesRestoredEvent"):
-    """File changes were undone or redone. `left_alone` are files that were not touched, because another program may
-    have changed them since. `message_id` is the note in the transcript."""
+    """File changes were undone or redone. `left_alone` are files that were not restored, because another program may
+    have changed them since then. `message_id` is the note in the transcript."""
 
     direction: str
     files: tuple[str, ...] = ()
@@ -388,7 +398,8 @@ StandardEvent = (
     | DeltasDroppedEvent
     | ErrorEvent
 )
-"""Every event class of this package. A `match` over it that ends with `assert_never` covers new classes by force."""
+"""Every event class of this package. With a `match` over it that ends with `assert_never`, the type checker reports a
+new class that is not handled."""
 
 ActivityEvent = (
     LoopStartedEvent
@@ -400,7 +411,7 @@ ActivityEvent = (
     | ModelSilentEvent
     | ModelProgressEvent
 )
-"""What a turn does at the moment. A program that reads complete values only needs none of them."""
+"""What a turn does at the moment. A program that reads only complete values does not need these events."""
 
 CallProgressEvent = (
     ToolInputDeltaEvent
@@ -411,7 +422,8 @@ CallProgressEvent = (
     | ProcessOutputEvent
     | ProcessExitedEvent
 )
-"""What a call does. A program that reads complete values only needs none of them: `PartUpdatedEvent` has the call."""
+"""What a call does. A program that reads only complete values does not need these events: `PartUpdatedEvent` has the
+call."""
 
 EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(StandardEvent)}
 

@@ -36,7 +36,7 @@ def new_id() -> str:
 
 @lru_cache(maxsize=1)
 def _beginning(moment: int) -> str:
-    """The time prefix, which all ids of one millisecond share."""
+    """Returns the time prefix, which all ids of one millisecond share. It is cached for ids of the same millisecond."""
     digits = f"{moment & 0xFFFF_FFFF_FFFF:012x}"
     return f"{digits[:8]}-{digits[8:]}"
 
@@ -45,8 +45,11 @@ def _more_endings() -> str:
     """Generates the random suffixes of many ids with one system call, since a call per id would dominate the cost."""
     digits = f"{int.from_bytes(os.urandom(10 * _AT_ONCE), 'big') & _RANDOM_BITS | _VERSION_BITS:x}"
     starts = range(0, len(digits), 20)
-    first, *more = [f"-{digits[at : at + 4]}-{digits[at + 4 : at + 8]}-{digits[at + 8 : at + 20]}" for at in starts]
-    _endings.extend(more)
+    first, *spare_endings = [
+        f"-{digits[start : start + 4]}-{digits[start + 4 : start + 8]}-{digits[start + 8 : start + 20]}"
+        for start in starts
+    ]
+    _endings.extend(spare_endings)
     return first
 
 
@@ -59,11 +62,12 @@ def are_ids(*values: object) -> bool:
     """Returns whether all values are ids."""
     try:
         return all(map(_is_canonical, values))
-    except TypeError:  # one is not a text
+    except TypeError:  # a value is not hashable or not a string
         return False
 
 
 @lru_cache(maxsize=1024)
 def _is_canonical(text: Any) -> bool:
-    """Cached, because every part of a session repeats the same session and message ids."""
+    """Returns whether a string is a canonical UUID. Cached, because every part of a session repeats the same session
+    and message ids."""
     return _CANONICAL.fullmatch(text) is not None

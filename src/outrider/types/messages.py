@@ -30,10 +30,11 @@ class MessageTime(msgspec.Struct, frozen=True):
     completed: int | None = None
 
 
-MCP_SERVERS = "mcp_servers"  # the metadata of an input that has what the model knows of the MCP servers
-WORKSPACE_STATE = "workspace_state"  # the metadata of the text about the workspace in the first user message
-PLAN_ANSWER = "plan_answer"  # the metadata of an input that answers a plan: accepted, changed or refused
-INSTRUCTIONS = "instructions"  # metadata of instructions for the model, and of the messages they are for
+# Keys in the metadata of a message or a part.
+MCP_SERVERS = "mcp_servers"  # in an input: what the model knows about the MCP servers
+WORKSPACE_STATE = "workspace_state"  # in the text about the workspace in the first user message
+PLAN_ANSWER = "plan_answer"  # in an input that answers a plan: accepted, changed or refused
+INSTRUCTIONS = "instructions"  # in instructions for the model, and in the messages to which they belong
 
 
 def _is_added(part: TextPart) -> bool:
@@ -57,9 +58,10 @@ class MessageError(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
-    """One message of a transcript. Parts are immutable; `add_part` appends one, `update_part` replaces one.
+    """One message of a transcript. Parts are immutable; `add_part` appends a part, `update_part` replaces a part.
 
-    The fields after `metadata` are for users (to `summary`) and for assistants (from `parent_id`).
+    Of the fields after `metadata`, those up to `summary` belong to user messages, and those from `parent_id` on to
+    answers of the assistant.
     """
 
     role: Role
@@ -135,7 +137,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
             self.parts.append(self._own(part))
 
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
-        """Replaces a part by `change(part)` under a lock, so that updates from several threads do not overlap."""
+        """Replaces a part with `change(part)` under a lock, so that updates from several threads do not overlap."""
         with _part_lock:
             for position, part in enumerate(self.parts):
                 if part.id == part_id:
@@ -160,12 +162,13 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
             raise ConfigurationError(f"get_parts_by_type() takes a class, such as TextPart, got {cls!r}") from error
 
     def get_text_content(self) -> str:
-        """Returns the texts of all parts that are not ignored, one per line, without what the program added about the
-        workspace."""
+        """Returns the texts of all parts that are not ignored, one per line, without the texts that the program added
+        for the model."""
         return "\n".join(self._texts())
 
     def join_text(self) -> str:
-        """Returns the same as one text: the parts of an answer may begin in the middle of a line."""
+        """Returns the texts of `get_text_content` without line breaks between them, because the parts of an answer may
+        begin in the middle of a line."""
         return "".join(self._texts())
 
     def _texts(self) -> list[str]:
@@ -195,12 +198,13 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, metaclass=ArgumentsMet
         return {"role": self.role, "content": [block for part in visible if (block := _block(part))]}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data; each part is converted by its own `to_dict`, which a custom class may override."""
+        """Returns the message as plain data. The `to_dict` of each part, which a custom class may override, converts
+        the part."""
         return to_plain_values(msgspec.structs.asdict(self) | {"parts": [part.to_dict() for part in self.parts]})
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
-        """Read a message from the values of `to_dict`."""
+        """Reads a message from the values of `to_dict`."""
         return convert(value, cls)
 
     @classmethod

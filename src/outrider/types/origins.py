@@ -1,4 +1,4 @@
-"""Where the text of a part comes from, and where a call sends data: the values of the information flow policy."""
+"""The values of the information flow policy: where the text of a part comes from, and where a call sends data."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -24,8 +24,8 @@ MAX_ORIGINS = 24  # of one part
 class Origin(Struct, frozen=True, omit_defaults=True):
     """One origin of a text. `kind` is an `OriginKind`, `source` its path, URL or name.
 
-    `untrusted`: others than the user may have written the text, so it may contain instructions to the model.
-    `private`: it may contain what must not leave the machine without the user's consent.
+    `untrusted`: a third party may have written the text, so it may contain instructions to the model.
+    `private`: the text may contain data that must not leave the machine without the user's consent.
     """
 
     kind: str
@@ -42,14 +42,14 @@ class Origin(Struct, frozen=True, omit_defaults=True):
 
 Origins = tuple[Origin, ...]
 StoredOrigins = Origins | UnsetType
-"""The field of a part. It is left out of stored data while it is unset."""
+"""The type of the field in a part. The field is left out of stored data while it is unset."""
 
 
 def make_origin(kind: OriginKind, source: str = "") -> Origin:
-    """Returns an origin with the usual properties of its kind. The text of a folder that the user does not trust is
-    untrusted too."""
-    shown = " ".join(source.split()) if len(source) < MAX_SOURCE else f"{source[: MAX_SOURCE - 1]}…"
-    return Origin(kind, shown, kind in _UNTRUSTED, kind in _PRIVATE)
+    """Returns an origin with the usual properties of its kind. The caller marks text of a folder that the user does not
+    trust as untrusted."""
+    short_source = " ".join(source.split()) if len(source) < MAX_SOURCE else f"{source[: MAX_SOURCE - 1]}…"
+    return Origin(kind, short_source, kind in _UNTRUSTED, kind in _PRIVATE)
 
 
 def describe_origins(origins: StoredOrigins) -> tuple[str, ...]:
@@ -58,18 +58,18 @@ def describe_origins(origins: StoredOrigins) -> tuple[str, ...]:
 
 
 def merge_origins(*groups: Iterable[Origin] | UnsetType) -> Origins:
-    """Returns all origins without repetitions. Beyond `MAX_ORIGINS`, one without a source represents those of a
-    kind."""
+    """Returns all origins without repetitions. If there are more than `MAX_ORIGINS`, an origin without a source
+    represents further origins of a kind."""
     merged = dict.fromkeys(origin for group in groups if group is not UNSET for origin in group)  # pyright: ignore
     if len(merged) > MAX_ORIGINS:
-        kinds = dict.fromkeys(Origin(one.kind, "", one.untrusted, one.private) for one in merged)
+        kinds = dict.fromkeys(Origin(origin.kind, "", origin.untrusted, origin.private) for origin in merged)
         listed = [origin for origin in merged if origin.source][: MAX_ORIGINS - len(kinds)]
         return (*listed, *kinds)
     return tuple(merged)
 
 
 class EgressBudget(Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
-    """What a session may send to a destination without a question; None means without limit."""
+    """What a session may send to a destination without a question. None means no limit."""
 
     requests: int | None = None
     bytes: int | None = None
@@ -92,15 +92,15 @@ PROCESS = "a running process"
 
 
 class ApprovalFact(Struct, frozen=True, omit_defaults=True):
-    """One line about what a call would send, needs or has changed. Front ends mark a `risky` one."""
+    """One line about what a call would send, needs or has changed. Front ends mark `risky` lines."""
 
     text: str
     risky: bool = False
 
 
 class DataFlow(Struct, frozen=True, omit_defaults=True):
-    """Data that a call would send after the session has read text that others wrote. `untrusted` and `private` are
-    what it has read, `destination` is a host, `mcp:SERVER`, `tool:NAME` or `the network`."""
+    """Data that a call would send after the session has read untrusted text. `untrusted` and `private` are the origins
+    that it has read; `destination` is a host, `mcp:SERVER`, `tool:NAME` or `the network`."""
 
     destination: str
     characters: int = 0
@@ -116,10 +116,10 @@ class DataFlow(Struct, frozen=True, omit_defaults=True):
     def description(self) -> str:
         """Why the call needs an answer, as one sentence."""
         private = _name_some(self.private, "private") if self.private else "private files, which the call can reach"
-        both = [origin for origin in self.untrusted if origin in self.private]
+        shared = [origin for origin in self.untrusted if origin in self.private]
         read = (
             _name_some(self.private, "untrusted and private")
-            if len(both) == len(self.private) == len(self.untrusted)
+            if len(shared) == len(self.private) == len(self.untrusted)
             else f"{_name_some(self.untrusted, 'untrusted')} and {private}"
         )
         size = f"sends {self.characters:,} characters" if self.characters else "can send data"
@@ -127,19 +127,19 @@ class DataFlow(Struct, frozen=True, omit_defaults=True):
 
     @property
     def facts(self) -> tuple[ApprovalFact, ...]:
-        """The same, line by line."""
+        """The facts of `description`, line by line."""
         size = f"{self.characters:,} characters" if self.characters else "data"
         facts = [ApprovalFact(f"sends: {size} to {self.destination}", risky=True)]
         for origin in dict.fromkeys((*self.untrusted, *self.private)):
-            words = ["untrusted"] * (origin in self.untrusted) + ["private"] * (origin in self.private)
-            facts.append(ApprovalFact(f"read, {' and '.join(words)}: {origin.description}"))
+            labels = ["untrusted"] * (origin in self.untrusted) + ["private"] * (origin in self.private)
+            facts.append(ApprovalFact(f"read, {' and '.join(labels)}: {origin.description}"))
         return tuple(facts)
 
 
 def _name_some(origins: Origins, word: str) -> str:
     named = [f"{origin.source or origin.kind} ({_words_of(origin, word)})" for origin in origins[:2]]
-    more = f" and {len(origins) - 2} more" if len(origins) > 2 else ""
-    return ", ".join(named) + more
+    suffix = f" and {len(origins) - 2} more" if len(origins) > 2 else ""
+    return ", ".join(named) + suffix
 
 
 def _words_of(origin: Origin, word: str) -> str:

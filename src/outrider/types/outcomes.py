@@ -12,7 +12,8 @@ FileKind = Literal["file", "link", "folder", "special"]
 Confinement = Literal["none", "read-only", "workspace"]
 """How a command runs: unconfined, with a read-only view, or with a copy-on-write view of the workspace."""
 OutcomeChoice = Literal["keep", "hosts", "paths", "outside"]
-"""What a yes means: keep the changes, or run a blocked command again with hosts, with paths or outside the sandbox."""
+"""What an approval means: keep the changes, or run a blocked command again with hosts, with paths or outside the
+sandbox."""
 BlockedKind = Literal["network", "path", "socket"]
 
 
@@ -20,11 +21,15 @@ GitOperationKind = Literal["commit", "branch", "tag", "stash", "ref", "head", "i
 
 
 class GitOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What git recorded: a commit, a branch, tag or other ref that was set from `old` to `new`, an entry of the stash,
-    another HEAD, or staged files.
+    """What git recorded.
 
-    `files` are the files of a commit or of the index, each with what happened to it. `lost` counts commits that a
-    moved or deleted ref does not contain any more.
+    - `kind`: a commit, a branch, tag or other ref, an entry of the stash, another HEAD, or staged files (`index`).
+    - `name`: the name of a ref.
+    - `old`, `new`: the values of a ref before and after; `new` is also the id of a commit.
+    - `subject`, `author`: of a commit or an entry of the stash.
+    - `files`: the files of a commit or of the index, each with the kind of its change.
+    - `more_files`: the number of files that are not listed.
+    - `lost`: the number of commits that a moved or deleted ref no longer contains.
     """
 
     kind: GitOperationKind
@@ -40,8 +45,8 @@ class GitOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def description(self) -> str:
         """The operation in one line."""
-        more = f" and {self.more_files} more" if self.more_files else ""
-        files = ", ".join(self.files) + more
+        suffix = f" and {self.more_files} more" if self.more_files else ""
+        files = ", ".join(self.files) + suffix
         match self.kind:
             case "commit":
                 return f'commit {self.new[:8]} "{self.subject}" by {self.author}' + (f": {files}" if files else "")
@@ -53,22 +58,31 @@ class GitOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 return self._describe_ref()
 
     def _describe_ref(self) -> str:
-        what = self.kind if self.kind == "stash" else f"{self.kind} {self.name}"
+        ref_name = self.kind if self.kind == "stash" else f"{self.kind} {self.name}"
         subject = f' "{self.subject}"' if self.subject else ""
         lost = f", which drops {self.lost} commit{'' if self.lost == 1 else 's'} from it" if self.lost else ""
         if not self.old:
-            return f"new {what}{subject} at {self.new[:8]}"
+            return f"new {ref_name}{subject} at {self.new[:8]}"
         if not self.new:
-            return f"{what} deleted, it was {self.old[:8]}{lost}"
-        return f"{what}{subject}: {self.old[:8]} -> {self.new[:8]}{lost}"
+            return f"{ref_name} deleted, it was {self.old[:8]}{lost}"
+        return f"{ref_name}{subject}: {self.old[:8]} -> {self.new[:8]}{lost}"
 
 
 class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One changed path of the workspace. `diff` is a unified diff, empty for binary and large files.
+    """One changed path of the workspace. A git folder is one entry; its settings and hooks are separate, protected
+    entries.
 
-    `protected` files steer tools or contain secrets. `ignored` files are ignored by version control. A `conflict` was
-    changed by another program since the command saw it. Without `can_undo` an undo cannot restore the old content.
-    A git folder is one entry with the `operations` of git; its settings and hooks are separate, protected entries.
+    - `path`: the path in the workspace.
+    - `kind`: "created", "modified" or "deleted".
+    - `file`: "file", "link", "folder" or "special".
+    - `size`: the new size in bytes.
+    - `diff`: a unified diff; empty for binary and large files.
+    - `note`: further information for the user.
+    - `protected`: whether the file steers tools or contains secrets.
+    - `ignored`: whether version control ignores the file.
+    - `conflict`: whether another program has changed the file since the command read it.
+    - `can_undo`: whether an undo can restore the old content.
+    - `operations`: what git recorded in a git folder.
     """
 
     path: str
@@ -87,7 +101,8 @@ class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class BlockedAccess(msgspec.Struct, frozen=True):
     """What the sandbox denied: a host, a path outside the workspace or a socket. `target` is "" if it is unknown.
 
-    Without `grantable` no answer can give access to exactly this; the command could only run outside the sandbox.
+    Without `grantable`, no answer can grant access to exactly this target; the command could only run outside the
+    sandbox.
     """
 
     kind: BlockedKind
@@ -101,12 +116,16 @@ class BlockedAccess(msgspec.Struct, frozen=True):
 
 
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
+    """What a command did inside the sandbox, for the question whether to keep its changes.
 
-    `more_files` counts changed files that are not listed. With `flow` the command was blocked because the session has
-    read text of others. `left_running` are the command lines of processes that still ran when the command ended, and
-    were ended. With `predicted` the command has not started yet: this is what it will probably do, and `blocked` is the
-    access that it needs for that.
+    - `files`: the changed files.
+    - `more_files`: the number of changed files that are not listed.
+    - `exit_code`: the exit code of the command.
+    - `output`: the end of the output.
+    - `blocked`: the access that the sandbox denied.
+    - `flow`: is set if the command was blocked because the session has read untrusted text.
+    - `left_running`: the command lines of processes that still ran when the command ended, and were ended.
+    - `predicted`: what a command that has not started yet will probably do; `blocked` is then the access that it needs.
     """
 
     files: tuple[OutcomeFile, ...] = ()
@@ -128,9 +147,13 @@ class GrantedAccess(NamedTuple):
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):
-    """The answer to a question about an outcome. `keep` names the files to keep, None for all.
+    """The answer to a question about an outcome.
 
-    `choice` is how to run a blocked command again. `attended` is False if no user could be asked.
+    - `allowed`: whether the user approved.
+    - `words`: the user's comment.
+    - `keep`: the files to keep; None keeps all.
+    - `choice`: how to run a blocked command again.
+    - `attended`: False if no user could be asked.
     """
 
     allowed: bool
@@ -163,10 +186,15 @@ class CallEffect(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RuleWidth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A choice of rules that a lasting answer would store, and what it would have meant so far.
+    """A choice of rules that a lasting answer would store, and a backtest over earlier questions.
 
-    `contents` are hashes of files that it approves too. Of the `asked` earlier questions in this workspace, these rules
-    would have answered `covered`; the user had refused `refused` of those.
+    - `id`: names the choice in an answer.
+    - `label`: what it allows, for the user.
+    - `rules`: the rules.
+    - `contents`: hashes of files that it approves too.
+    - `asked`: the number of earlier questions in this workspace.
+    - `covered`: how many of these questions the rules would have answered.
+    - `refused`: how many of the covered questions the user had refused.
     """
 
     id: str

@@ -1,4 +1,5 @@
-"""JSON that is incomplete or arrives in chunks: where a value ends, what can be read so far, and text that grows."""
+"""JSON that is incomplete or arrives in chunks: finds the end of a value, parses the text so far, and writes text that
+grows."""
 
 import json
 import re
@@ -38,11 +39,11 @@ class JsonSpan:
                 if self._depth == 0 and not self.in_string:
                     return position
                 continue
-            found = _STRUCTURE_MARK.search(text, position)
-            if found is None:
+            match = _STRUCTURE_MARK.search(text, position)
+            if match is None:
                 return None
-            position = found.end()
-            if (end := self._read_mark(found)) is not None:
+            position = match.end()
+            if (end := self._read_mark(match)) is not None:
                 return end
         return None
 
@@ -51,46 +52,47 @@ class JsonSpan:
         if self._escaped:
             self._escaped = False
             return position + 1
-        found = _STRING_MARK.search(text, position)
-        if found is None:
+        match = _STRING_MARK.search(text, position)
+        if match is None:
             return len(text)
-        if found[0] == '"':
+        if match[0] == '"':
             self.in_string = False
         else:
             self._escaped = True
-        return found.end()
+        return match.end()
 
-    def _read_mark(self, found: re.Match[str]) -> int | None:
-        mark = found[0]
+    def _read_mark(self, match: re.Match[str]) -> int | None:
+        mark = match[0]
         if mark == "<" or (self._depth == 0 and mark in ",}]"):
-            return found.start()
+            return match.start()
         if mark == '"':
             self.in_string = True
         elif mark in "{[":
             self._depth += 1
         elif mark in "}]":
             self._depth -= 1
-            return found.end() if self._depth == 0 else None
+            return match.end() if self._depth == 0 else None
         return None
 
 
 @lru_cache(maxsize=16)
 def parse_partial_object(text: str) -> dict[str, Any]:
-    """Reads a JSON object that is cut off somewhere; the last string is included as far as it goes.
+    """Reads an incomplete JSON object, including the part of its last string that has arrived.
 
-    Cached, because a front end reads the same text for several purposes. Do not change the result."""
+    Cached, because a front end reads the same text for several purposes. Callers must not change the result."""
     closed, complete = _close_containers(text)
     for candidate in (text, closed, complete):
         try:
-            found = json.loads(candidate, strict=False)
+            value = json.loads(candidate, strict=False)
         except (ValueError, RecursionError):
             continue
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     return {}
 
 
 def _close_containers(text: str) -> tuple[str, str]:
-    """Returns the text with every open string and container closed, and the same without its last, cut-off member."""
+    """Returns the text with every open string and container closed, and this text without its last, incomplete
+    member."""
     span, position = JsonSpan(), 0
     closers: list[str] = []
     ends: list[int] = []  # for each open container, where its last complete member ends
@@ -98,10 +100,10 @@ def _close_containers(text: str) -> tuple[str, str]:
         if span.in_string:
             position = span.skip_string(text, position)
             continue
-        found = _STRUCTURE_MARK.search(text, position)
-        if found is None:
+        match = _STRUCTURE_MARK.search(text, position)
+        if match is None:
             break
-        position, mark = found.end(), found[0]
+        position, mark = match.end(), match[0]
         if mark == '"':
             span.in_string = True
         elif mark in _CLOSERS:
@@ -111,7 +113,7 @@ def _close_containers(text: str) -> tuple[str, str]:
             closers.pop()
             ends.pop()
         elif mark == "," and ends:
-            ends[-1] = found.start()
+            ends[-1] = match.start()
     closing = "".join(reversed(closers))
     open_text = _CUT_ESCAPE.sub("", text) + '"' if span.in_string else text
     return open_text + closing, text[: ends[-1] if ends else 0] + closing
@@ -122,11 +124,11 @@ def read_string(raw: str) -> tuple[str, int, bool]:
 
     Returns the text, how many characters of `raw` it took, and whether the closing quote follows. An incomplete escape
     or surrogate pair at the end is not read yet."""
-    found = _STRING_BODY.match(raw)
-    body = found[0] if found else ""
+    match = _STRING_BODY.match(raw)
+    body = match[0] if match else ""
     ended = raw[len(body) :].startswith('"')
-    if not ended and (half := _HALF_SURROGATE.search(body)):
-        body = body[: half.start()]
+    if not ended and (surrogate := _HALF_SURROGATE.search(body)):
+        body = body[: surrogate.start()]
     text: str = json.loads(f'"{body}"', strict=False) if body else ""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), len(body), ended
 
@@ -140,18 +142,20 @@ def find_value_end(text: str, start: int = 0) -> int | None:
 
 
 def find_json_objects(data: bytes) -> list[bytes]:
-    """Returns the top-level JSON objects in the data, without the text between them and without a cut-off last one."""
+    """Returns the top-level JSON objects in the data, without the text between them and without an incomplete last
+    object."""
     text = data.decode("utf-8", "replace")
-    found: list[bytes] = []
+    objects: list[bytes] = []
     start = text.find("{")
     while start >= 0 and (end := find_value_end(text, start)) is not None:
-        found.append(text[start:end].encode())
+        objects.append(text[start:end].encode())
         start = text.find("{", end)
-    return found
+    return objects
 
 
 class JsonPathWriter:
-    """Writes the JSON text of an object from its values by path, in document order, so that the text only grows."""
+    """Writes the JSON text of an object from its values by path, in document order. Text that is written never
+    changes."""
 
     def __init__(self) -> None:
         self._open_steps: list[PathStep] = []  # path to the innermost open container
@@ -182,7 +186,7 @@ class JsonPathWriter:
         return closing
 
     def _open_path(self, path: list[PathStep]) -> str:
-        """Closes the containers that the path leaves and opens those it enters, up to the key of its value."""
+        """Closes the containers that do not contain the path and opens those that do, up to the key of its value."""
         text = self._close_string()
         if not self._closers:
             text += self._open_container("{")

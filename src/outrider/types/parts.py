@@ -1,5 +1,5 @@
-"""Message parts: twelve kinds that are stored, and the two kinds into which a tool call is split for a model. With the
-token counts and costs that they and events have."""
+"""Message parts: twelve kinds that are stored, and the two kinds into which a tool call is split for a model. The token
+counts and costs of parts and events are here too."""
 
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Self, TypeGuard, get_args
@@ -28,7 +28,7 @@ from outrider.types.validate import convert, tuples_to_lists
 
 
 # With `gc=False` the garbage collector visits neither these values, which cannot be part of a cycle, nor the step parts
-# that hold them. A session has some of them for each of its steps.
+# that contain them. A session has some of them for each of its steps.
 class CacheTokens(msgspec.Struct, frozen=True, gc=False):
     """Prompt tokens that were read from or written to the provider's prompt cache."""
 
@@ -68,9 +68,12 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 class CacheMiss(msgspec.Struct, frozen=True):
     """Why a request could not use, or did not use, the provider's prompt cache.
 
-    `offset` is the first byte that differs from the request before; it is the end of that request if none differs.
-    `cached` is the share of the prompt that was read from the cache, `achievable` the share that equals the request
-    before."""
+    - `cause`: the kind of the cause.
+    - `detail`: further information for the user.
+    - `offset`: the first byte that differs from the previous request, or the end of that request if none differs.
+    - `cached`: the share of the prompt that was read from the cache.
+    - `achievable`: the share of the prompt that equals the previous request.
+    """
 
     cause: str
     detail: str = ""
@@ -90,9 +93,9 @@ class Usage(msgspec.Struct, frozen=True):
     total_cost: Decimal | None = Decimal(0)
 
     def plus(self, tokens: Tokens, cost: Decimal | None) -> "Usage":
-        """Returns the sum. The cost is None if one of both is unknown."""
-        known = None if self.total_cost is None or cost is None else self.total_cost + cost
-        return Usage(self.tokens + tokens, known)
+        """Returns the sum. The cost is None if one of the two costs is unknown."""
+        total_cost = None if self.total_cost is None or cost is None else self.total_cost + cost
+        return Usage(self.tokens + tokens, total_cost)
 
 
 DisplayStatus = Literal["generating", "generated", "calling", "done", "canceled", "errored"]
@@ -128,7 +131,7 @@ class FileSource(msgspec.Struct, frozen=True, tag_field="type", tag="file"):
 
 
 class SymbolSource(msgspec.Struct, frozen=True, tag_field="type", tag="symbol"):
-    """A symbol in a source file; `kind` and `range` are those of the Language Server Protocol."""
+    """A symbol in a source file. `kind` and `range` have the values of the Language Server Protocol."""
 
     path: str
     name: str
@@ -158,7 +161,7 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def part_type(self) -> str:
-        """Same as `type`."""
+        """The name of the kind, as in `type`."""
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,11 +170,12 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
-        """Read a part from the values of `to_dict`."""
+        """Reads a part from the values of `to_dict`."""
         return convert(value, cls)
 
     def adopt(self, message_id: str, session_id: str) -> None:
-        """Sets the owner ids when the part is added to a message: the only late initialisation of a frozen value."""
+        """Sets the owner ids when the part is added to a message. These are the only fields of a frozen part that are
+        set after its creation."""
         if self.message_id != message_id or self.session_id != session_id:
             force_setattr(self, "message_id", message_id)
             force_setattr(self, "session_id", session_id)
@@ -179,7 +183,7 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
     """Text. `synthetic` text was written by the program for the model; `ignored` text is not sent to the model.
-    `origins` are set for text that another agent wrote: what it had read."""
+    `origins` are set for text that another agent wrote: the origins of everything that it had read."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
@@ -214,13 +218,13 @@ class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
 
 
 def failed_status(reason: str) -> DisplayStatus:
-    """Returns the status that front ends show of a call that ended with an error of this reason."""
+    """Returns the status that front ends show for a call that ended with an error of this reason."""
     return "canceled" if reason in ("canceled", "denied", "rejected") else "errored"
 
 
 class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
-    """A tool call and its result in one part, so that a call without a result cannot be stored. `origins` are those of
-    the result."""
+    """A tool call and its result in one part, so that a call without a result cannot be stored. `origins` are the
+    origins of the result."""
 
     type: ClassVar[Literal["tool"]] = "tool"
     call_id: str
@@ -246,7 +250,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
     @property
     def ended(self) -> bool:
-        """True if the call is completed or ended in error."""
+        """Whether the call is completed or ended in error."""
         return isinstance(self.state, _ENDS)
 
     @property
@@ -260,8 +264,8 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
         return self.metadata.get(ASKS) is True
 
     def with_state(self, state: ToolState) -> "ToolPart":
-        """Returns the part after a transition. Repeating a transition returns the same part; raises
-        InvalidStateTransition for one that is not allowed."""
+        """Returns the part after a transition. Repeating a transition returns the same part. Raises
+        InvalidStateTransition for a transition that is not allowed."""
         moved = transition(self.state, state)
         return self if moved is self.state else replace(self, state=moved)
 
@@ -288,7 +292,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
 
 class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
-    """A file. `url` is a data:, file: or https: URL; requests to a model contain data: or https: only."""
+    """A file. `url` is a data:, file: or https: URL; requests to a model contain only data: or https: URLs."""
 
     type: ClassVar[Literal["file"]] = "file"
     mime: str
@@ -314,10 +318,14 @@ class BodyEdit(msgspec.Struct, frozen=True, omit_defaults=True):
 class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What is stored about the body of a request, besides the transcript, to build the same bytes again.
 
-    `size` and `digest` describe the whole body. `head` is the text before the messages, in which a control character
-    represents the id of the `conversation`; it is empty if it equals that of the step before, and so is `form`, which
-    says how messages are encoded. `rewrite` names what changed the messages: "text-tools" or "before_request". `patch`
-    changes the encoded messages accordingly. `inserts` are texts that are added afterwards, in ascending order.
+    - `size`, `digest`: of the whole body.
+    - `head`: the text before the messages, in which a control character represents the id of the `conversation`; empty
+      if it equals the head of the previous step.
+    - `form`: how messages are encoded; empty if it equals the form of the previous step.
+    - `rewrite`: what changed the messages: "text-tools" or "before_request".
+    - `patch`: changes the encoded messages accordingly.
+    - `inserts`: texts that are added afterwards, in ascending order.
+    - `conversation`: the id of the conversation.
     """
 
     size: int
@@ -331,8 +339,8 @@ class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=Fals
 
 
 class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
-    """Marks the start of a step, with the request to the model. `snapshot` is the last change of files before it, by
-    the `hash` of its `PatchPart`."""
+    """Marks the start of a step, with the request to the model. `snapshot` is the `hash` of the last `PatchPart` before
+    it."""
 
     type: ClassVar[Literal["step-start"]] = "step-start"
     snapshot: str | None = None
@@ -352,7 +360,7 @@ class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish")
 
 
 class SnapshotPart(PartBase, frozen=True, tag_field="type", tag="snapshot"):
-    """The state of the workspace's files after an undo or redo, by the `hash` of its `PatchPart`."""
+    """The state of the workspace's files after an undo or redo. `snapshot` is the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["snapshot"]] = "snapshot"
     snapshot: str
@@ -378,7 +386,7 @@ class AgentPart(PartBase, frozen=True, tag_field="type", tag="agent"):
 
 
 class ModelRef(msgspec.Struct, frozen=True):
-    """A model by the names of its provider and of the model."""
+    """The name of a model and of its provider."""
 
     provider: str
     model: str
@@ -399,10 +407,12 @@ class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
 
 
 class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry", omit_defaults=True):
-    """A request that failed and was sent again. The parts before it that were shown are marked as withdrawn.
+    """A request that failed and was sent again. The parts of the answer that were received before are marked as
+    withdrawn.
 
-    `tokens` and `cost` are those of the failed request, included in the totals of the message; estimated if the
-    provider reported none. With `model` the step continues with that model, because the first one is not available.
+    `tokens` and `cost` belong to the failed request. They are included in the totals of the message, and estimated if
+    the provider reported none. With `model`, the step continues with that model, because the first one is not
+    available.
     """
 
     type: ClassVar[Literal["retry"]] = "retry"
@@ -422,9 +432,17 @@ class UndoneSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
-    """Replaces all messages before `tail_start_id` in the prompt by `summary`. One that was undone has no
-    summary and no effect; `undone` has the summary of the requests that were sent before. `origins` are those of the
-    messages. `instructions` say what the user wanted in the summary."""
+    """Replaces all messages before `tail_start_id` in the prompt with a summary.
+
+    - `auto`: False if the user requested the compaction.
+    - `overflow`: whether the prompt was too long for the model.
+    - `summary`: the summary; empty if the compaction was undone, so that it has no effect.
+    - `tail_start_id`: the first message that stays in the prompt; None if there is none.
+    - `tokens_before`, `tokens_after`: the tokens of the prompt.
+    - `origins`: the origins of the replaced messages.
+    - `undone`: the summary that requests contained until the compaction was undone.
+    - `instructions`: what the user requested for the summary.
+    """
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False
@@ -443,7 +461,8 @@ WITHDRAWN = "withdrawn"
 
 
 def is_withdrawn(part: object) -> bool:
-    """Whether the part belongs to a failed attempt: it is shown struck out, and no model and no tool sees it."""
+    """Returns whether the part belongs to a failed attempt: front ends show it struck out, and models and tools do not
+    receive it."""
     return bool(getattr(part, "metadata", {}).get(WITHDRAWN))
 
 

@@ -1,5 +1,5 @@
 """The provider-neutral request (prompt, tools, settings), the streaming deltas of a model's answer, and the complete
-Answer."""
+answer."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -17,7 +17,8 @@ from outrider.types.validate import ArgumentsMeta
 
 
 class ModelMessage(msgspec.Struct, frozen=True):
-    """A message as it is sent to a model. Roles alternate; tool results come first in the user message that answers."""
+    """A message as it is sent to a model. Roles alternate. Tool results come first in the user message after the
+    calls."""
 
     role: Role
     content: tuple[ModelPart, ...]
@@ -30,7 +31,7 @@ class ModelMessage(msgspec.Struct, frozen=True):
 class Prompt(Sequence[ModelMessage]):
     """The messages of a request: an append-only list that caches encoded bytes per wire format.
 
-    A later request encodes only the new messages and reuses the rest, so its prefix is byte-identical.
+    A later request encodes only the new messages and reuses the cached bytes, so its prefix is byte-identical.
     """
 
     __slots__ = ("_encoded", "_ends", "_messages", "_opening", "_rewritten", "_sent")
@@ -44,7 +45,7 @@ class Prompt(Sequence[ModelMessage]):
         self._opening: tuple[object, bytes] | None = None
 
     def append(self, message: ModelMessage) -> None:
-        """Append a message; the bytes of earlier ones stay as they are."""
+        """Appends a message. The bytes of earlier messages do not change."""
         self._messages.append(message)
 
     def encoded(self, form: str, encode: Callable[[ModelMessage], bytes]) -> bytearray:
@@ -70,7 +71,7 @@ class Prompt(Sequence[ModelMessage]):
         return self._ends.get(form, [])
 
     def count_sent(self) -> int:
-        """Returns how many messages the previous request had, or 0. A repeated request does not count."""
+        """Returns how many messages the previous request had, or 0. A repeated request is not a new one."""
         if len(self._messages) != self._sent[1]:
             self._sent = (self._sent[1], len(self._messages))
         return self._sent[0]
@@ -78,19 +79,19 @@ class Prompt(Sequence[ModelMessage]):
     def opening(
         self, inputs_key: object = None, write: Callable[[], bytes] = bytes, *, made_of: object = None
     ) -> bytes:
-        """Returns the bytes before the messages, cached as long as `inputs_key` is equal; `made_of` is its deprecated
-        name."""
+        """Returns the bytes before the messages, cached as long as `inputs_key` is equal. `made_of` is the deprecated
+        name of `inputs_key`."""
         if made_of is not None:
             warn_of_old_name("Prompt.opening(made_of=…)", "inputs_key")
             inputs_key = made_of
-        known = self._opening
-        if known is None or known[0] != inputs_key:
-            self._opening = known = (inputs_key, write())
-        return known[1]
+        cached = self._opening
+        if cached is None or cached[0] != inputs_key:
+            self._opening = cached = (inputs_key, write())
+        return cached[1]
 
     def rewritten(self, form: str, rewrite: "Rewrite") -> "Prompt":
-        """Returns a cached prompt with every message converted by `rewrite(message, previous)`. It grows with this one,
-        so its bytes are as stable."""
+        """Returns a cached prompt with every message converted by `rewrite(message, previous)`. Messages are appended
+        to it when they are appended to this prompt, so its prefix is byte-identical too."""
         other = self._rewritten.setdefault(form, Prompt())
         for position in range(len(other), len(self._messages)):
             before = self._messages[position - 1] if position else None
@@ -98,7 +99,7 @@ class Prompt(Sequence[ModelMessage]):
         return other
 
     def find_rewrite(self, other: "Prompt") -> str | None:
-        """Returns the form in which `other` is a rewritten copy of this prompt; None if it is none."""
+        """Returns the form in which `other` is a rewritten copy of this prompt; None if it is not a copy."""
         return next((form for form, prompt in self._rewritten.items() if prompt is other), None)
 
     def __len__(self) -> int:
@@ -127,9 +128,15 @@ Rewrite = Callable[[ModelMessage, ModelMessage | None], ModelMessage]
 
 
 class ServerOverview(msgspec.Struct, frozen=True):
-    """What front ends show of an MCP server: its state, the cause of a failure, the number of its tools, and the names
-    of those whose definitions have changed since their last approval. `added` and `removed` are the tools that came and
-    went since it was first ready."""
+    """What front ends show of an MCP server.
+
+    - `name`: the name in the configuration.
+    - `state`: the state of the connection.
+    - `error`: the cause of a failure.
+    - `tools`: the number of tools.
+    - `changed`: the tools whose definitions have changed since their last approval.
+    - `added`, `removed`: the tools that were added and removed since the server was first ready.
+    """
 
     name: str
     state: str
@@ -141,17 +148,17 @@ class ServerOverview(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """One line without the name."""
-        words = self.state
+        """The overview in one line, without the name."""
+        summary = self.state
         if self.state == "ready":
-            words += f", {self.tools} tool{'' if self.tools == 1 else 's'}"
+            summary += f", {self.tools} tool{'' if self.tools == 1 else 's'}"
         if self.changed:
-            words += f", changed since the last approval: {', '.join(self.changed)}"
+            summary += f", changed since the last approval: {', '.join(self.changed)}"
         if self.removed:
-            words += f", removed: {', '.join(self.removed)}"
+            summary += f", removed: {', '.join(self.removed)}"
         if self.added:
-            words += f", new: {', '.join(self.added)}"
-        return f"{words}: {self.error}" if self.error else words
+            summary += f", new: {', '.join(self.added)}"
+        return f"{summary}: {self.error}" if self.error else summary
 
     @property
     def is_as_before(self) -> bool:
@@ -160,11 +167,16 @@ class ServerOverview(msgspec.Struct, frozen=True):
 
 
 class BodyLayout(msgspec.Struct, frozen=True, eq=False):
-    """How the body of a request is composed: `head`, the encoded `messages` of `prompt`, closing brackets.
+    """How the body of a request is composed: the head, the encoded messages, and closing brackets.
 
-    `form` names the API and what the bytes of its messages depend on, so that a stored session can be encoded again.
-    `encode` encodes a prompt in this form. `inserts` are bytes that are added to the encoded messages, with their
-    offsets, in ascending order."""
+    - `form`: the API and everything that the bytes of its messages depend on, so that a stored session can be encoded
+      again.
+    - `head`: the bytes before the messages.
+    - `prompt`: the messages.
+    - `messages`: the encoded messages.
+    - `encode`: encodes a prompt in this form.
+    - `inserts`: bytes that are added to the encoded messages, with their offsets, in ascending order.
+    """
 
     form: tuple[str, ...]
     head: bytes
@@ -192,8 +204,15 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class OutputSchema(msgspec.Struct, frozen=True):
-    """The JSON schema that the answer's text must follow. `from_type` says that it describes a Python type: then it is
-    adapted to what each API accepts. A schema that a person wrote is sent as it is if it can be accepted."""
+    """The JSON schema that the answer's text must follow.
+
+    - `schema`: the JSON schema.
+    - `name`: the name that the API requires.
+    - `description`: what the schema describes, for the model.
+    - `strict`: whether the API must enforce the schema.
+    - `from_type`: whether the schema describes a Python type; it is then adapted to what each API accepts. A schema
+      that a person wrote is sent unchanged if the API accepts it.
+    """
 
     schema: dict[str, Any]
     name: str = "answer"
@@ -206,8 +225,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Sampling and output settings. `max_output_tokens=None` means the model's maximum.
 
     `reasoning` is True (requested), None (requested if the model is known to support it) or False (nothing is sent, so
-    the API's default applies). The effort "none" turns reasoning off where the API allows it. `vendor_tools` are run by
-    the vendor; an API that has none of that name leaves it out. `extra` is merged into the request body last,
+    the API's default applies). The effort "none" turns reasoning off where the API allows it. The vendor runs
+    `vendor_tools`; a tool that an API does not have is left out. `extra` is merged into the request body last,
     unchanged."""
 
     max_output_tokens: int | None = None
@@ -223,7 +242,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     vendor_tools: tuple[VendorTool, ...] = ()
 
     def requests_reasoning(self, *, supported: bool) -> bool:
-        """Returns whether reasoning is requested from a model; `supported` is what is known about the model."""
+        """Returns whether reasoning is requested from a model. `supported` is whether the model is known to support
+        it."""
         if self.reasoning_effort == "none":
             return False
         return supported if self.reasoning is None else self.reasoning
@@ -246,10 +266,14 @@ class RequestAllowance(msgspec.Struct, frozen=True, kw_only=True):
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """How often and how long a failed request is repeated. Times are in seconds.
 
-    A request is sent at most `attempts` times within `total` seconds. The wait is drawn from a window that starts at
-    `first_window`, doubles with each attempt and is capped at `largest_window`; the time that a provider asks for
-    (Retry-After) is added. When it asks for more than `longest_wait`, the error is raised without a retry. Before
-    another model of the agent's list is tried, a request is sent at most `attempts_before_fallback` times.
+    - `attempts`: a request is sent at most this many times.
+    - `first_window`: the wait is drawn at random from a window of this length, which doubles with each attempt. The
+      time that a provider asks for (Retry-After) is added.
+    - `largest_window`: the longest window.
+    - `longest_wait`: if a provider asks for a longer time, the error is raised without a retry.
+    - `total`: no retry starts after this time.
+    - `attempts_before_fallback`: a request is sent at most this many times before another model of the agent's list is
+      tried.
     """
 
     attempts: int = 12
@@ -261,15 +285,15 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            value, least = getattr(self, name), 1 if name.startswith("attempts") else 0
+            value, lowest = getattr(self, name), 1 if name.startswith("attempts") else 0
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not value >= least:  # NaN is not
-                raise ConfigurationError(f"RetryPolicy({name}={value!r}): it is a number of at least {least}")
+            if not is_number or not value >= lowest:  # the comparison is also False for NaN
+                raise ConfigurationError(f"RetryPolicy({name}={value!r}): it must be a number of at least {lowest}")
 
 
 class Request(msgspec.Struct, frozen=True):
     """One request to a model, independent of the provider. `retry` replaces the provider's retry policy. With
-    `has_fallback` another model answers if this one does not, so the request is repeated less often."""
+    `has_fallback`, another model can answer if this one does not, so the request is repeated less often."""
 
     model: str
     prompt: Prompt
@@ -279,7 +303,7 @@ class Request(msgspec.Struct, frozen=True):
     stream: bool = True
     conversation: str = ""  # a stable id of the conversation, for providers that route their cache by it
     workspace: str = ""  # used by models that run on this machine; never sent
-    allowance: Callable[[], RequestAllowance] = RequestAllowance  # used by agents of other servers only
+    allowance: Callable[[], RequestAllowance] = RequestAllowance  # used only by agents of other servers
     retry: RetryPolicy | None = None
     has_fallback: bool = False
     on_sent: Callable[[bytes, BodyLayout], None] | None = None  # receives each body before it is sent
@@ -347,7 +371,8 @@ class PartEnd(msgspec.Struct, frozen=True, tag="PartEnd"):
 
 class Retry(msgspec.Struct, frozen=True, tag="Retry"):
     """The request failed and is sent again after `delay_ms`. The parts received so far are withdrawn: they are not part
-    of the answer. `resumed`: the server continues the answer, and its next usage report includes the failed attempt."""
+    of the answer. With `resumed`, the server continues the answer, and its next usage report includes the failed
+    attempt."""
 
     attempt: int
     delay_ms: int
@@ -357,8 +382,8 @@ class Retry(msgspec.Struct, frozen=True, tag="Retry"):
 
 
 class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
-    """Token counts so far; a later report replaces an earlier one. An agent of another server also reports its cost and
-    the number of model answers, since it may use several models."""
+    """The token counts so far. A later report replaces an earlier one. An agent of another server also reports its cost
+    and the number of model answers, since it may use several models."""
 
     tokens: Tokens
     cost: Decimal | None = None
@@ -366,15 +391,16 @@ class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
 
 
 class RemoteEvent(msgspec.Struct, frozen=True, tag="Happened"):
-    """An event of an agent on another server, published here and stored there only, or of a model in this process.
-    Without a session id it belongs to the agent that answers, otherwise to an agent that it called."""
+    """An event of an agent on another server, or of a model in this process. It is published in this process; events
+    of another server are stored only there. Without a session id it belongs to the agent that answers, otherwise to an
+    agent that it called."""
 
     event: Event
 
 
 class Finish(msgspec.Struct, frozen=True, tag="Finish"):
-    """The answer ends. `raw` is the provider's finish reason. `paused`: the provider continues the answer if it is sent
-    back in the next request."""
+    """The answer ends. `raw` is the provider's finish reason. With `paused`, the provider continues the answer if the
+    next request contains it."""
 
     reason: FinishReason
     raw: str = ""
@@ -401,7 +427,7 @@ def delta_tag(delta: "Delta | type[Delta]") -> str:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One complete model answer: `message` is the assistant's, with its calls as pending ToolParts.
+    """One complete model answer. `message` is the message of the assistant, with its calls as pending ToolParts.
 
     `cost` is None if no price is known for the model."""
 

@@ -1,8 +1,8 @@
-"""What a tool declares about its calls: what they do, which parameters name paths or URLs, and how they are shown; and
+"""What a tool declares about its calls (what they do, which parameters name paths or URLs, and how they are shown), and
 the syntax of permission rules, which name tools.
 
-A `Tool` declares this with its options; its name says nothing. Where only the name of a tool is known (rules, stored
-calls, tools of other agents), the table of names here applies; a new tool needs no row.
+A `Tool` declares this with its options; its name has no meaning. Where only the name of a tool is known (rules, stored
+calls, tools of other agents), the table of names in this module applies. A new tool needs no row in it.
 
 A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
 build/**`, `may reach example.org`, `may run npm test`.
@@ -28,12 +28,17 @@ FileOperation = Literal[PathOperation, "create", "delete", "rename", "rename_sou
 
 
 class ToolDeclaration(Struct, frozen=True):
-    """What calls of a tool do. `parameters` lists the parameters that name their file, command or URL.
+    """What calls of a tool do.
 
-    `operation` is what happens to the paths. `network` is True for a file tool that also connects to other hosts.
-    `origins` is what results carry, if it does not follow from the kind; `destination` is where arguments are sent.
-    `paths_in` says where the paths are: in the values, in the text of a patch, or also at the start of a glob pattern.
-    `controls_process`: a call without a command acts on a process that runs already.
+    - `kind`: the kind of access.
+    - `parameters`: the parameters that name the file, command or URL.
+    - `operation`: what happens to the paths.
+    - `display`: how front ends group and show calls.
+    - `network`: True for a file tool that also connects to other hosts.
+    - `origins`: the origins of results, if they do not follow from the kind.
+    - `destination`: where arguments are sent.
+    - `paths_in`: where the paths are: in the values, in the text of a patch, or also at the start of a glob pattern.
+    - `controls_process`: whether a call without a command acts on a process that already runs.
     """
 
     kind: ToolKind
@@ -98,22 +103,23 @@ def tool_name(tool: str | DeclaredTool) -> str:
 
 
 def declaration_of(tool: str | DeclaredTool) -> ToolDeclaration:
-    """Returns what the tool declares; for a name, what is known about the name."""
+    """Returns the declaration of a tool, or for a name the declaration in the table of names."""
     return KNOWN_NAMES.get(canonical_tool(tool), UNKNOWN_TOOL) if isinstance(tool, str) else tool.declaration
 
 
 def call_subjects(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> list[object]:
     """Returns the paths, the command or the URL that a call acts on. For a name, the parameters are spellings of one
-    parameter, of which the first one counts."""
-    found = [arguments[name] for name in declaration_of(tool).parameters if name in arguments]
+    parameter, so only the first one is returned."""
+    subjects = [arguments[name] for name in declaration_of(tool).parameters if name in arguments]
     if isinstance(tool, str):
-        return found[:1]
-    listed = (cast("list[object]", value) if isinstance(value, list) else [value] for value in found)
+        return subjects[:1]
+    listed = (cast("list[object]", value) if isinstance(value, list) else [value] for value in subjects)
     return [value for values in listed for value in values if value is not None]
 
 
 def call_subject(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> object:
-    """Returns the path, command or URL that a call acts on, or None. The first one, if there are several."""
+    """Returns the path, command or URL that a call acts on: the first one if there are several, None if there is
+    none."""
     return next(iter(call_subjects(tool, arguments)), None)
 
 
@@ -123,7 +129,7 @@ def call_directory(arguments: Mapping[str, Any]) -> object:
 
 
 def runs_in_background(arguments: Mapping[str, Any]) -> bool:
-    """Returns whether a call starts a command that runs longer than the call. In doubt it does."""
+    """Returns whether a call starts a command that runs longer than the call. True if unsure."""
     values = (arguments[name] for name in _IN_BACKGROUND if arguments.get(name))
     return any(str(value).strip().lower() not in _FALSE for value in values)
 
@@ -138,18 +144,24 @@ _FORM = "write tool(pattern), such as shell(git status *) or write(docs/**)"
 
 
 class PermissionRule(Struct, frozen=True):
-    """A parsed rule. A `pattern` of None matches every call of the tool; `parse_error` is set if the text is
-    invalid.
+    """A parsed rule.
 
-    `wildcards` are the positions of words that end in an unquoted star. `folder` limits a shell rule to commands that
-    run there. `right` is set for an outcome rule.
+    - `text`: the rule as it was written.
+    - `tool`: the name of the tool, which may have wildcards.
+    - `pattern`: the text in parentheses; None matches every call of the tool.
+    - `words`: the words of a shell rule.
+    - `open_ended`: whether the rule ends in ` *` and so allows further arguments.
+    - `parse_error`: why the text is not a valid rule.
+    - `wildcards`: the positions of words that end in an unquoted star.
+    - `folder`: limits a shell rule to commands that run in this folder.
+    - `right`: is set for an outcome rule.
     """
 
     text: str
     tool: str
     pattern: str | None = None
     words: tuple[str, ...] = ()
-    open_ended: bool = False  # ends in ` *` and so allows further arguments
+    open_ended: bool = False
     parse_error: str | None = None
     wildcards: frozenset[int] = frozenset()
     folder: str | None = None
@@ -161,14 +173,14 @@ class PermissionRule(Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def parse_rule(text: str) -> PermissionRule:
-    """Parses a rule; never raises. An invalid rule has `parse_error` set: deny and ask still apply it, allow ignores
-    it."""
-    if found := _OUTCOME_RULE.match(text):
-        return _outcome_rule(text, found["right"], found["pattern"] or "")
-    found = _RULE.match(text)
-    if not found:
+    """Parses a rule. Never raises: an invalid rule has `parse_error` set, so that deny and ask still apply it and allow
+    ignores it."""
+    if match := _OUTCOME_RULE.match(text):
+        return _outcome_rule(text, match["right"], match["pattern"] or "")
+    match = _RULE.match(text)
+    if not match:
         return PermissionRule(text, "*", parse_error="it does not have the form tool(pattern)")
-    tool, pattern = found["tool"], found["pattern"]
+    tool, pattern = match["tool"], match["pattern"]
     if pattern is None or pattern.strip() == "*":
         return PermissionRule(text, tool)
     if canonical_tool(tool) not in {"shell", "process"}:
@@ -215,21 +227,21 @@ def _shell_rule(text: str, tool: str, pattern: str) -> PermissionRule:
     """Splits the pattern into shell words. A trailing ` *` or the older `:*` makes the rule open-ended; `cd FOLDER &&`
     at the start limits it to that folder. A quoted star is a plain character."""
     try:
-        found = list(_split_words(pattern))
+        marked_words = list(_split_words(pattern))
     except ValueError:
         return PermissionRule(text, tool, pattern, parse_error="its quotes are not closed")
-    is_open = bool(found) and found[-1] == ("*", True)
+    is_open = bool(marked_words) and marked_words[-1] == ("*", True)
     if is_open:
-        found.pop()
-    elif found and found[-1][1] and found[-1][0].endswith(":*"):
-        is_open, found[-1] = True, (found[-1][0][:-2], False)
-    words = tuple(word for word, _ in found)
+        marked_words.pop()
+    elif marked_words and marked_words[-1][1] and marked_words[-1][0].endswith(":*"):
+        is_open, marked_words[-1] = True, (marked_words[-1][0][:-2], False)
+    words = tuple(word for word, _ in marked_words)
     folder = words[1] if len(words) > 3 and (words[0], words[2]) == ("cd", "&&") else None
     if folder is not None:
-        found, words = found[3:], words[3:]
+        marked_words, words = marked_words[3:], words[3:]
     if not words:
         return PermissionRule(text, tool, pattern, parse_error="it names no program")
-    wildcards = frozenset(position for position, (_, is_wildcard) in enumerate(found) if is_wildcard)
+    wildcards = frozenset(position for position, (_, is_wildcard) in enumerate(marked_words) if is_wildcard)
     return PermissionRule(text, tool, pattern, words, is_open, wildcards=wildcards, folder=folder)
 
 

@@ -5,8 +5,8 @@
          └── fail: only a call that never ran ─────────▲
 
 After a crash a running call whose tool is safe to repeat may be reset to pending (`again`). Transitions return new
-values. `transition` checks states that come from outside: repeating a transition changes nothing, any other one
-that is not in the table raises InvalidStateTransition.
+values. `transition` checks states that come from outside: repeating a transition changes nothing, and a transition that
+is not in the table raises InvalidStateTransition.
 """
 
 import os
@@ -31,7 +31,7 @@ REPEATABLE = "repeatable"  # running the call twice is safe
 ASKS = "asks"  # the call only waits for a person's answer
 HAS_RUN = "has_run"  # the call has done its work and stored the outcome on the machine where it ran
 DISPLAY = "display"  # how front ends show the call, if that does not follow from the name of the tool
-FORWARDED_BY = "forwarded_by"  # the tool that the model called, with the name and arguments of this one as its input
+FORWARDED_BY = "forwarded_by"  # the tool that the model called with the name and arguments of this tool as its input
 LEFT_OPEN = "left_open"  # the session in which the called agent waits for an answer
 
 ToolPhase = Literal["streaming", "ready", "awaiting_approval"]
@@ -60,7 +60,8 @@ class RunningTime(msgspec.Struct, frozen=True):
 
 
 class EndedTime(msgspec.Struct, frozen=True):
-    """Start and end are equal for a call that never ran. `compacted`: when its output was removed from the prompt."""
+    """The start and the end of a call, in Unix milliseconds; they are equal for a call that never ran. `compacted` is
+    the time when its output was removed from the prompt."""
 
     start: int
     end: int
@@ -68,8 +69,9 @@ class EndedTime(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
-    """A file attached to a message or a tool result: `data` (base64 text, or bytes, which are encoded), or a `url`
-    (https:, data:, or file:, which the program that attaches it reads when it is used)."""
+    """A file attached to a message or a tool result. It has `data` (base64 text, or bytes, which are encoded) or a
+    `url` (https:, data: or file:). The file of a file: URL is read in the program that attaches it, when the attachment
+    is used."""
 
     mime_type: str
     data: str | None = None
@@ -87,18 +89,21 @@ class Attachment(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        given: Any = self.data
+        data: Any = self.data
         texts: Any = (self.mime_type, self.url or "")
         if not all(isinstance(text, str) for text in texts):
             raise ConfigurationError(
-                "the mime_type and the url of an attachment are texts, such as Attachment('image/png', url='https://…')"
+                "the mime_type and the url of an attachment must be strings, such as "
+                "Attachment('image/png', url='https://…')"
             )
-        if (given is None) == (self.url is None):
+        if (data is None) == (self.url is None):
             raise ConfigurationError("an attachment has either data (bytes, or base64 text) or a url")
-        if isinstance(given, bytes | bytearray | memoryview):
-            force_setattr(self, "data", b64encode(cast("bytes", given)).decode())
-        elif given is not None and not isinstance(given, str):
-            raise ConfigurationError(f"the data of an attachment is bytes or base64 text, got {type(given).__name__}")
+        if isinstance(data, bytes | bytearray | memoryview):
+            force_setattr(self, "data", b64encode(cast("bytes", data)).decode())
+        elif data is not None and not isinstance(data, str):
+            raise ConfigurationError(
+                f"the data of an attachment must be bytes or base64 text, got {type(data).__name__}"
+            )
 
     @classmethod
     def from_bytes(cls, data: bytes, mime_type: str, name: str | None = None) -> "Attachment":
@@ -109,14 +114,14 @@ class Attachment(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
 
     @classmethod
     def from_path(cls, path: "str | os.PathLike[str]", mime_type: str | None = None) -> "Attachment":
-        """Returns an attachment with the contents of a file, read now. The type follows from the name of the file
-        unless it is given. Raises ConfigurationError if the file cannot be read or its type is not known."""
+        """Reads a file and returns an attachment with its contents. Without `mime_type`, the type follows from the name
+        of the file. Raises ConfigurationError if the file cannot be read or its type is not known."""
         import mimetypes
 
         if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"Attachment.from_path takes the path of a file, got {type(path).__name__}")
-        found = mime_type or mimetypes.guess_type(os.fspath(path))[0]
-        if found is None:
+        media_type = mime_type or mimetypes.guess_type(os.fspath(path))[0]
+        if media_type is None:
             raise ConfigurationError(f"the type of {os.fspath(path)!r} is not known; pass mime_type")
         try:
             with pathlib.Path(path).open("rb") as file:
@@ -128,11 +133,12 @@ class Attachment(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
             raise ConfigurationError(
                 f"the attachment {os.fspath(path)!r} has more than {MAX_ATTACHMENT_BYTES >> 20} MB; use a smaller file"
             )
-        return cls(found, data=data, name=pathlib.Path(path).name)
+        return cls(media_type, data=data, name=pathlib.Path(path).name)
 
     def load(self) -> "Attachment":
-        """Returns the attachment with the contents of the file that a file: URL names, another one unchanged. Call it
-        only for attachments of the program itself. Raises ConfigurationError if the file cannot be read."""
+        """Returns an attachment with the contents of the file that a file: URL names; returns other attachments
+        unchanged. Only attachments of the program itself may be loaded: a third party could name any file. Raises
+        ConfigurationError if the file cannot be read."""
         if self.url is None or not self.url.lower().startswith("file:"):
             return self
         from urllib.parse import urlsplit
@@ -150,9 +156,11 @@ _BASE64 = lazy_pattern(r"[A-Za-z0-9+/\s]*[=\s]*")
 
 def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
     """Returns the attachments. Raises ConfigurationError if one is of another type."""
-    given: Any = attachments
-    if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
-        raise ConfigurationError(f"attachments is a list, got {describe_argument(attachments)}; write attachments=[…]")
+    value: Any = attachments
+    if value is not None and (isinstance(value, str | bytes) or not isinstance(value, Iterable)):
+        raise ConfigurationError(
+            f"attachments must be a list, got {describe_argument(attachments)}; write attachments=[…]"
+        )
     files = list(attachments or ())
     for file in files:
         if not isinstance(file, Attachment):
@@ -173,7 +181,7 @@ def _check_attachment(file: Attachment) -> None:
     if "/" not in file.mime_type:
         raise ConfigurationError(
             f"the mime_type of an attachment is a type such as 'image/png', got {file.mime_type!r}; "
-            "Attachment.from_path finds it out"
+            "Attachment.from_path detects it"
         )
     if file.data is not None and not _BASE64.fullmatch(file.data):
         raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
@@ -188,14 +196,15 @@ def _as_attachment(value: Any) -> Attachment:
 
 
 def read_attachments(part: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data of a stored tool call; earlier versions stored file parts as attachments."""
+    """Returns the data of a stored tool call in the current format. Earlier versions stored file parts as
+    attachments."""
     try:
-        given = msgspec.convert(part.get("state"), _StoredAttachments).attachments
+        stored = msgspec.convert(part.get("state"), _StoredAttachments).attachments
     except msgspec.ValidationError:
         return part
-    if not any("mime" in one for one in given):
+    if not any("mime" in fields for fields in stored):
         return part
-    read = [msgspec.to_builtins(_attachment_of_file(one)) if "mime" in one else one for one in given]
+    read = [msgspec.to_builtins(_attachment_of_file(fields)) if "mime" in fields else fields for fields in stored]
     return part | {"state": {**part["state"], "attachments": read}}
 
 
@@ -230,7 +239,7 @@ def parse_data_url(url: str) -> DataUrl | None:
 
 
 def data_url_base64(url: str) -> str | None:
-    """Returns the base64 payload of a data: URL; None for other URLs."""
+    """Returns the payload of a data: URL as base64; None for other URLs."""
     data = parse_data_url(url)
     if data is None or data.is_base64:
         return data and data.payload
@@ -238,12 +247,13 @@ def data_url_base64(url: str) -> str | None:
 
 
 def attachment_url(attachment: Attachment) -> str:
-    """Returns the URL of an attachment, a data: URL if it has data."""
+    """Returns the URL of an attachment; a data: URL if it has data."""
     return attachment.url or make_data_url(attachment.mime_type, attachment.data or "")
 
 
 def attachment_from_url(mime: str, url: str, name: str | None) -> Attachment:
-    """Returns an attachment that has the content of a base64 data: URL as data, and another URL as it is."""
+    """Returns an attachment for a URL. The content of a base64 data: URL becomes its data; other URLs are stored
+    unchanged."""
     data = parse_data_url(url)
     if data is not None and data.is_base64:
         return Attachment(mime, data=data.payload, name=name)
@@ -299,11 +309,14 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
         _read_time(self, self.time, EndedTime)
         if not self.output.strip():
             force_setattr(self, "output", NO_OUTPUT)
-        if self.attachments.__class__ is not tuple or not all(type(one) is Attachment for one in self.attachments):
-            force_setattr(self, "attachments", tuple(_as_attachment(one) for one in self.attachments))
+        if self.attachments.__class__ is not tuple or not all(
+            type(attachment) is Attachment for attachment in self.attachments
+        ):
+            force_setattr(self, "attachments", tuple(_as_attachment(attachment) for attachment in self.attachments))
 
     def compact(self, at: int) -> "ToolCompleted":
-        """Removes the output from the prompt; it stays in this value. Calling it again changes nothing."""
+        """Returns the state with its output removed from the prompt; the output stays in the value. Returns the same
+        state if the output is already removed."""
         if self.time.compacted is not None:
             return self
         return replace(self, time=replace(self.time, compacted=at))
@@ -367,7 +380,7 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
         )
 
     def again(self) -> "ToolPending":
-        """Returns to pending, for a call that was interrupted by a crash and whose tool is safe to repeat."""
+        """Returns the pending state, for a call that a crash interrupted and whose tool is safe to repeat."""
         return ToolPending(input=self.input, phase="ready")
 
     def expired(self, limit_ms: int, at: int) -> "ToolRunning | ToolError":
@@ -444,7 +457,7 @@ def transition(current: ToolState, to: ToolState) -> ToolState:
 
 
 WAITED = "waited_ms"
-"""The key in the metadata of a call: the milliseconds in which it waited for the answer of a user."""
+"""A key in the metadata of a call: the milliseconds for which it waited for the answer of a user."""
 
 
 def exit_code_of(state: ToolState) -> int | None:

@@ -1,4 +1,4 @@
-"""Checked conversion of plain data into values, with errors that name the field."""
+"""Converts plain data to values and checks it, with errors that name the field."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -20,32 +20,33 @@ _AT = lazy_pattern(r"at `\$\.?(?P<path>[^`]*)`")
 
 
 def is_object(value: object) -> TypeGuard[JsonObject]:
-    """Returns whether the value was a JSON object, whose keys are always strings."""
+    """Returns whether the value is a JSON object. Only JSON values may be passed, so the keys are always strings."""
     return isinstance(value, dict)
 
 
 def referenced_definitions(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the definitions that a JSON schema refers to with `$ref`, also through other ones."""
-    found: set[str] = set()
+    """Returns the names of the definitions that a JSON schema refers to with `$ref`, directly or through other
+    definitions."""
+    names: set[str] = set()
     pending: list[Any] = [schema]
     while pending:
-        one = pending.pop()
-        if isinstance(one, list):
-            pending += cast("list[Any]", one)
-        elif is_object(one):
-            name = str(one.get("$ref", "")).removeprefix("#/$defs/")
-            if name in definitions and name not in found:
-                found.add(name)
+        node = pending.pop()
+        if isinstance(node, list):
+            pending += cast("list[Any]", node)
+        elif is_object(node):
+            name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+            if name in definitions and name not in names:
+                names.add(name)
                 pending.append(definitions[name])
-            pending += one.values()
-    return found
+            pending += node.values()
+    return names
 
 
 class ArgumentsMeta(type(msgspec.Struct)):
     """The metaclass of values that programs create. A wrong argument raises ConfigurationError, which names the
     class and the nearest argument, in place of a TypeError."""
 
-    if not TYPE_CHECKING:  # type checkers check the arguments themselves, unless they see this method
+    if not TYPE_CHECKING:  # with this method, type checkers would not check the arguments
 
         def __call__(cls, *arguments: Any, **named: Any) -> Any:
             try:
@@ -54,16 +55,16 @@ class ArgumentsMeta(type(msgspec.Struct)):
                 fields: tuple[str, ...] = cls.__struct_fields__
                 unknown = [name for name in named if name not in fields]
                 if not unknown and not str(error).startswith(_WRONG_ARGUMENTS):
-                    raise  # of `__post_init__`
-                what = f"there is no argument {unknown[0]!r}" if unknown else str(error)
+                    raise  # `__post_init__` raised the error
+                problem = f"there is no argument {unknown[0]!r}" if unknown else str(error)
                 hint = _suggest(unknown[0] if unknown else "", fields)
-                raise ConfigurationError(f"{cls.__name__}(): {what}; {hint}") from error
+                raise ConfigurationError(f"{cls.__name__}(): {problem}; {hint}") from error
 
 
-def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises ConfigurationError for a keyword argument that does not exist, with the nearest one that does."""
-    names = tuple(known)
-    for name in given:
+def check_names(where: str, arguments: Iterable[str], known_names: Iterable[str]) -> None:
+    """Raises ConfigurationError for a keyword argument that does not exist. The message suggests the nearest name."""
+    names = tuple(known_names)
+    for name in arguments:
         if name not in names:
             raise ConfigurationError(f"{where} has no argument {name!r}; {_suggest(name, names)}")
 
@@ -71,8 +72,8 @@ def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
 def _suggest(name: str, names: Sequence[str]) -> str:
     from difflib import get_close_matches  # lazy: only for mistakes
 
-    near = get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
+    matches = get_close_matches(name, names, n=1)
+    return f"did you mean {matches[0]!r}?" if matches else f"it has {', '.join(names)}"
 
 
 def is_positive_number(value: object) -> bool:
@@ -102,8 +103,8 @@ def is_too_deep(value: Any) -> bool:
 
 
 def find_json_problem(value: object) -> str:
-    """Returns why a value cannot be stored as JSON, or "". Half of a surrogate pair is no problem: it is replaced when
-    it is stored, and tools report it to the model."""
+    """Returns why a value cannot be stored as JSON, or "". Half of a surrogate pair is not a problem: it is replaced
+    when it is stored, and tools report it to the model."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -146,21 +147,21 @@ def tuples_to_lists(value: Any) -> Any:
     return value
 
 
-def validation_error(error: msgspec.ValidationError, what: str) -> PartValidationError:
+def validation_error(error: msgspec.ValidationError, subject: str) -> PartValidationError:
     text = str(error)
     field = ""
     if missing := _MISSING.search(text):
         field = ".".join(word for word in (missing["path"], missing["field"]) if word)
-    elif at := _AT.search(text):
-        field = at["path"]
-    return PartValidationError(f"{what}: {text[:1].lower()}{text[1:]}", field=field)
+    elif location := _AT.search(text):
+        field = location["path"]
+    return PartValidationError(f"{subject}: {text[:1].lower()}{text[1:]}", field=field)
 
 
 def _unknown_fields(value: Any, cls: type[msgspec.Struct]) -> tuple[str, ...]:
     if not is_object(value) or not cls.__struct_config__.forbid_unknown_fields:
         return ()
-    known = {*cls.__struct_encode_fields__, cls.__struct_config__.tag_field}
-    return tuple(sorted(name for name in value if name not in known and name.isidentifier()))
+    known_names = {*cls.__struct_encode_fields__, cls.__struct_config__.tag_field}
+    return tuple(sorted(name for name in value if name not in known_names and name.isidentifier()))
 
 
 @lru_cache(maxsize=256)
@@ -182,5 +183,5 @@ def check_mode(mode: str | None, whose: str) -> None:
 def check_level(level: str | None, whose: str) -> None:
     """Raises ConfigurationError if the approval level is unknown; `whose` names its owner in the message."""
     if level is not None and level not in APPROVAL_LEVELS:
-        known = ", ".join(APPROVAL_LEVELS)
-        raise ConfigurationError(f"{whose} has the unknown approval level {level!r}; levels: {known}")
+        levels = ", ".join(APPROVAL_LEVELS)
+        raise ConfigurationError(f"{whose} has the unknown approval level {level!r}; levels: {levels}")

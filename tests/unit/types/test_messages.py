@@ -182,7 +182,7 @@ def test_a_message_that_cannot_be_read_names_the_wrong_field(value):
 
 @pytest.mark.parametrize("parts", [["words"], [3], "words"])
 def test_what_is_no_part_is_refused_with_a_message(parts):
-    with pytest.raises(PartValidationError, match="is no part"):
+    with pytest.raises(PartValidationError, match="is not a part"):
         Message("user", parts)
 
 

@@ -1,5 +1,5 @@
-"""Names that are looked up on access: of package facades, imported on first use; deprecated ones, with a warning that
-names the new one; and regular expressions, compiled on first use."""
+"""Values that are created on first use: names of package facades, which are imported; deprecated names, which warn and
+name the new one; and regular expressions, which are compiled."""
 
 import sys
 import warnings
@@ -40,12 +40,12 @@ def lazy_names(
 
 
 def warn_of_old_name(old: str, new: str, *, stacklevel: int = 3) -> None:
-    """Emits the warning; by default for the caller of the function that calls this."""
+    """Emits a deprecation warning, by default for the caller of the function that calls this one."""
     warnings.warn(f"{old} is deprecated, use {new}", DeprecationWarning, stacklevel=stacklevel)
 
 
 def deprecated_method(name: str, method: Method) -> Method:
-    """Returns the method under an old name, with a warning that names the new one."""
+    """Returns the method under an old name. Calling it emits a warning that names the new one."""
     owner = method.__qualname__.rpartition(".")[0]
 
     @wraps(method)
@@ -59,8 +59,8 @@ def deprecated_method(name: str, method: Method) -> Method:
 def deprecated_names(
     old_module: str, names: dict[str, tuple[str, str]], *, new_module: str = "outrider"
 ) -> Callable[[str], Any]:
-    """Returns `__getattr__` for a module that has only aliases. `names` maps an old name to the module and the name
-    that has the value. The warning recommends that name in `new_module`."""
+    """Returns `__getattr__` for a module that has only aliases. `names` maps an old name to the module that defines the
+    value and its name there. The warning recommends that name in `new_module`."""
 
     def load_name(name: str) -> Any:
         if name not in names:
@@ -75,7 +75,7 @@ def deprecated_names(
 def lazy_pattern(pattern: AnyStr, flags: int = 0) -> "re.Pattern[AnyStr]":
     """Returns a regular expression that is compiled when one of its methods is first used.
 
-    Compiling takes about 0.1 ms. Use it at module level for a pattern that most runs of a program do not need."""
+    Compiling takes about 0.1 ms. This is for patterns at module level that most runs of a program do not need."""
     return cast("re.Pattern[AnyStr]", LazyPattern(pattern, flags))
 
 

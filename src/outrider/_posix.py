@@ -1,4 +1,5 @@
-"""Modules and constants that Windows does not have: importing them works everywhere, using them is a clear error.
+"""Modules and constants that Windows does not have. Importing them works on every system; using them on Windows raises
+a clear error.
 
 Functions for POSIX paths as strings are here too, because permissions and processes do not import each other.
 """
@@ -55,20 +56,22 @@ else:
         return module
 
 
-def require_posix(what: str) -> None:
-    """Raises ConfigurationError on Windows for what needs the functions of a POSIX system."""
+def require_posix(feature: str) -> None:
+    """Raises ConfigurationError on Windows. `feature` is what needs the functions of a POSIX system."""
     if not hasattr(os, "geteuid"):
-        raise ConfigurationError(f"{what} needs functions that {sys.platform} does not have; use Linux, macOS or WSL")
+        raise ConfigurationError(
+            f"{feature} needs functions that {sys.platform} does not have; use Linux, macOS or WSL"
+        )
 
 
 def check_place(descriptor: int, path: str) -> None:
-    """Raises OSError if the open folder is not the one at this path without links: commands can replace a folder on the
-    way by a link after the path was checked. Without /proc there is no check."""
+    """Raises OSError if the open folder is not the folder at this path without links. Commands can replace a parent
+    folder with a link after the path was checked. Without /proc there is no check."""
     try:
-        found = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+        real_path = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
     except OSError:
         return
-    if found != path:
+    if real_path != path:
         raise OSError(errno.ELOOP, "a part of its path was replaced by a link", path)
 
 
@@ -76,18 +79,18 @@ FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW
 
 
 @contextmanager
-def open_folder(root: str, folders: Sequence[str], made: list[str] | None = None) -> Generator[int]:
-    """Opens a folder below the resolved path `root` one component after the other, without following links. If `made`
-    is a list, creates missing folders and appends their paths."""
+def open_folder(root: str, folders: Sequence[str], created: list[str] | None = None) -> Generator[int]:
+    """Opens a folder below the resolved path `root`, one component after the other, without following links. If
+    `created` is a list, creates missing folders and appends their paths to it."""
     folder = os.open(root, FOLDER_FLAGS)
     try:
         check_place(folder, root)
         for depth, name in enumerate(folders, 1):
-            if made is not None and _make_folder(name, folder):
-                made.append("/".join([root, *folders[:depth]]))
-            deeper = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+            if created is not None and _make_folder(name, folder):
+                created.append("/".join([root, *folders[:depth]]))
+            child = os.open(name, FOLDER_FLAGS, dir_fd=folder)
             os.close(folder)
-            folder = deeper
+            folder = child
         yield folder
     finally:
         os.close(folder)
@@ -115,7 +118,7 @@ def parent_of(path: str) -> str:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Returns whether a path is the folder itself or inside it; both are resolved strings."""
+    """Returns whether a path is the folder itself or inside it. Both are strings of resolved paths."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -1,5 +1,5 @@
-"""Calls between synchronous code and event loops: coroutines from code without a loop, functions of the program in
-threads, and which of their exceptions are the program's own.
+"""Calls between synchronous code and event loops: runs coroutines from code without a loop, runs functions of the
+program in threads, and decides which exceptions the program itself raised.
 
 The standard executor starts few threads on a small machine and joins them at exit. `ThreadPool` starts one thread per
 concurrent call up to a limit, and uses daemon threads, so that a function that never returns does not block the exit.
@@ -27,8 +27,8 @@ _POLL_SECONDS = 0.5
 
 
 def run_sync(work: Callable[[], Awaitable[T]]) -> T:
-    """Runs `work` to its end and returns its value. If this thread has a running loop, as in a notebook, the work runs
-    on a new loop in another thread."""
+    """Runs `work` to its end and returns its value. If this thread has a running loop, for example in a notebook, the
+    work runs on a new loop in another thread."""
 
     async def run_work() -> T:
         return await work()
@@ -45,7 +45,8 @@ def _has_running_loop() -> bool:
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
-    """Calls at once in the thread of the loop. From another thread it wakes the loop, which takes a system call."""
+    """Calls the callback at once in the thread of the loop. From another thread, wakes the loop, which takes a system
+    call."""
     if _has_running_loop() and asyncio.get_running_loop() is loop:
         callback(*arguments)
     else:
@@ -91,8 +92,8 @@ def _cancel_work(canceller: "Future[Callable[[], object]]") -> None:
 
 
 async def run_to_end(work: Awaitable[T]) -> T:
-    """Awaits `work`, which continues if the caller is cancelled. The error of such work is not logged: nothing can
-    handle it, for example a lost lease when the end of a cancelled call is stored."""
+    """Awaits `work`, which continues if the caller is cancelled. An error of work that continues is not logged, because
+    nothing can handle it: for example a lost lease when the end of a cancelled call is stored."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -106,9 +107,10 @@ def do_nothing() -> None:
 
 
 async def wait_to_end(work: Awaitable[T]) -> T:
-    """Awaits `work` to its end, also if the caller is cancelled meanwhile; the cancellation is raised then. For short
-    work that must be done before the caller closes what it uses. A cancel scope of anyio cancels its task again in each
-    iteration of the event loop, so that work which the task itself awaits never ends."""
+    """Awaits `work` to its end, even if the caller is cancelled meanwhile; raises the cancellation afterwards. It is
+    for short work that must end before the caller closes what the work uses. The work needs a separate task: a cancel
+    scope of anyio cancels its task again in each iteration of the event loop, so work that the task itself awaits would
+    never end."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -150,7 +152,7 @@ def _retrieve_error(task: "asyncio.Future[Any]") -> None:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Returns the class and the text of an exception of the program; its text may itself fail."""
+    """Returns the class and the text of an exception of the program. Creating its text may fail too."""
     try:
         text = str(error).strip()
     except Exception:  # noqa: BLE001  __str__ is a function of the program too
@@ -162,7 +164,7 @@ _SHOWN_CHARACTERS = 200
 
 
 def describe_value(value: object) -> str:
-    """Returns the start of the representation of a value of the program; its representation may itself fail."""
+    """Returns the start of the representation of a value of the program. Creating its representation may fail too."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  __repr__ is a function of the program too; RecursionError: nested too deeply
@@ -171,16 +173,16 @@ def describe_value(value: object) -> str:
 
 
 def describe_argument(value: object) -> str:
-    """Returns what a value is, for an error message: its type, and its `repr` if that is short."""
+    """Returns the type of a value, and its `repr` if that is short, for an error message."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    shown = describe_value(value)
-    return f"a value of type {type(value).__name__}" + (f" ({shown})" if len(shown) <= 40 else "")
+    text = describe_value(value)
+    return f"a value of type {type(value).__name__}" + (f" ({text})" if len(text) <= 40 else "")
 
 
 def is_interruption(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
-    """Returns whether an exception that came out of a function of the program, called in `task`, was not raised by it:
-    Ctrl-C, a cancellation of the task, or the end of a coroutine that is closed."""
+    """Returns whether an exception is an interruption that a function of the program, called in `task`, did not raise
+    itself: Ctrl-C, a cancellation of the task, or the end of a coroutine that is closed."""
     match error:
         case asyncio.CancelledError():
             return task is None or task.cancelling() > 0
@@ -191,7 +193,8 @@ def is_interruption(error: BaseException, task: "asyncio.Task[Any] | None") -> b
 
 
 def _is_current_task(task: "asyncio.Task[Any] | None") -> bool:
-    """Returns whether this task runs now; GeneratorExit is also raised in one whose coroutine is closed by others."""
+    """Returns whether this task runs now. If it does not, another caller closes its coroutine, which raises
+    GeneratorExit."""
     try:
         return asyncio.current_task() is task
     except RuntimeError:  # no event loop runs
@@ -202,7 +205,7 @@ PoolJob = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], A
 
 
 class ThreadPool:
-    """Runs at most `limit` functions at once; further ones are queued."""
+    """Runs at most `limit` functions at the same time; further functions are queued."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
@@ -212,15 +215,15 @@ class ThreadPool:
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Runs the function in a thread and returns its value. On cancellation the thread finishes and the result is
-        discarded."""
+        """Runs the function in a thread and returns its value. If the caller is cancelled, the function still runs to
+        its end, and its result is discarded."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._submit_job((loop, future, partial(copy_context().run, function)))
         return await future
 
     def close(self) -> None:
-        """Stops idle threads; busy ones stop after their job."""
+        """Stops idle threads. Busy threads stop after their job."""
         with self._lock:
             self._limit = 0
             idle, self._idle = self._idle, deque()
@@ -248,7 +251,7 @@ class ThreadPool:
                 return
 
     def _take_next_job(self, inbox: "SimpleQueue[PoolJob | None]") -> bool:
-        """Takes a queued job, else marks the thread as idle. Returns False if the pool is closed."""
+        """Takes a queued job, or else marks the thread as idle. Returns False if the pool is closed."""
         with self._lock:
             if self._waiting:
                 inbox.put(self._waiting.popleft())
@@ -280,7 +283,7 @@ def _resolve_future(future: "asyncio.Future[Any]", result: Any, error: BaseExcep
     if error is None:
         future.set_result(result)
     elif isinstance(error, StopIteration | GeneratorExit | KeyboardInterrupt):
-        # A future rejects the first, the second would close the coroutine, and Ctrl-C never reaches a thread.
+        # A future rejects StopIteration, GeneratorExit would close the coroutine, and Ctrl-C never reaches a thread.
         future.set_exception(RuntimeError(f"the function raised {type(error).__name__}"))
     else:
         future.set_exception(error)
@@ -292,7 +295,7 @@ _callback_threads = ThreadPool()
 
 class CallbackRunner:
     """Calls functions of the program, each for at most `seconds`. Plain functions run in threads, one after the other,
-    because a program does not expect its hooks to run in parallel."""
+    because programs do not expect their hooks to run in parallel."""
 
     def __init__(self, seconds: float | None = CALLBACK_SECONDS) -> None:
         self.seconds = seconds
@@ -318,7 +321,7 @@ async def call_user_function(
             if is_async_function(function):
                 return await function(*arguments)
             module = getattr(function, "__module__", None) or ""
-            if module.startswith("outrider."):  # of the package itself: it returns at once
+            if module.startswith("outrider."):  # a function of the package itself returns at once
                 return function(*arguments)
             value = await _callback_threads.run(partial(function, *arguments))
             return await value if inspect.isawaitable(value) else value

@@ -6,7 +6,7 @@ OutriderError
 ├── ToolFailure               raised by a tool; the call ends in error and the model reads the message
 ├── OutputUnavailableError    a run ended without a value of its output type; has the reason and the result
 ├── CallbackError             a function of the program failed, took too long or returned an invalid value
-├── OutputMismatch            the answer is no value of the requested type, even after a correction was requested
+├── OutputMismatch            the answer is not a value of the requested type, even after a correction was requested
 ├── ListenerOverflow          a listener of the event stream is too far behind
 ├── ProviderError             a model API returned an error or the connection broke; has the provider's message
 │   ├── AuthenticationError       401: the key is missing or wrong
@@ -79,10 +79,10 @@ FailureReason = Literal["failed", "timeout", "rejected", "denied", "interrupted"
 
 
 class ToolFailure(OutriderError):
-    """Raises this inside a tool: the call ends in error and the model reads the message.
+    """A tool raises this to end its call in error; the model reads the message.
 
-    `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome,
-    `denied` if no user could be asked and `interrupted` if it is not known which effects the call had."""
+    `reason` is `timeout` if the tool enforced a time limit, `rejected` if the user did not keep its outcome, `denied`
+    if no user could be asked and `interrupted` if it is not known which effects the call had."""
 
     def __init__(self, message: str, *, reason: FailureReason = "failed", **details: Any) -> None:
         super().__init__(str(message), **details)  # functions of programs also pass exceptions and numbers

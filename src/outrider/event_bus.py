@@ -29,7 +29,7 @@ EventClasses = type[Event] | tuple[type[Event], ...]
 CallScope = Callable[[str, str], AbstractContextManager[Any]]
 
 QUEUE_LIMIT = 1024
-_OVERFLOW_FACTOR = 64  # ends may wait in such a multiple of a backlog's limit
+_OVERFLOW_FACTOR = 64  # a queue may have this multiple of its limit of events that must not be dropped
 
 _log = logging.getLogger("outrider.event_bus")
 
@@ -49,7 +49,7 @@ class _HandlerTable(dict[type[Event], Route]):
 
 
 class EventBus:
-    """Event bus; every engine has its own. A subscription to a class receives events of its subclasses too."""
+    """An event bus. Every engine has one. A subscription to a class receives events of its subclasses too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class EventBus:
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
-        """Deliver an event to all listeners of its class and of its base classes. Errors of a listener do not reach
+        """Delivers an event to all listeners of its class and of its base classes. Errors of a listener do not reach
         the publisher."""
         if self._handlers[event.__class__] is None:
             return
@@ -78,12 +78,14 @@ class EventBus:
             self._deliver(result)
 
     def has_listeners(self, event_class: type[Event]) -> bool:
-        """Returns whether an event of this class has a listener; if not, the publisher need not create the event."""
+        """Returns whether an event of this class has a listener. Without one, the publisher need not create the
+        event."""
         return self._handlers[event_class] is not None
 
     def add_transform(self, transform: EventTransform, classes: EventClasses = Event) -> Unsubscribe:
-        """Replaces every published event by the events that `transform` returns: none, the same, or others. Events of
-        `classes` are passed to it even if they have no listener. Returns a function that removes the transform."""
+        """Replaces every published event with the events that `transform` returns, which may be none, the same or
+        others. Events of `classes` are passed to it even if they have no listener. Returns a function that removes the
+        transform."""
         entry = (transform, classes)
         with self._lock:
             self._replace_transforms((*self._transforms, entry))
@@ -130,15 +132,15 @@ class EventBus:
         return unsubscribe
 
     def subscribe_all(self, handler: Handler[Event]) -> Unsubscribe:
-        """Call `handler` with every event. Returns a function that ends the subscription."""
+        """Calls `handler` with every event. Returns a function that ends the subscription."""
         return self.subscribe(Event, handler)
 
     def clear(self) -> None:
-        """Removes every listener; open streams end after the events that are queued."""
+        """Removes every listener. Open streams end after the queued events."""
         with self._lock:
-            forgotten = self._subscriptions
+            subscriptions = self._subscriptions
             self._replace_subscriptions([])
-        for _, handler in forgotten:
+        for _, handler in subscriptions:
             if isinstance(handler, _StreamQueue):
                 handler.close()
 
@@ -146,12 +148,12 @@ class EventBus:
         """Returns an async iterator over events from now on. When `limit` events are queued, deltas are dropped and a
         DeltasDroppedEvent reports their number; at 64 times the limit, ListenerOverflow is raised after the queued
         events."""
-        mailbox = _StreamQueue(limit, filter)
-        return EventStream(mailbox, self.subscribe_all(mailbox))
+        queue = _StreamQueue(limit, filter)
+        return EventStream(queue, self.subscribe_all(queue))
 
     async def settled(self, seconds: float | None = 60.0) -> None:
         """Waits until the async handlers of this loop have handled every published event, at most for `seconds`. A
-        handler that takes longer continues by itself."""
+        handler that takes longer continues in the background."""
         handlers = [handler for _, handler in self._subscriptions if isinstance(handler, _AsyncHandler)]
         if not handlers and self._returned_awaitables.is_empty:
             return
@@ -163,13 +165,13 @@ class EventBus:
             _log.error("a listener did not handle its events within %g s", seconds or 0)
 
     def forward_to(self, other: "EventBus") -> Unsubscribe:
-        """Publishes every event to another bus too, and enters its call scopes."""
+        """Publishes every event to another bus too, and uses the call scopes of that bus."""
         self.call_scopes = other.call_scopes
         return self.subscribe_all(other.publish)
 
     def add_call_scope(self, scope: CallScope) -> Unsubscribe:
         """Enters `scope(session_id, call_id)` around the function of every tool call, in its task or thread. A tracer
-        makes its span the current one there. Returns a function that removes the scope."""
+        uses it to make its span the current one. Returns a function that removes the scope."""
         self.call_scopes.append(scope)
         return lambda: self.call_scopes.remove(scope)
 
@@ -190,14 +192,14 @@ class EventBus:
     def _find_handlers(self, cls: type[Event]) -> Route:
         if not self._subscriptions:
             return None
-        found = tuple([handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed)])
-        if found or any([issubclass(cls, classes) for _, classes in self._transforms]):
-            return found
+        handlers = tuple([handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed)])
+        if handlers or any([issubclass(cls, classes) for _, classes in self._transforms]):
+            return handlers
         return None
 
 
-def _compose(first: EventTransform, then: EventTransform) -> EventTransform:
-    return lambda event: [result for given in first(event) for result in then(given)]
+def _compose(first: EventTransform, second: EventTransform) -> EventTransform:
+    return lambda event: [result for intermediate in first(event) for result in second(intermediate)]
 
 
 class _BoundedEventQueue:
@@ -206,7 +208,7 @@ class _BoundedEventQueue:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._events: deque[Event] = deque()
-        self._deltas = 0  # of those that wait
+        self._deltas = 0  # number of queued deltas
         self._dropped = 0
         self._lock = threading.Lock()
         self.overflowed = False
@@ -296,24 +298,24 @@ class _StreamQueue:
 class EventStream(AsyncIterator[Event]):
     """An async iterator over events. Closing it, leaving its `async with` block or deleting it unsubscribes."""
 
-    def __init__(self, mailbox: _StreamQueue, unsubscribe: Unsubscribe) -> None:
-        self._mailbox = mailbox
+    def __init__(self, queue: _StreamQueue, unsubscribe: Unsubscribe) -> None:
+        self._queue = queue
         self._end = weakref.finalize(self, unsubscribe)
 
     async def __anext__(self) -> Event:
-        event = await self._mailbox.get()
+        event = await self._queue.get()
         if event is None:
             await self.aclose()
             raise StopAsyncIteration
         return event
 
     def close(self) -> None:
-        """Unsubscribes; events that are already queued can still be read."""
+        """Ends the subscription. Events that are already queued can still be read."""
         self._end()
-        self._mailbox.close()
+        self._queue.close()
 
     async def aclose(self) -> None:
-        """Ends the stream; same as `close`."""
+        """Ends the subscription, like `close`."""
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -326,8 +328,8 @@ class EventStream(AsyncIterator[Event]):
 class _AsyncHandler:
     """Calls an async handler for one event at a time, in order.
 
-    The handler runs in the loop that was running when it subscribed, else in the publisher's loop, else (in a script
-    without a loop) in a new loop before `publish` returns."""
+    The handler runs in the loop that was running when it subscribed, or else in the publisher's loop. In a script
+    without a loop, it runs in a new loop before `publish` returns."""
 
     def __init__(
         self,
@@ -345,14 +347,14 @@ class _AsyncHandler:
 
     def __call__(self, event: Event) -> None:
         self._queue.put(event)
-        here = _running_loop()
-        home = here if self._loop is None or self._loop.is_closed() else self._loop
-        if home is None:
+        current_loop = _running_loop()
+        loop = current_loop if self._loop is None or self._loop.is_closed() else self._loop
+        if loop is None:
             asyncio.run(self._handle_queued())
-        elif home is here:
-            self._start_task(home)
+        elif loop is current_loop:
+            self._start_task(loop)
         else:
-            home.call_soon_threadsafe(self._start_task, home)
+            loop.call_soon_threadsafe(self._start_task, loop)
 
     async def settled(self) -> None:
         if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
@@ -383,8 +385,8 @@ class _AsyncHandler:
 
 
 class _ReturnedAwaitables:
-    """Awaits the awaitables that synchronous handlers return, such as a lambda around an async function: one at a time,
-    in the publisher's loop; without a loop, in a new one before `publish` returns."""
+    """Awaits the awaitables that synchronous handlers return, such as a lambda around an async function. They are
+    awaited one at a time in the publisher's loop; without a loop, in a new loop before `publish` returns."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.AbstractEventLoop, tuple[deque[Awaitable[Any]], asyncio.Task[None]]] = {}
@@ -440,7 +442,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def check_bus(bus: object, where: str) -> None:
-    """Raises ConfigurationError if a value is no bus; `where` names the function that it was passed to."""
+    """Raises ConfigurationError if a value is not a bus. `where` names the function to which it was passed."""
     if not isinstance(bus, EventBus):
         raise ConfigurationError(
             f"{where} takes an EventBus, such as engine.bus or EventBus(), got {describe_value(bus)}"
@@ -449,5 +451,5 @@ def check_bus(bus: object, where: str) -> None:
 
 @cache
 def get_event_bus() -> EventBus:
-    """Returns the default bus, for scripts; an Engine has its own."""
+    """Returns the default bus, for scripts. Every Engine has a separate bus."""
     return EventBus()

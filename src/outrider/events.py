@@ -1,4 +1,4 @@
-"""The public face of the event stream: every event class, the bus, and the listeners that come with it."""
+"""Public module of the event stream: every event class, the bus, and the listeners of the package."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,5 @@
-"""Public module of the MCP client: the tools of MCP servers for `run` and `Engine`, with filter, prefix and approval.
+"""Public module of the MCP client: the tools of MCP servers for `run` and `Engine`, with filters, prefixes and
+approvals.
 
 It needs the extra `mcp`.
 """
@@ -44,11 +45,15 @@ class McpToolset:
     """The tools of one MCP server, for as long as the toolset is open. Open it with `async with`, and pass `tools` to
     `run` or `Engine`.
 
-    `include` and `exclude` select tools by their names on the server. `prefix` is what the model sees before a name:
-    "mcp__SERVER__" by default, "" for none. `approval` is True if every call needs approval, or selects the tools whose
-    calls do. A tool whose definition changed while the toolset was open always needs it. Passing a server to a toolset
-    permits starting its program or connecting to its URL. `environment` is that of the program; by default it has the
-    variables of this process without keys and tokens. `ask` answers questions of the server.
+    - `server`: the server. Passing it to a toolset permits starting its program or connecting to its URL.
+    - `include`, `exclude`: select tools by their names on the server.
+    - `prefix`: what the model sees before a name: "mcp__SERVER__" by default, "" for none.
+    - `approval`: True if every call needs approval, or a filter of the tools whose calls do. A tool whose definition
+      changed while the toolset was open always needs it.
+    - `limits`: time and size limits of the connection.
+    - `environment`: the environment of the program; by default the variables of this process without keys and tokens.
+    - `workspace`: the folder in which the program runs; by default the current folder.
+    - `ask`: answers questions of the server.
     """
 
     def __init__(
@@ -76,11 +81,11 @@ class McpToolset:
             if not _is_filter(value):
                 raise ConfigurationError(f"McpToolset({name}={value!r}): write a list of names, or a function of one")
         if prefix is not None and not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"McpToolset(prefix={prefix!r}): write a text, such as prefix='files_'")
+            raise ConfigurationError(f"McpToolset(prefix={prefix!r}): write a string, such as prefix='files_'")
         if limits is not None and not isinstance(limits, ServerLimits):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"McpToolset(limits={limits!r}): write limits=ServerLimits(call=60)")
         if environment is not None and not isinstance(environment, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError("McpToolset(environment=…): write a dict of texts, such as {'PATH': '/usr/bin'}")
+            raise ConfigurationError("McpToolset(environment=…): write a dict of strings, such as {'PATH': '/usr/bin'}")
         if not isinstance(workspace, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"McpToolset(workspace={workspace!r}): write the path of a folder")
         if ask is not None and not callable(ask):
@@ -114,23 +119,24 @@ class McpToolset:
         return self
 
     def _check_filters(self) -> None:
-        """Raises ConfigurationError for a name of a tool that the server does not have: a misspelled one would offer no
-        tools, or call one without approval. Patterns may match nothing, because programs share them between servers."""
-        known = sorted(self._connection.definitions)
+        """Raises ConfigurationError for the name of a tool that the server does not have: a misspelled name would
+        select no tools, or let a tool run without approval. Patterns may match nothing, because programs share them
+        between servers."""
+        available = sorted(self._connection.definitions)
         for argument, chosen in (("include", self._include), ("exclude", self._exclude), ("approval", self._approval)):
             if isinstance(chosen, bool) or chosen is None or callable(chosen):
                 continue
             for name in chosen:
-                if name not in known and not any(sign in name for sign in "*?["):
+                if name not in available and not any(sign in name for sign in "*?["):
                     raise ConfigurationError(
                         f"McpToolset({argument}=…): the server {self.server.name!r} has no tool {name!r}; it has "
-                        f"{', '.join(known) or 'none'}"
+                        f"{', '.join(available) or 'none'}"
                     )
         has_choice = self._include is None or callable(self._include) or bool(self._include)  # else resources only
-        if known and has_choice and not any(map(self._is_selected, known)):
+        if available and has_choice and not any(map(self._is_selected, available)):
             raise ConfigurationError(
                 f"McpToolset(include=…, exclude=…) selects no tool of the server {self.server.name!r}; it has "
-                f"{', '.join(known)}"
+                f"{', '.join(available)}"
             )
 
     async def __aexit__(self, *_: object) -> None:
@@ -140,10 +146,10 @@ class McpToolset:
 
     @property
     def tools(self) -> list[Tool]:
-        """The selected tools, as the server lists them now."""
-        found = [name for name in sorted(self._connection.definitions) if self._is_selected(name)]
-        names = self._name_tools(found)
-        return [self._make_tool(name, names[name]) for name in found]
+        """The selected tools of those that the server lists now."""
+        selected = [name for name in sorted(self._connection.definitions) if self._is_selected(name)]
+        names = self._name_tools(selected)
+        return [self._make_tool(name, names[name]) for name in selected]
 
     @property
     def resource_tools(self) -> list[Tool]:
@@ -166,16 +172,16 @@ class McpToolset:
         included = self._include is None or _matches("include", self._include, name)
         return included and not _matches("exclude", self._exclude, name)
 
-    def _name_tools(self, found: Collection[str]) -> dict[str, str]:
-        names = tool_names([(self.server.name, name) for name in found], self._prefix)
-        return {name: shown for (_, name), shown in names.items()}
+    def _name_tools(self, selected: Collection[str]) -> dict[str, str]:
+        names = tool_names([(self.server.name, name) for name in selected], self._prefix)
+        return {name: full_name for (_, name), full_name in names.items()}
 
-    def _make_tool(self, name: str, shown: str) -> McpTool:
+    def _make_tool(self, name: str, full_name: str) -> McpTool:
         definition = self._connection.definitions[name]
         return make_mcp_tool(
             self._connection,
             definition,
-            shown,
+            full_name,
             has_changed=has_changed(definition, self._ledger),
             policy=self._policy(name),
             timeout=self._limits.call,
@@ -200,17 +206,17 @@ def _matches(argument: str, chosen: ToolFilter, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in chosen)
     where = f"the function {argument} of McpToolset"
     try:
-        found: object = chosen(name)
+        selected: object = chosen(name)
     except Exception as error:
         raise CallbackError(where, f"failed for {name!r} ({describe_exception(error)})") from error
-    if inspect.iscoroutine(found):  # it would be true for every tool
-        found.close()
-        raise CallbackError(where, "is async; it is a plain function, because `tools` is read at once")
-    return bool(found)
+    if inspect.iscoroutine(selected):  # it would be true for every tool
+        selected.close()
+        raise CallbackError(where, "is async; it must be a plain function, because `tools` is read at once")
+    return bool(selected)
 
 
 def read_mcp_config(path: str | Path, environment: Mapping[str, str] | None = None) -> list[ServerConfig]:
-    """Read the servers of a `.mcp.json`. Raises ConfigurationError if the file or one of its entries is invalid."""
+    """Reads the servers of a `.mcp.json`. Raises ConfigurationError if the file or one of its entries is invalid."""
     if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"read_mcp_config() takes the path of a file, such as '.mcp.json', got {path!r}")
     file = Path(path)
@@ -218,7 +224,7 @@ def read_mcp_config(path: str | Path, environment: Mapping[str, str] | None = No
         content = file.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror or error}") from error
-    found = parse_config(content, os.environ if environment is None else environment, str(file))
-    if found.problems:
-        raise ConfigurationError("; ".join(found.problems))
-    return list(found.servers)
+    config = parse_config(content, os.environ if environment is None else environment, str(file))
+    if config.problems:
+        raise ConfigurationError("; ".join(config.problems))
+    return list(config.servers)

@@ -53,16 +53,21 @@ _ARGUMENTS = (
 
 
 class Workspace:
-    """One folder in which agents read, edit and run commands, and one session. Open it with `async with`.
+    """One folder in which agents read and edit files and run commands, and one session. Open it with `async with`.
 
     Commands run in the sandbox of the operating system over a copy-on-write view of the folder; `approve` decides about
     what they changed, about edits and about everything else that needs approval. Without `approve` such calls are
     denied, unless `attended` is set: then they wait for `engine.answer`. `approval="edits"` commits changes of files
-    without a question. `sandbox="none"` states that the machine is a sandbox itself, such as a container.
+    without a question. Files in the folder, such as AGENTS.md, do not change what the agents do.
 
-    `data` is a folder for the session, undo data and outputs. Without it they are in a temporary folder that is deleted
-    at the end. `session` is the id of a session in that folder to continue. Files in the folder, such as AGENTS.md, do
-    not change what the agents do. `options` are those of `Engine`.
+    - `folder`: the folder.
+    - `agents`, `providers`, `tools`: as for `Engine`.
+    - `data`: a folder for the session, undo data and outputs. Without it they are in a temporary folder that is deleted
+      at the end.
+    - `session`: the id of a session in `data` or `store` to continue.
+    - `store`: where the session is stored, in place of `data`.
+    - `sandbox`: "none" states that the machine is a sandbox itself, such as a container.
+    - `options`: the keyword arguments of `Engine`.
     """
 
     def __init__(
@@ -79,9 +84,9 @@ class Workspace:
         **options: Unpack[EngineKeywords],
     ) -> None:
         if not isinstance(folder, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Workspace(): the folder is a path, got {describe_value(folder)}")
+            raise ConfigurationError(f"Workspace(): the folder must be a path, got {describe_value(folder)}")
         if not isinstance(data, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Workspace(data={describe_value(data)}): it is the path of a folder")
+            raise ConfigurationError(f"Workspace(data={describe_value(data)}): it must be the path of a folder")
         check_names("Workspace()", options, _ARGUMENTS)
         listed = [agents] if isinstance(agents, Agent) else agents
         check_parts("Workspace()", listed, tools, providers)
@@ -90,7 +95,7 @@ class Workspace:
         if not self.folder.is_dir():
             raise ConfigurationError(f"Workspace({str(folder)!r}): this is not a folder; create it first")
         if sandbox not in ("auto", "none"):
-            raise ConfigurationError(f"Workspace(sandbox={describe_value(sandbox)}): it is 'auto' or 'none'")
+            raise ConfigurationError(f"Workspace(sandbox={describe_value(sandbox)}): it must be 'auto' or 'none'")
         if session is not None and data is None and store is None:
             raise ConfigurationError("Workspace(session=…) needs the `data` folder or the `store` that has the session")
         self._agents = list(listed)
@@ -181,37 +186,38 @@ class Workspace:
         output_type: Any = None,
         **options: Unpack[PromptKeywords],
     ) -> RunResult[Any]:
-        """Give a message to the first agent and return the result of its turn. `mode` changes the mode of the session:
-        in "plan" the agent reads and proposes a plan, in "agent" it works. The other keyword arguments are those of
-        `Engine.prompt`."""
+        """Gives a message to the first agent and returns the result of its turn. `mode` changes the mode of the
+        session: in "plan" the agent reads and proposes a plan, in "agent" it works. The other keyword arguments are
+        those of `Engine.prompt`."""
         check_names("Workspace.prompt()", options, ("mode", "output_type", *PromptKeywords.__annotations__))
         if mode is not None and mode != self.engine.live[self.session_id].session.mode:
             await self.engine.set_mode(self.session_id, mode)
         return await self.engine.prompt(self.session_id, content, output_type=output_type, **options)
 
     async def plan(self) -> ProposedPlan | None:
-        """Returns the plan that the last turn in plan mode proposed and that has no answer yet."""
+        """Returns the plan that the last turn in plan mode proposed, or None if it was answered."""
         return await self.engine.plan(self.session_id)
 
     async def accept_plan(self, changed: str | None = None) -> RunResult[str]:
-        """Accept the plan, as it is or as `changed`; the agent carries it out in the mode "agent"."""
+        """Accepts the plan, unchanged or as `changed`. The agent carries it out in the mode "agent"."""
         return await self.engine.accept_plan(self.session_id, changed)
 
     async def refuse_plan(self, words: str = "") -> RunResult[str]:
-        """Refuse the plan. With `words` the agent plans again."""
+        """Refuses the plan. With `words`, a comment for the agent, it plans again."""
         return await self.engine.refuse_plan(self.session_id, words)
 
     async def undo(self, to: str | None = None) -> RestoreResult:
-        """Restore the files to their contents before the last turn, or before the message or call `to`."""
+        """Restores the files to their contents before the last turn, or before the message or call `to`."""
         return await self.engine.file_changes(self.session_id).undo(to)
 
     async def redo(self) -> RestoreResult:
-        """Revert the last undo, if nothing changed since."""
+        """Reverts the last undo, if nothing has changed since then."""
         return await self.engine.file_changes(self.session_id).redo()
 
     @property
     def processes(self) -> ProcessSupervisor:
-        """The processes that the agents started: list, read, write, wait and kill."""
+        """The processes that the agents started. It lists and kills them, waits for them, and reads and writes their
+        streams."""
         tools = self.engine.live[self.session_id].session_tools
         assert tools is not None
         return tools.supervisor

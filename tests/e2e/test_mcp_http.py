@@ -404,7 +404,7 @@ async def test_a_toolset_refuses_names_and_functions_that_would_select_the_wrong
         ({"include": selects}, "the function include of McpToolset is async"),
         ({"include": fails}, "the function include of McpToolset failed for .* [(]OSError"),
         ({"approvals": True}, "has no argument 'approvals'; did you mean 'approval'"),
-        ({"prefix": 3}, "write a text, such as prefix='files_'"),
+        ({"prefix": 3}, "write a string, such as prefix='files_'"),
         ({"include": [3]}, "write a list of names, or a function of one"),
     ]
     for options, problem in wrong:

@@ -49,7 +49,8 @@ async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
 def log_of_turn(transcript: SessionTranscript, children: Sequence[SessionTranscript]) -> EventLog:
     """Returns the event log of some messages of a session and of the sessions that its agents opened."""
     log = EventLog()
-    transcripts = ((transcript, [child.session for child in children]), *((child, []) for child in children))
+    transcripts = [(transcript, [child.session for child in children])]
+    transcripts += [(child, list[StoredSession]()) for child in children]
     for source, called in transcripts:
         for event in TranscriptEvents(source, called).iterate_events():
             log.record(event)

@@ -106,7 +106,7 @@ class TransactionPool:
         await self._pool.close()
 
     def _choose_pause(self, error: psycopg.Error, attempt: int, elapsed: float) -> float | None:
-        """Returns the seconds to wait before the next attempt; None if there is none."""
+        """Returns the seconds to wait before the next attempt; None if there is no further attempt."""
         if not _is_retryable(error):
             return None
         if attempt + 1 < MAX_ATTEMPTS:
@@ -167,8 +167,8 @@ class TransactionPool:
 
 @contextlib.asynccontextmanager
 async def _begin_snapshot(db: Connection) -> AsyncGenerator[None, None]:
-    """A transaction whose BEGIN has the isolation level, which saves a round trip. It ends with COMMIT, because psycopg
-    drops all prepared statements after a ROLLBACK; a connection that is lost by then is discarded by the pool."""
+    """Opens a transaction whose BEGIN has the isolation level, which saves a round trip. It ends with COMMIT, because
+    psycopg drops all prepared statements after a ROLLBACK. If the connection is lost, the pool discards it."""
     await db.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     try:
         yield
@@ -178,12 +178,13 @@ async def _begin_snapshot(db: Connection) -> AsyncGenerator[None, None]:
 
 
 def _is_retryable(error: psycopg.Error) -> bool:
-    """True for an unavailable server and for a serialization error or deadlock (40)."""
+    """Returns whether an error is an unavailable server, a serialization error or a deadlock (40)."""
     return _is_outage(error) or (error.sqlstate or "").startswith("40")
 
 
 def _is_outage(error: psycopg.Error) -> bool:
-    """True for a lost connection (08), a server that stops or starts (57), and one without free connections."""
+    """Returns whether an error is a lost connection (08), a server that stops or starts (57), or a server without free
+    connections."""
     if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return False
     return error.sqlstate is None or error.sqlstate[:2] in ("08", "57") or error.sqlstate == "53300"

@@ -60,11 +60,11 @@ async def session_row(db: Connection, session_id: str, *, lock: bool = False) ->
 
 
 async def list_sessions(db: Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    wanted, values = filter_conditions(filter, "%s", metadata_condition)
+    conditions, values = filter_conditions(filter, "%s", metadata_condition)
     if after:
-        wanted.append('(active, id COLLATE "C") < (%s, %s)')
+        conditions.append('(active, id COLLATE "C") < (%s, %s)')
         values += parse_cursor(after)
-    where = " AND ".join(["true", *wanted])
+    where = " AND ".join(["true", *conditions])
     query = f'SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id COLLATE "C" DESC LIMIT %s'
     return build_page(await fetch_rows(db, query, *values, limit + 1), limit)
 
@@ -90,10 +90,10 @@ async def load_transcript(
         mark,
         count,
     )
-    rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
+    rows, has_more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
     if after is None:
         rows.reverse()
-    first, last = (not after, not more) if after is not None else (not more, before is None)
+    first, last = (not after, not has_more) if after is not None else (not has_more, before is None)
     messages = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in rows]
     parts = await _read_parts(db, {row["key"]: row["id"] for row in rows})
     return build_transcript(decode_session(session), messages, parts, first=first, last=last)
@@ -112,7 +112,7 @@ async def load_abridged(db: Connection, session_id: str, text_bytes: int) -> tup
     """Reads messages page by page from the last to the first, and only the newest large texts."""
     session = await session_row(db, session_id)
     budget = TextBudget(text_bytes)
-    cutoff, found, is_cut = OldMessageCutoff(budget), list[_ReadMessage](), False
+    cutoff, loaded, is_cut = OldMessageCutoff(budget), list[_ReadMessage](), False
     query = (
         "SELECT key, id, role, created, body FROM messages WHERE session = %s AND key < %s ORDER BY key DESC LIMIT %s"
     )
@@ -120,15 +120,15 @@ async def load_abridged(db: Connection, session_id: str, text_bytes: int) -> tup
     while not is_cut and (page := await fetch_rows(db, query, session["key"], before, MESSAGE_PAGE)):
         before = page[-1]["key"]
         for head, parts in await _read_page(db, page, budget):
-            found.append((head, parts))
+            loaded.append((head, parts))
             if cutoff.is_reached(head.id, head.role, (part.row.body for part in parts)):
                 is_cut, before = True, next(row["key"] for row in page if row["id"] == head.id)
                 break
     if is_cut:
-        found += await _read_old_messages(db, session["key"], before, budget)
-    found.reverse()
-    heads = [head for head, _ in found]
-    transcript = build_transcript(decode_session(session), heads, _drain_parts(found), first=not is_cut)
+        loaded += await _read_old_messages(db, session["key"], before, budget)
+    loaded.reverse()
+    heads = [head for head, _ in loaded]
+    transcript = build_transcript(decode_session(session), heads, _drain_parts(loaded), first=not is_cut)
     return transcript, is_cut or budget.is_spent
 
 
@@ -137,8 +137,8 @@ _ReadMessage = tuple[MessageRow, list[StoredPart]]
 
 
 async def _read_old_messages(db: Connection, session: int, before: int, budget: TextBudget) -> list[_ReadMessage]:
-    """Returns older messages that an open session needs, the last one first: those of the user, which have its
-    settings, and the last call of each tool, which may have the state of that tool."""
+    """Returns older messages that an open session needs, the last one first: messages of the user, which have the
+    settings of the session, and the last call of each tool, which may have the state of the tool."""
     rows = await fetch_rows(
         db,
         """SELECT key, id, role, created, body FROM messages WHERE session = %s AND key < %s
@@ -149,10 +149,10 @@ async def _read_old_messages(db: Connection, session: int, before: int, budget: 
         before,
         session,
     )
-    found: list[_ReadMessage] = []
+    messages: list[_ReadMessage] = []
     for start in range(0, len(rows), MESSAGE_PAGE):
-        found += await _read_page(db, rows[start : start + MESSAGE_PAGE], budget)
-    return found
+        messages += await _read_page(db, rows[start : start + MESSAGE_PAGE], budget)
+    return messages
 
 
 async def _read_page(db: Connection, heads: list[RowDict], budget: TextBudget) -> list[_ReadMessage]:
@@ -184,9 +184,9 @@ async def _read_page(db: Connection, heads: list[RowDict], budget: TextBudget) -
     return [(MessageRow(row["id"], row["role"], row["created"], row["body"]), by_message[row["key"]]) for row in heads]
 
 
-def _drain_parts(found: list[_ReadMessage]) -> Iterator[StoredPart]:
+def _drain_parts(messages: list[_ReadMessage]) -> Iterator[StoredPart]:
     """Yields parts and releases their rows, so that large texts are not in memory twice."""
-    for _, parts in found:
+    for _, parts in messages:
         yield from parts
         parts.clear()
 
@@ -210,10 +210,11 @@ async def _read_parts(db: Connection, messages: dict[int, str]) -> list[StoredPa
 
 
 async def restore_blobs(db: Connection, rows: list[RowDict]) -> list[bytes]:
-    """Returns the bodies with their blobs inserted; if one is missing, bytes that decode as a damaged row."""
+    """Returns the bodies with their blobs inserted. If a blob is missing, the body is bytes that decode as a damaged
+    row."""
     names = {name for row in rows if row["blobs"] for name in blob_names(row["body"])}
-    found = await fetch_rows(db, "SELECT name, body FROM blobs WHERE name = ANY(%s)", list(names)) if names else []
-    blobs = {row["name"]: row["body"] for row in found}
+    blob_rows = await fetch_rows(db, "SELECT name, body FROM blobs WHERE name = ANY(%s)", list(names)) if names else []
+    blobs = {row["name"]: row["body"] for row in blob_rows}
     return [_restore_body(row["body"], blobs) if row["blobs"] else row["body"] for row in rows]
 
 
@@ -228,17 +229,17 @@ async def list_changes(db: Connection, session_id: str, after: int, limit: int =
     """Returns up to `limit` changes with sequence numbers above `after`, in order."""
     session = await session_row(db, session_id)
     key, id = session["key"], session["id"]
-    found: list[Change] = []
+    changes: list[Change] = []
     if session["changed"] > after:
-        found.append(SessionChange(session["changed"], decode_session(session)))
+        changes.append(SessionChange(session["changed"], decode_session(session)))
     newer = "WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"
     for row in await fetch_rows(db, f"SELECT seq, id, role, created, body FROM messages {newer}", key, after, limit):
-        found.append(message_change(id, row["seq"], MessageRow(row["id"], row["role"], row["created"], row["body"])))
-    found += await _part_changes(db, session, after, limit)
+        changes.append(message_change(id, row["seq"], MessageRow(row["id"], row["role"], row["created"], row["body"])))
+    changes += await _part_changes(db, session, after, limit)
     for table in ("inbox", "approvals"):
         for row in await fetch_rows(db, f"SELECT seq, body FROM {table} {newer}", key, after, limit):
-            found.append(decode_record_change(table, row["seq"], row["body"]))
-    return sorted(found, key=lambda change: change.seq)[:limit]
+            changes.append(decode_record_change(table, row["seq"], row["body"]))
+    return sorted(changes, key=lambda change: change.seq)[:limit]
 
 
 async def _part_changes(db: Connection, session: RowDict, after: int, limit: int) -> list[Change]:
@@ -265,8 +266,8 @@ async def search_sessions(
 ) -> list[SearchHit]:
     if not query.terms:
         return []
-    wanted, values = filter_conditions(filter, "%s", metadata_condition)
-    within = f"AND session.key IN (SELECT key FROM sessions WHERE {' AND '.join(wanted)})" if wanted else ""
+    conditions, values = filter_conditions(filter, "%s", metadata_condition)
+    within = f"AND session.key IN (SELECT key FROM sessions WHERE {' AND '.join(conditions)})" if conditions else ""
     expression = _tsquery_expression(query)
     titles = await fetch_rows(
         db,
@@ -279,7 +280,7 @@ async def search_sessions(
         for row in titles
         if query.phrases_match(row["title"])
     ]
-    found = await fetch_rows(
+    part_rows = await fetch_rows(
         db,
         "SELECT session.id AS session_id, session.title, message.id AS message_id, part.id, part.tool, part.body, "
         "part.blobs FROM parts AS part JOIN messages AS message ON message.key = part.message "
@@ -288,7 +289,7 @@ async def search_sessions(
         "ORDER BY part.key DESC LIMIT %s",
         expression, session_id, session_id, *values, MAX_CANDIDATES + limit,
     )  # fmt: skip
-    hits += _part_hits(query, found, await restore_blobs(db, found))
+    hits += _part_hits(query, part_rows, await restore_blobs(db, part_rows))
     return hits[:limit]
 
 

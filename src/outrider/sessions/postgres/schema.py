@@ -23,14 +23,14 @@ def backup_schema_name(schema: str, version: int) -> str:
 async def backup_tables(db: Connection, schema: str, version: int, *, batch_pages: int = BACKUP_BATCH_PAGES) -> str:
     """Copies all tables into a backup schema and returns its name.
 
-    Runs in a separate transaction, so an existing backup is complete; one of the same version stays unchanged. The
-    transaction reads one snapshot and copies `batch_pages` at a time: other workers read and write meanwhile.
+    Runs in a separate transaction, so an existing backup is complete; a backup of the same version stays unchanged.
+    The transaction reads one snapshot and copies `batch_pages` at a time: other workers read and write meanwhile.
     """
     copy = backup_schema_name(schema, version)
     await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-    found = await db.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (copy,))
-    if await found.fetchone():
+    cursor = await db.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (copy,))
+    if await cursor.fetchone():
         return copy
     tables = await _fetch_column(db, "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename", schema)
     await db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(copy)))
@@ -174,8 +174,8 @@ async def migrate_schema(db: Connection, schema: str, migrations: Sequence[str] 
 
 async def is_current_schema(db: Connection, schema: str) -> bool:
     """Returns whether the tables exist in the version of this program."""
-    found = await db.execute("SELECT to_regclass(%s)", (sql.Identifier(schema, "outrider_version").as_string(db),))
-    row = await found.fetchone()
+    cursor = await db.execute("SELECT to_regclass(%s)", (sql.Identifier(schema, "outrider_version").as_string(db),))
+    row = await cursor.fetchone()
     return row is not None and row[0] is not None and await _schema_version(db) == len(MIGRATIONS)
 
 

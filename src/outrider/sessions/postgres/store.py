@@ -79,7 +79,7 @@ class PostgresStore:
         return self
 
     def stop_waiting(self) -> None:
-        """Makes requests fail soon that wait for an unavailable server, so that the process can end."""
+        """Makes requests that wait for an unavailable server fail soon, so that the process can end."""
         self._pool.outage_seconds = 0.0
 
     async def create(self, session: StoredSession) -> StoredSession:

@@ -79,8 +79,8 @@ async def update_session(db: Connection, session_id: str, change: SessionUpdate,
 
 
 class AppendStatement(msgspec.Struct, frozen=True):
-    """What stores the rows of a request and takes its inbox items: one statement, which changes nothing if it fails.
-    With a token it also checks that, so that it needs no transaction unless there are `blobs` to store."""
+    """The statement that stores the rows of a request and takes its inbox items. It changes nothing if it fails. With a
+    token it also checks the token, so that it needs no transaction unless there are `blobs` to store."""
 
     request: AppendRequest
     sql: bytes
@@ -93,8 +93,8 @@ class AppendStatement(msgspec.Struct, frozen=True):
 
 
 def prepare_append(request: AppendRequest, stored_values: Sequence[StoredValue]) -> AppendStatement:
-    """Builds the statement that stores the values, whose rows are in the request. Of a row that occurs twice, it stores
-    the last version at the place of the first."""
+    """Builds the statement that stores the values, whose rows are in the request. If a row occurs twice, it stores the
+    last version at the position of the first."""
     count = len(request.rows) + len(request.takes)
     messages, parts = dict[str, tuple[int, MessageRow]](), dict[tuple[str, str], tuple[int, PartRow]]()
     for back, row in zip(range(count - 1, -1, -1), request.rows, strict=False):
@@ -115,13 +115,13 @@ def prepare_append(request: AppendRequest, stored_values: Sequence[StoredValue])
     if parts:
         split = _without_blobs if request.draft else extract_blobs
         stored = [split(row.body) for _, row in parts.values()]
-        blobs = [(row, own) for (_, row), (_, own) in zip(parts.values(), stored, strict=True) if own]
+        blobs = [(row, row_blobs) for (_, row), (_, row_blobs) in zip(parts.values(), stored, strict=True) if row_blobs]
         values |= {
             "draft": request.draft,
             "part_messages": [row.message_id for _, row in parts.values()],
             "part_ids": [row.id for _, row in parts.values()],
             "part_backs": [back for back, _ in parts.values()],
-            "blob_counts": [len(own) for _, own in stored],
+            "blob_counts": [len(row_blobs) for _, row_blobs in stored],
             "tools": [row.tool for _, row in parts.values()],
             "outcomes": [row.outcome for _, row in parts.values()],
             "starts": [row.start for _, row in parts.values()],
@@ -140,25 +140,25 @@ async def append_rows(db: Connection, append: AppendStatement, now: int, *, retr
     if request.token is None:
         row = await _advance_row(db, request.session_id, len(request.rows) + len(request.takes), now)
         check_token(request.session_id, None, row["token"], current_lease(row))
-        if row["lease"] is not None:  # an expired owner must not write after others did
+        if row["lease"] is not None:  # an expired owner must not write after another owner has
             await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
         values |= {"key": row["key"], "seq": row["seq"]}
     if request.takes:
         values |= await _take_items(db, request, now, retried=retried)
     try:
-        found = await (await db.execute(append.sql, values)).fetchone()
+        result = await (await db.execute(append.sql, values)).fetchone()
     except errors.NotNullViolation as error:  # a part without a message has no key of one
         names = {row.message_id for row in request.rows if isinstance(row, PartRow)}
         names -= {row.id for row in request.rows if isinstance(row, MessageRow)}
         raise PartValidationError(f"there is no message {' or '.join(sorted(names))}", field="message_id") from error
     except errors.DivisionByZero as error:
         raise StoreError(f"inbox item {', '.join(request.takes)} was taken before") from error
-    if found is None:
+    if result is None:
         await session_row(db, request.session_id)
         raise lease_lost_error(request.session_id)
     for row, blobs in append.blobs:
         await _put_blobs(db, request.session_id, row, blobs)
-    return found[0]
+    return result[0]
 
 
 _FENCED_SESSION = """
@@ -201,7 +201,7 @@ _ALL_TAKEN = ", 1 / ((SELECT count(*) FROM taken) = %(items)s)::integer"
 
 @cache
 def _append_sql(*, fenced: bool, messages: bool, parts: bool, takes: bool) -> bytes:
-    """Returns the statement without the steps that have nothing to do: each takes time to start."""
+    """Returns the statement without the steps that have nothing to do, because each step takes time to start."""
     message = f"coalesce({_NEW_MESSAGE}, {_OLD_MESSAGE})" if messages else _OLD_MESSAGE
     steps = [_PUT_MESSAGES] * messages + [_PUT_PARTS.format(message)] * parts + [_TAKE_ITEMS] * takes
     session = _FENCED_SESSION if fenced else _LOCKED_SESSION
@@ -209,7 +209,7 @@ def _append_sql(*, fenced: bool, messages: bool, parts: bool, takes: bool) -> by
 
 
 async def _take_items(db: Connection, request: AppendRequest, now: int, *, retried: bool) -> dict[str, object]:
-    """Returns the values that mark inbox items as taken. Raises StoreError if one is not there, or was taken."""
+    """Returns the values that mark inbox items as taken. Raises StoreError if an item does not exist or was taken."""
     rows = await fetch_rows(
         db,
         "SELECT id, body FROM inbox WHERE session = (SELECT key FROM sessions WHERE id = %s) AND id = ANY(%s)"
@@ -222,11 +222,11 @@ async def _take_items(db: Connection, request: AppendRequest, now: int, *, retri
     for item in request.takes:
         if item not in items:
             raise StoreError(f"inbox item {item} is not there or was taken before")
-    taken = [msgspec.structs.replace(items[item], taken=now) for item in request.takes]
+    taken_items = [msgspec.structs.replace(items[item], taken=now) for item in request.takes]
     return {
         "item_ids": list(request.takes),
-        "item_backs": list(range(len(taken) - 1, -1, -1)),
-        "item_bodies": [encode_record(item) for item in taken],
+        "item_backs": list(range(len(taken_items) - 1, -1, -1)),
+        "item_bodies": [encode_record(item) for item in taken_items],
         "items": len(set(request.takes)),
         "retried": retried,
     }
@@ -245,7 +245,8 @@ async def advance_sequence(db: Connection, session_id: str, count: int, now: int
 
 
 async def _advance_row(db: Connection, session_id: str, count: int, now: int) -> RowDict:
-    """Does the same and returns the row with its lease; the UPDATE locks the row until the commit."""
+    """Reserves `count` sequence numbers and returns the row of the session with its lease. The UPDATE locks the row
+    until the commit."""
     rows = await fetch_rows(db, _ADVANCE, count, now, session_id, CHANNEL, session_id)
     return rows[0] if rows else raise_no_session(session_id)
 
@@ -290,7 +291,7 @@ async def _after_delete(db: Connection, deleted: list[RowDict]) -> None:
 async def fork_session(
     db: Connection, source: RowDict, fork: StoredSession, end: int, now: int, *, retried: bool
 ) -> StoredSession:
-    """Copies rows without decoding them, also damaged ones; rows do not contain their session id."""
+    """Copies rows without decoding them, including damaged rows. Rows do not contain their session id."""
     if retried and await fetch_rows(db, "SELECT 1 FROM sessions WHERE id = %s", fork.id):
         return decode_session(await session_row(db, fork.id))
     session = await insert_session(db, fork, now)
@@ -349,8 +350,8 @@ def current_lease(row: RowDict) -> Lease | None:
 
 def split_lexemes(text: str) -> list[str]:
     """Returns the distinct words of a text, split as a query is."""
-    found = {word for word in search_terms.split_words(text) if len(word) <= MAX_LEXEME_CHARACTERS}
-    return sorted(found)[:MAX_LEXEMES]
+    lexemes = {word for word in search_terms.split_words(text) if len(word) <= MAX_LEXEME_CHARACTERS}
+    return sorted(lexemes)[:MAX_LEXEMES]
 
 
 def _without_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
@@ -358,7 +359,7 @@ def _without_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 
 def _list_lexemes(values: Sequence[StoredValue], names: Iterable[tuple[str, str]]) -> list[str]:
-    """Returns the words of the last version of each part, which is named by the ids of its message and its own."""
+    """Returns the words of the last version of each part. The key of a part is its id with the id of its message."""
     last = dict[tuple[str, str], AnyPart]()
     for value in values:
         for part in value.parts if isinstance(value, Message) else (value,):
@@ -420,7 +421,7 @@ async def release_lease(db: Connection, lease: Lease) -> None:
 
 
 async def _store_lease(db: Connection, lease: Lease, condition: str, seen: tuple[object, ...]) -> bool:
-    """Stores the lease if the row still has what the condition compares. Returns whether it has."""
+    """Stores the lease if the condition still holds for the row. Returns whether it was stored."""
     stored = await db.execute(
         "UPDATE sessions SET token = %s, lease = %s, expires = clock_timestamp() + %s * interval '1 millisecond'"
         f" WHERE id = %s{condition}".encode(),
@@ -431,9 +432,9 @@ async def _store_lease(db: Connection, lease: Lease, condition: str, seen: tuple
 
 async def put_inbox_item(db: Connection, item: InboxItem, now: int) -> InboxItem:
     key = (await session_row(db, item.session_id, lock=True))["key"]
-    known = await fetch_rows(db, "SELECT body FROM inbox WHERE session = %s AND id = %s", key, item.id)
-    if known:
-        return decode_inbox_item(known[0]["body"])
+    stored = await fetch_rows(db, "SELECT body FROM inbox WHERE session = %s AND id = %s", key, item.id)
+    if stored:
+        return decode_inbox_item(stored[0]["body"])
     _, seq = await advance_sequence(db, item.session_id, 1, now)
     item.message.join(item.session_id)
     body = encode_record(msgspec.structs.replace(item, created=item.created or now))
@@ -458,21 +459,21 @@ async def list_inbox(db: Connection, session_id: str) -> list[InboxItem]:
 async def put_approval(db: Connection, approval: Approval, now: int) -> Approval:
     approval = with_fingerprint(approval, now)
     key = (await session_row(db, approval.session_id, lock=True))["key"]
-    known = await fetch_rows(
+    stored = await fetch_rows(
         db,
         "SELECT body FROM approvals WHERE session = %s AND call_id = %s AND fingerprint = %s",
         key,
         approval.call_id,
         approval.fingerprint,
     )
-    if known:
-        return decode_approval(known[0]["body"])
+    if stored:
+        return decode_approval(stored[0]["body"])
     _, seq = await advance_sequence(db, approval.session_id, 1, now)
-    own = (approval.id, seq, approval.call_id, approval.fingerprint, approval.answer, encode_record(approval))
+    columns = (approval.id, seq, approval.call_id, approval.fingerprint, approval.answer, encode_record(approval))
     await db.execute(
         "INSERT INTO approvals (session, id, seq, call_id, fingerprint, answer, body) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s)",
-        (key, *own),
+        (key, *columns),
     )
     return approval
 
@@ -480,7 +481,7 @@ async def put_approval(db: Connection, approval: Approval, now: int) -> Approval
 async def answer_approval(
     db: Connection, approval_id: str, respond: Callable[[Approval, int], Approval], now: int
 ) -> Approval:
-    """Stores what `respond` returns for the stored approval and the time, if it is another one."""
+    """Stores the approval that `respond` returns for the stored approval and the time, if it is another value."""
     rows = await fetch_rows(db, "SELECT body FROM approvals WHERE id = %s FOR UPDATE", approval_id)
     if not rows:
         raise StoreError(f"there is no approval {approval_id}")

@@ -42,7 +42,7 @@ def to_stored_form(value: msgspec.Struct) -> msgspec.Struct:
 
 @cache
 def _stored_class(kind: type[msgspec.Struct], *, brief: bool = True) -> type[msgspec.Struct]:
-    """Returns a class with the same fields, used to validate and encode; a `brief` one omits default values.
+    """Returns a class with the same fields, used to validate and encode. A `brief` class omits default values.
 
     Converting into it validates every nested value, which a constructor of a msgspec struct does not.
     """
@@ -82,7 +82,8 @@ def _stored_type(kind: Any) -> Any:
 
 
 def _is_tagged_by_class(kind: Any) -> bool:
-    """True if the tag is the class name and not a field; such a type cannot be converted and stays as it is."""
+    """Returns whether the tag is the class name and not a field. Such a type cannot be converted and stays
+    unchanged."""
     config = kind.__struct_config__
     return config.tag is not None and not hasattr(kind, config.tag_field)
 
@@ -99,7 +100,7 @@ _BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 
 def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """Returns the row with each large string replaced by its hash, and the strings by hash; usually there are none."""
+    """Returns the row with each large string replaced with its hash, and the strings by hash. Most rows have none."""
     limit = _REQUEST_BLOB_BYTES if body.startswith(_REQUEST_START) else BLOB_BYTES
     if len(body) < limit:
         return body, {}
@@ -150,8 +151,8 @@ def _split_large_texts(part: PartBase) -> tuple[bytes, dict[str, str]] | None:
         if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
             return text
         digest = hashlib.sha256()
-        for piece in encode_pieces(text):
-            digest.update(piece)
+        for chunk in encode_pieces(text):
+            digest.update(chunk)
         texts[digest.hexdigest()] = text
         return _BLOB_PREFIX + digest.hexdigest()
 
@@ -160,7 +161,7 @@ def _split_large_texts(part: PartBase) -> tuple[bytes, dict[str, str]] | None:
         lean = map_strings(msgspec.to_builtins(to_stored_form(part)), take)
         return _encoder.encode(lean), texts
     except (msgspec.ValidationError, UnicodeEncodeError):
-        return None  # the usual way reports or replaces it
+        return None  # `extract_blobs` reports or replaces the invalid value
 
 
 def _has_large_text(part: PartBase) -> bool:
@@ -170,7 +171,7 @@ def _has_large_text(part: PartBase) -> bool:
 
 
 def encode_pieces(text: str) -> Iterator[bytes]:
-    """Yields the UTF-8 encoding of a text in pieces."""
+    """Yields the UTF-8 encoding of a text in chunks."""
     for start in range(0, len(text), SPLIT_CHARACTERS):
         yield text[start : start + SPLIT_CHARACTERS].encode()
 
@@ -194,8 +195,8 @@ _PART_OVERHEAD = 500  # bytes of memory of a part besides its texts
 
 
 class TextBudget:
-    """Limits the texts of a transcript that is read from its end: after the message that uses up `left` bytes, those of
-    older messages are left in the store, except for inputs of calls and texts of the user that are no blobs."""
+    """Limits the texts of a transcript that is read from its end. After the message that uses up `left` bytes, texts of
+    older messages are left in the store, except for inputs of calls and texts of the user that are not blobs."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -203,14 +204,15 @@ class TextBudget:
         self._message: object = None
 
     def abridge(self, body: bytes, message: object, role: str) -> bytes:
-        """Returns a row that refers to blobs, without those that are left in the store. `message` is the key of its
+        """Returns a row that refers to blobs, without the blobs that are left in the store. `message` is the key of its
         message."""
         if message != self._message:
             self._message, self.is_spent = message, self.left <= 0
         return leave_texts(body, role, _note_blob) if self.is_spent else body
 
     def abridge_small(self, body: bytes, message: object, role: str) -> bytes:
-        """The same for a row without blobs; its size is subtracted."""
+        """Returns a row without blobs, without the texts that are left in the store, and subtracts its size from the
+        budget."""
         if message != self._message:
             self._message, self.is_spent = message, self.left <= 0
         if self.is_spent and role == "assistant" and len(body) > _MIN_LEFT_BODY:
@@ -221,7 +223,7 @@ class TextBudget:
 
 class OldMessageCutoff:
     """Decides how much of a long transcript is read, from its end: everything up to `text_bytes`, and all messages that
-    the last compaction left in the prompt. The rest is not part of any prompt."""
+    the last compaction left in the prompt. Other messages are not part of any prompt."""
 
     def __init__(self, budget: TextBudget) -> None:
         self._budget = budget
@@ -231,7 +233,7 @@ class OldMessageCutoff:
         """Returns whether the messages before this one, which has these rows, are left in the store."""
         if self._tail_start is None and role == "user":
             tails = (_read_tail_start(body) for body in parts if _COMPACTION_MARK in body)
-            self._tail_start = next((found for found in tails if found is not None), None)
+            self._tail_start = next((tail_start for tail_start in tails if tail_start is not None), None)
         if self._tail_start == message_id:
             self._tail_start = ""
         return self._tail_start == "" and self._budget.left <= 0
@@ -241,8 +243,8 @@ _COMPACTION_MARK = b'"type":"compaction"'
 
 
 def _read_tail_start(body: bytes) -> str | None:
-    """Returns the id of the first message that a compaction left in the prompt, "" if it left none, None if the row is
-    no compaction that has an effect."""
+    """Returns the id of the first message that a compaction left in the prompt, "" if it left none. Returns None if the
+    row is not a compaction, or a compaction without effect."""
     try:
         value = msgspec.json.decode(body)
     except UNREADABLE:
@@ -257,7 +259,7 @@ def _read_tail_start(body: bytes) -> str | None:
 def leave_texts(body: bytes, role: str, note: Callable[[str], str]) -> bytes:
     """Returns the row of a finished text, reasoning or call with a note in place of each text that `note` replaces, and
     without attachments. Inputs of calls, files and texts of the program stay, also as references to blobs. The text of
-    a user is not there to be checked, so it is treated as one with a secret."""
+    a user is not loaded, so it cannot be checked and is treated as if it contained a secret."""
     try:
         value = msgspec.json.decode(body)
     except UNREADABLE:
@@ -351,9 +353,9 @@ class AppendRequest(msgspec.Struct, frozen=True):
 
 def to_rows(session_id: str, values: Sequence[StoredValue], *, split: bool = False) -> list[Row]:
     """Encodes values as rows, in numbering order. A part that occurs twice yields the same row object twice. With
-    `split`, very large strings of single parts are not copied, but referred to.
+    `split`, the rows refer to very large strings of single parts instead of copying them.
 
-    Raises PartValidationError for an invalid value or one of another session.
+    Raises PartValidationError for an invalid value, and for a value of another session.
     """
     last: dict[tuple[str, str], AnyPart] = {}
     for value in values:
@@ -454,7 +456,7 @@ def read_message(session_id: str, row: MessageRow) -> tuple[Message, DamagedRow 
 
 
 def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow | None]:
-    """Decodes a part. For a damaged row, returns an UnknownPart (None if it is no JSON object) and the error."""
+    """Decodes a part. For a damaged row, returns an UnknownPart (None if it is not a JSON object) and the error."""
     try:
         part, damaged = decode_part(row.body), None
     except Exception as error:  # noqa: BLE001  as above

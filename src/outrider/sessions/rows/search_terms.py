@@ -44,14 +44,14 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 class QueryTerm(msgspec.Struct, frozen=True):
-    """Adjacent words; with `prefix`, the last one matches longer words too."""
+    """Adjacent words. With `prefix`, the last word matches longer words too."""
 
     words: tuple[str, ...]
     prefix: bool = False
 
 
 class TextQuery(msgspec.Struct, frozen=True):
-    """A parsed query; a text matches if it contains all terms."""
+    """A parsed query. A text matches if it contains all terms."""
 
     terms: tuple[QueryTerm, ...]
 
@@ -60,22 +60,22 @@ class TextQuery(msgspec.Struct, frozen=True):
         return all(_term_pattern(term).search(folded) for term in self.terms)
 
     def phrases_match(self, text: str) -> bool:
-        """True if the text contains all phrases; an index of single words cannot check their order."""
+        """Returns whether the text contains all phrases. An index of single words cannot check the order of words."""
         phrases = [term for term in self.terms if len(term.words) > 1]
         return not phrases or TextQuery(tuple(phrases)).matches(text)
 
     def make_snippet(self, text: str) -> str:
         """Returns one line around the first match, with all matches marked."""
         folded = fold_text(text)
-        found = sorted(match.span() for term in self.terms for match in _term_pattern(term).finditer(folded))
-        start = max(0, (found[0][0] if found else 0) - SNIPPET_CHARACTERS // 3)
+        spans = sorted(match.span() for term in self.terms for match in _term_pattern(term).finditer(folded))
+        start = max(0, (spans[0][0] if spans else 0) - SNIPPET_CHARACTERS // 3)
         end = min(len(text), start + SNIPPET_CHARACTERS)
         pieces: list[str] = ["…"] if start else []
         position = start
-        for left, right in found:
-            if position <= left and right <= end:
-                pieces += [text[position:left], "«", text[left:right], "»"]
-                position = right
+        for match_start, match_end in spans:
+            if position <= match_start and match_end <= end:
+                pieces += [text[position:match_start], "«", text[match_start:match_end], "»"]
+                position = match_end
         pieces.append(text[position:end])
         return re.sub(r"\s+", " ", "".join(pieces) + ("…" if end < len(text) else "")).strip()
 
@@ -111,7 +111,7 @@ def searchable_text(part: AnyPart) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """Splits a text into lower-case words without accents, as a query does."""
+    """Splits a text into lower-case words without accents, in the same way as a query."""
     return _compile_pattern(_WORD).findall(fold_text(text))
 
 

@@ -127,7 +127,7 @@ def filter_conditions(
 ) -> tuple[list[str], list[Any]]:
     """Returns SQL conditions and values for a filter; `mark` is the placeholder of the database."""
     check_filter(filter)
-    wanted, values = list[str](), list[Any]()
+    conditions, values = list[str](), list[Any]()
     for column, value in (
         ("workspace =", filter.workspace_directory),
         ("parent =", filter.parent_id),
@@ -138,19 +138,19 @@ def filter_conditions(
         ("owner =", filter.owner),
     ):
         if value is not None:
-            wanted.append(f"{column} {mark}")
+            conditions.append(f"{column} {mark}")
             values.append(value)
     if filter.owner:
-        wanted.append("owner <> ''")  # says that the partial index has these rows
+        conditions.append("owner <> ''")  # says that the partial index has these rows
     for name, value in filter.metadata.items():
         condition, condition_values = metadata_condition(name, value)
-        wanted.append(condition)
+        conditions.append(condition)
         values += condition_values
     if filter.roots:
-        wanted.append("parent IS NULL")
+        conditions.append("parent IS NULL")
     if filter.archived is not None:
-        wanted.append("archived IS NOT NULL" if filter.archived else "archived IS NULL")
-    return wanted, values
+        conditions.append("archived IS NOT NULL" if filter.archived else "archived IS NULL")
+    return conditions, values
 
 
 def parse_cursor(after: str) -> list[Any]:
@@ -161,8 +161,8 @@ def parse_cursor(after: str) -> list[Any]:
 
 def build_page(rows: Sequence[SessionRow], limit: int) -> SessionPage:
     """Builds a page from up to `limit + 1` rows; the extra row shows that another page follows."""
-    more = f"{rows[limit - 1]['active']}.{rows[limit - 1]['id']}" if len(rows) > limit else None
-    return SessionPage(tuple(map(decode_session, rows[:limit])), more)
+    next_cursor = f"{rows[limit - 1]['active']}.{rows[limit - 1]['id']}" if len(rows) > limit else None
+    return SessionPage(tuple(map(decode_session, rows[:limit])), next_cursor)
 
 
 class StoredPart(msgspec.Struct, frozen=True):
@@ -221,12 +221,12 @@ def decode_approval(body: bytes) -> Approval:
 
 
 def decode_inbox(bodies: Iterable[bytes]) -> list[InboxItem]:
-    """Decodes inbox rows. A damaged one is reported once and left out; it stays in the store."""
+    """Decodes inbox rows. A damaged row is reported once and left out; it stays in the store."""
     return [item for body in bodies if (item := _decode_or_report(decode_inbox_item, body, "input")) is not None]
 
 
 def decode_approvals(bodies: Iterable[bytes]) -> list[Approval]:
-    """Decodes approval rows; a damaged one is reported once and left out."""
+    """Decodes approval rows. A damaged row is reported once and left out; it stays in the store."""
     return [item for body in bodies if (item := _decode_or_report(decode_approval, body, "approval")) is not None]
 
 
@@ -279,22 +279,22 @@ def session_in_use_error(lease: Lease) -> SessionInUseError:
     )
 
 
-def with_fingerprint(approval: Approval, at: int) -> Approval:
+def with_fingerprint(approval: Approval, now: int) -> Approval:
     """Returns the approval with a fingerprint and a creation time.
 
     An existing fingerprint stays: it was computed from the input before secrets were redacted.
     """
     digest = approval.fingerprint or fingerprint_call(approval.tool, approval.input)
-    return msgspec.structs.replace(approval, fingerprint=digest, created=approval.created or at)
+    return msgspec.structs.replace(approval, fingerprint=digest, created=approval.created or now)
 
 
-def forked_session(source: StoredSession, at: str, title: str | None, now: int) -> StoredSession:
+def forked_session(source: StoredSession, message_id: str, title: str | None, now: int) -> StoredSession:
     return msgspec.structs.replace(
         source,
         id=new_id(),
         title=source.title if title is None else title,
         parent_id=None,
-        forked_from=ForkPoint(source.id, at),
+        forked_from=ForkPoint(source.id, message_id),
         time=SessionTime(created=now, updated=now),
         seq=0,
     )
@@ -338,14 +338,14 @@ class SessionListeners:
             while True:
                 changed.clear()
                 try:
-                    found = await read(after)
+                    changes = await read(after)
                 except SessionNotFoundError:
                     yield DeletedChange(after + 1)
                     return
-                for change in found:
+                for change in changes:
                     yield change
                     after = change.seq
-                if len(found) == CHANGES_LIMIT:
+                if len(changes) == CHANGES_LIMIT:
                     continue
                 if not follow:
                     return
@@ -428,5 +428,5 @@ def _group_key(answer: AnswerUsage, by: Grouping) -> str:
     return answer.agent
 
 
-def utc_day(at: int) -> str:
-    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d")
+def utc_day(time: int) -> str:
+    return datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m-%d")

@@ -29,7 +29,8 @@ class ParentCall(msgspec.Struct, frozen=True):
 
 
 class ChangeOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The cause of a change: a tool call with its parent calls, nearest first, or an undo or redo of `earlier` ones."""
+    """The cause of a change: a tool call with its parent calls, nearest first, or an undo or redo of `earlier`
+    changes."""
 
     session_id: str = ""
     call_id: str = ""
@@ -73,7 +74,7 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingOperation(msgspec.Struct, frozen=True):
-    """An operation that started and has not ended: the files before it, and the hashes that they will have, if known.
+    """An operation that has started and not ended: the files before it, and the hashes that they will have, if known.
 
     `mark` is the number of the last change before it."""
 
@@ -135,9 +136,10 @@ class ChangeLog:
 
     def needed_contents(self) -> set[str]:
         """Returns the hashes of all contents that an undo, a redo or a pending operation needs."""
-        operation = {image.hash for one in self.pending_operations() for image in one.snapshot.images.values()}
-        sides = (image for one in self.changes_since() for file in one.files for image in (file.before, file.after))
-        return operation | {image.hash for image in sides if image is not None}
+        images = (image for operation in self.pending_operations() for image in operation.snapshot.images.values())
+        files = (file for change_set in self.changes_since() for file in change_set.files)
+        sides = (image for file in files for image in (file.before, file.after))
+        return {image.hash for image in images} | {image.hash for image in sides if image is not None}
 
     def delete_changes(self, change_ids: Iterable[str]) -> None:
         with self._database.transaction() as db:
@@ -200,8 +202,8 @@ class ScanCache:
         self.scanned: dict[str, ScannedFile] = {}
         self._written = 0
         self._void = self._read_state("void")
-        if known := self._read_state("seen"):
-            self.scanned.update(msgspec.msgpack.decode(known, type=dict[str, ScannedFile]))
+        if cached := self._read_state("seen"):
+            self.scanned.update(msgspec.msgpack.decode(cached, type=dict[str, ScannedFile]))
             self._written = len(self.scanned)
 
     def drop_if_void(self) -> None:
@@ -238,8 +240,9 @@ DATABASE_NAME = "snapshots.db"
 def tracked_sessions(folder: Path) -> set[str]:
     """Returns the ids of the sessions with changes in this folder."""
     with closing(SnapshotDatabase(folder / DATABASE_NAME)) as database:
-        operation = {session for one in ChangeLog(database).pending_operations() for session in one.origin.session_ids}
-        return operation | {row[0] for row in database.fetch_all("SELECT DISTINCT session FROM belongs")}
+        operations = ChangeLog(database).pending_operations()
+        session_ids = {session_id for operation in operations for session_id in operation.origin.session_ids}
+        return session_ids | {row[0] for row in database.fetch_all("SELECT DISTINCT session FROM belongs")}
 
 
 def forget_sessions(folder: Path, session_ids: Collection[str]) -> None:

@@ -19,7 +19,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 
 
 class RestoreStep(msgspec.Struct, frozen=True):
-    """The restore of one file: its expected current state and its wanted state; None means no file."""
+    """The restore of one file: its expected current state and the state to restore; None means no file."""
 
     path: str
     expected: FileState | None
@@ -29,7 +29,7 @@ class RestoreStep(msgspec.Struct, frozen=True):
 def restore_files(root: Path, steps: Sequence[RestoreStep], objects: ContentStore, name: str) -> None:
     """Stages all new contents under temporary names made from `name`, then removes and replaces files.
 
-    Removal comes first, because a file may now occupy the path of a folder, or a folder that of a file.
+    Files are removed first, because a file may now have the path of a folder, or a folder the path of a file.
     """
     put = [step for step in steps if step.wanted is not None]
     try:
@@ -63,7 +63,8 @@ def _staged_name(name: str, number: int) -> str:
 
 
 def _stage_file(root: Path, step: RestoreStep, objects: ContentStore, staged_name: str) -> list[str]:
-    """Writes a content into the deepest existing folder of its path, so that a rename can move it; returns it."""
+    """Writes a content into the deepest existing folder of its path, so that a rename can move it. Returns the names
+    of this folder and its parents."""
     image = step.wanted
     assert image is not None
     content = objects.get_content(image.hash)
@@ -117,7 +118,7 @@ class RestoreReport(msgspec.Struct, frozen=True):
     actions: tuple[FileAction, ...]
 
     def paths_with(self, *actions: str) -> tuple[str, ...]:
-        return tuple(one.path for one in self.actions if one.action in actions)
+        return tuple(action.path for action in self.actions if action.action in actions)
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -133,13 +134,13 @@ class RestoreReport(msgspec.Struct, frozen=True):
 
 
 def restore_steps(changes: Sequence[ChangeSet], direction: Direction) -> list[RestoreStep]:
-    """Combines changes into one step per file: from the state after the last change to that before the first."""
+    """Combines changes into one step per file: from the state after the last change to the state before the first."""
     steps: dict[str, RestoreStep] = {}
     for changed in reversed(changes) if direction == "undo" else changes:
         for file in changed.files:
-            left, found = (file.after, file.before) if direction == "undo" else (file.before, file.after)
+            before, after = (file.after, file.before) if direction == "undo" else (file.before, file.after)
             first = steps.get(file.path)
-            steps[file.path] = RestoreStep(file.path, first.expected if first else left, found)
+            steps[file.path] = RestoreStep(file.path, first.expected if first else before, after)
     return [steps[path] for path in sorted(steps)]
 
 
@@ -176,8 +177,8 @@ class RestorePlanner:
         return FileAction(step.path, "delete" if step.wanted is None else "create" if now is None else "change", diff)
 
     def _is_blocked(self, step: RestoreStep) -> bool:
-        """True if a path outside the plan blocks the file: a link or file as its parent, or a folder at its path that
-        holds more than the plan removes."""
+        """Returns whether a path outside the plan blocks the file: a link or file as its parent, or a folder at its
+        path that contains more than the plan removes."""
         parts = step.path.split("/")
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
@@ -187,7 +188,7 @@ class RestorePlanner:
         return step.wanted is not None and _is_folder(path) and not self._will_be_empty(path)
 
     def _will_be_empty(self, path: str) -> bool:
-        """True if the plan removes all files of a folder; a link to a folder is a file here."""
+        """Returns whether the plan removes all files of a folder. A link to a folder is treated as a file."""
         entries = (f"{folder}/{name}" for folder, folders, names in os.walk(path) for name in (*folders, *names))
         start = len(self._root) + 1
         return self._removed.issuperset(entry[start:] for entry in entries if not _is_folder(entry))
@@ -196,8 +197,8 @@ class RestorePlanner:
         sides = [self._objects.get_content(image.hash) if image else b"" for image in (old, new)]
         if any(b"\0" in side or len(side) > DIFF_BYTES for side in sides):
             return ""
-        left, right = (side.decode("utf-8", "replace").splitlines(keepends=True) for side in sides)
-        return "".join(difflib.unified_diff(left, right, f"a/{path}", f"b/{path}"))
+        old_lines, new_lines = (side.decode("utf-8", "replace").splitlines(keepends=True) for side in sides)
+        return "".join(difflib.unified_diff(old_lines, new_lines, f"a/{path}", f"b/{path}"))
 
 
 def _is_folder(path: str) -> bool:

@@ -172,9 +172,11 @@ class ContentStore:
         return content
 
     def delete_all_except(self, names: Collection[str]) -> None:
-        found = [row[0] for row in self._database.fetch_all("SELECT name FROM objects")]
+        stored_names = [row[0] for row in self._database.fetch_all("SELECT name FROM objects")]
         with self._database.transaction() as db:
-            db.executemany("DELETE FROM objects WHERE name = ?", [(name,) for name in found if name not in names])
+            db.executemany(
+                "DELETE FROM objects WHERE name = ?", [(name,) for name in stored_names if name not in names]
+            )
         self._database.vacuum_free_pages()
 
 
@@ -211,8 +213,8 @@ def walk_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _sorted_entries(folder: str) -> "list[os.DirEntry[str]]":
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
 
@@ -274,7 +276,7 @@ class ScannedFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkspaceScanner:
-    """Takes snapshots of one workspace. Files with an unchanged stat are not read again; `scanned` is that cache."""
+    """Takes snapshots of one workspace. Files with an unchanged stat are not read again; `scanned` is the cache."""
 
     def __init__(
         self, root: Path, objects: ContentStore, limits: SnapshotLimits, scanned: dict[str, ScannedFile]
@@ -283,7 +285,7 @@ class WorkspaceScanner:
         self._objects = objects
         self._limits = limits
         self.scanned = scanned
-        # Paths that the last scan found unprotected: to check a name costs as much as to stat the file.
+        # Paths that are not protected, from the last scan: checking a name costs as much as a stat of the file.
         self._unprotected: frozenset[str] = frozenset()
 
     def scan_all(self) -> WorkspaceSnapshot:
@@ -292,8 +294,8 @@ class WorkspaceScanner:
         return snapshot
 
     def scan_paths(self, paths: Iterable[str]) -> WorkspaceSnapshot:
-        wanted = tuple(sorted(set(paths)))
-        return self._scan_files(self._stat_paths(wanted), wanted)
+        sorted_paths = tuple(sorted(set(paths)))
+        return self._scan_files(self._stat_paths(sorted_paths), sorted_paths)
 
     def _stat_paths(self, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
         for path in paths:
@@ -305,11 +307,11 @@ class WorkspaceScanner:
                 yield path, status
 
     def _scan_files(
-        self, files: Iterator[tuple[str, os.stat_result]], wanted: tuple[str, ...] | None
+        self, files: Iterator[tuple[str, os.stat_result]], paths: tuple[str, ...] | None
     ) -> WorkspaceSnapshot:
         images: dict[str, FileState] = {}
         uncovered: list[str] = []
-        largest = self._limits.file_bytes if wanted is None else self._limits.written_bytes
+        largest = self._limits.file_bytes if paths is None else self._limits.written_bytes
         reader = _FileReader(self._objects, self._limits.bytes, largest, self.scanned)
         deadline = time.monotonic() + self._limits.seconds
         cut = ""
@@ -317,13 +319,13 @@ class WorkspaceScanner:
             if len(images) >= self._limits.files or reader.bytes <= 0 or time.monotonic() > deadline:
                 cut = path
                 break
-            if wanted is None and path not in self._unprotected and find_protected_name(path.split("/"), "read"):
-                # The image would keep a secret that the user never named. A commit or an edit of it does name it.
+            if paths is None and path not in self._unprotected and find_protected_name(path.split("/"), "read"):
+                # The image would store a secret that the user never named. A commit or an edit of the file names it.
                 uncovered.append(to_storable_text(path))
                 continue
-            known = self.scanned.get(path)
-            if known is not None and known.stamp == _stat_stamp(status):
-                images[path] = known.image
+            cached = self.scanned.get(path)
+            if cached is not None and cached.stamp == _stat_stamp(status):
+                images[path] = cached.image
                 continue
             try:
                 path.encode()  # a name that is not UTF-8 cannot be stored
@@ -334,20 +336,20 @@ class WorkspaceScanner:
                 uncovered.append(to_storable_text(path))
         reader.flush_contents()
         ignoring = {path: image for path, image in images.items() if path.endswith(IGNORE_FILES)}
-        return WorkspaceSnapshot(images, tuple(uncovered), wanted, to_storable_text(cut), ignoring)
+        return WorkspaceSnapshot(images, tuple(uncovered), paths, to_storable_text(cut), ignoring)
 
 
 class _FileReader:
     """Reads files during one scan, stores contents in batches, and caches a file after its content is stored."""
 
-    def __init__(self, objects: ContentStore, most: int, largest: int, scanned: dict[str, ScannedFile]) -> None:
+    def __init__(self, objects: ContentStore, max_bytes: int, largest: int, scanned: dict[str, ScannedFile]) -> None:
         self._objects = objects
         self._largest = largest
         self._seen = scanned
         self._contents: list[tuple[str, bytes]] = []
         self._waiting = 0
         self._fresh: dict[str, ScannedFile] = {}
-        self.bytes = most
+        self.bytes = max_bytes
 
     def read_file(self, path: str, absolute: str, status: os.stat_result) -> FileState:
         content = read_content(absolute, status, self._largest)
@@ -371,7 +373,7 @@ class _FileReader:
 def current_file_state(path: str, objects: ContentStore, limit: int) -> FileState | None:
     """Stores the current content of a file and returns its state; None if there is no file.
 
-    Raises ValueError for a special file or one above the limit."""
+    Raises ValueError for a special file, and for a file above the limit."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

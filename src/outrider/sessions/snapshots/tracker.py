@@ -86,7 +86,7 @@ class ChangeTracker:
     def record_changes(
         self, before: WorkspaceSnapshot, *, doubtful: bool = False, continues: bool = False
     ) -> ChangeSet | None:
-        """Records what changed since the snapshot; returns None if nothing did, or if the operation has ended.
+        """Records what changed since the snapshot. Returns None if nothing has changed, or if the operation has ended.
 
         `doubtful` marks changes that another process may have made; `continues` leaves the operation open for more.
         """
@@ -123,12 +123,13 @@ class ChangeTracker:
 
     def interrupted_operations(self, session_id: str) -> list[PendingOperation]:
         """Returns the operations of a session that a killed process left pending."""
-        operation = self._changes.pending_operations()
-        return [one for one in operation if session_id in one.origin.session_ids and one.snapshot.id not in self._open]
+        operations = self._changes.pending_operations()
+        of_session = (operation for operation in operations if session_id in operation.origin.session_ids)
+        return [operation for operation in of_session if operation.snapshot.id not in self._open]
 
     def recover_interrupted(self, session_id: str) -> list[ChangeSet]:
         """Ends interrupted operations and returns their changes, all marked as doubtful."""
-        found: list[ChangeSet] = []
+        changes: list[ChangeSet] = []
         with self._lock:
             for operation in self.interrupted_operations(session_id):
                 for later in self._changes.changes_since(operation.mark):
@@ -138,8 +139,8 @@ class ChangeTracker:
                 if operation.origin.kind != "call":
                     self.discard_snapshot(operation.snapshot)
                 elif changed := self.record_changes(operation.snapshot, doubtful=True):
-                    found.append(changed)
-        return found
+                    changes.append(changed)
+        return changes
 
     def get_change(self, change_id: str) -> ChangeSet:
         return self._changes.get_change(change_id)
@@ -163,34 +164,34 @@ class ChangeTracker:
         doubtful: bool = False,
         origin: ChangeOrigin = ChangeOrigin(),  # noqa: B008  a value
     ) -> tuple[RestoreReport, ChangeSet]:
-        """Undoes or redoes complete changes, given from the oldest to the newest; doubtful files only on request.
+        """Undoes or redoes complete changes, from the oldest to the newest; doubtful files only on request.
 
-        Files that changed since are reported as conflicts and not touched. All contents are staged before the first
-        file changes, so a full disk changes none. A killed restore can be repeated.
+        Files that have changed since then are reported as conflicts and not changed. All contents are staged before the
+        first file changes, so a full disk changes none. A killed restore can be repeated.
         """
         with self._lock:
             steps, report = self._plan_restore(change_ids, direction, doubtful=doubtful)
             touched = set(report.changed)
             planned_steps = [step for step in steps if step.path in touched]
-            done = self._restore(
+            change_set = self._restore(
                 planned_steps, msgspec.structs.replace(origin, kind=direction, earlier=tuple(change_ids))
             )
-        return report, done
+        return report, change_set
 
     def undo_part(
-        self, path: str, expected: FileState | None, wanted: FileState | None, origin: ChangeOrigin
+        self, path: str, expected: FileState | None, target: FileState | None, origin: ChangeOrigin
     ) -> ChangeSet | None:
-        """Undoes a part of what was changed in a file: replaces its `expected` state by the `wanted` one, whose content
-        is stored. Returns None if the file has another state by now. It is an undo without `earlier` changes."""
+        """Undoes a part of the changes of a file: replaces its `expected` state with the state `target`, whose content
+        is stored. Returns None if the file has another state now. The result is an undo without `earlier` changes."""
         with self._lock:
-            step = RestoreStep(path, expected, wanted)
+            step = RestoreStep(path, expected, target)
             planner = RestorePlanner(self.workspace, self._objects, self._limits.written_bytes, [step], set())
             if not planner.make_report().changed:
                 return None
             return self._restore([step], msgspec.structs.replace(origin, kind="undo"))
 
     def read_content(self, state: FileState) -> bytes:
-        """Returns a stored content. Raises StoreError if it is not stored any more."""
+        """Returns a stored content. Raises StoreError if it is no longer stored."""
         with self._lock:
             return self._objects.get_content(state.hash)
 
@@ -228,24 +229,24 @@ class ChangeTracker:
 
     def _restore(self, steps: Sequence[RestoreStep], origin: ChangeOrigin) -> ChangeSet:
         files = tuple(FileChange(step.path, step.expected, step.wanted) for step in steps)
-        done = ChangeSet(workspace=str(self.workspace), files=files, origin=origin)
+        change_set = ChangeSet(workspace=str(self.workspace), files=files, origin=origin)
         operation = WorkspaceSnapshot({}, paths=tuple(step.path for step in steps if step.wanted is not None))
-        self._changes.begin_operation(operation, done.origin, None)
+        self._changes.begin_operation(operation, change_set.origin, None)
         try:
             restore_files(self.workspace, steps, self._objects, operation.id)
-            self._record_restore(done)
+            self._record_restore(change_set)
             failpoint("FP-after-undo")
         finally:
             self._changes.end_operation(operation.id)
-        self._rebase_open(done)
-        return done
+        self._rebase_open(change_set)
+        return change_set
 
-    def _record_restore(self, done: ChangeSet) -> None:
-        is_undone = done.origin.kind == "undo"
+    def _record_restore(self, change_set: ChangeSet) -> None:
+        is_undone = change_set.origin.kind == "undo"
         with self._database.transaction():
-            for change_id in done.origin.earlier:
+            for change_id in change_set.origin.earlier:
                 self._changes.replace_change(msgspec.structs.replace(self.get_change(change_id), undone=is_undone))
-            self._changes.add_change(done)
+            self._changes.add_change(change_set)
 
     def _rebase_open(self, changed: ChangeSet) -> None:
         for operation in self._open.values():
@@ -255,10 +256,10 @@ class ChangeTracker:
         """Deletes unused contents, then the oldest changes, until the database is within its quota."""
         if self._database.used_bytes() <= self._limits.quota_bytes:
             return
-        oldest = [one.id for one in self._changes.changes_since()]
+        oldest = [change_set.id for change_set in self._changes.changes_since()]
         while self._database.used_bytes() > self._limits.quota_bytes and oldest:
             self._scan_cache.invalidate_cache()
-            rebased = {image.hash for one in self._open.values() for image in one.snapshot.images.values()}
+            rebased = {image.hash for operation in self._open.values() for image in operation.snapshot.images.values()}
             self._objects.delete_all_except(self._changes.needed_contents() | rebased)
             if self._database.used_bytes() > self._limits.quota_bytes and len(oldest) > 1:
                 self._changes.delete_changes([oldest[0]])

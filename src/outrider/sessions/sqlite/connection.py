@@ -159,15 +159,16 @@ def add_owner_columns(db: sqlite3.Connection) -> None:
 
 
 def add_open_item_indexes(db: sqlite3.Connection) -> None:
-    """Adds indexes of the inbox items and approvals that are open: every step reads them, and the others only grow."""
+    """Adds indexes of the open inbox items and approvals. Every step reads these, while the number of closed ones only
+    grows."""
     db.execute("CREATE INDEX inbox_open ON inbox (session, key) WHERE taken = 0")
     db.execute("CREATE INDEX approvals_open ON approvals (session, key) WHERE answer = 'open'")
 
 
 def drop_spare_structures(db: sqlite3.Connection) -> None:
-    """Drops what another index serves too, since each takes a page of a new store and is written with every change:
-    deleted sessions have special ids, one index of the inbox has its state and its changes, and the order of found
-    titles does not depend on their lengths."""
+    """Drops structures that another index can replace, since each takes a page of a new store and is written with every
+    change: deleted sessions have special ids, one index of the inbox has its state and its changes, and the order of
+    found titles does not depend on their lengths."""
     db.execute("DROP INDEX sessions_deleted")
     db.execute("DROP INDEX inbox_by_change")
     db.execute("DROP INDEX inbox_open")

@@ -60,18 +60,18 @@ def get_session(db: sqlite3.Connection, session_id: str) -> StoredSession:
 
 
 def sequence_numbers(db: sqlite3.Connection, session_ids: Sequence[str]) -> dict[str, int]:
-    """Returns the sequence numbers of those sessions that exist."""
+    """Returns the sequence numbers of the sessions that exist."""
     chosen = msgspec.json.encode(session_ids).decode()
     query = "SELECT id, seq FROM sessions WHERE id IN (SELECT value FROM json_each(?)) AND deleted = 0"
     return dict(db.execute(query, (chosen,)).fetchall())
 
 
 def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    wanted, values = filter_conditions(filter, "?", metadata_condition)
+    conditions, values = filter_conditions(filter, "?", metadata_condition)
     if after:
-        wanted.append("(active, id) < (?, ?)")
+        conditions.append("(active, id) < (?, ?)")
         values += parse_cursor(after)
-    where = " AND ".join(["deleted = 0", *wanted])
+    where = " AND ".join(["deleted = 0", *conditions])
     cursor = db.execute(
         f"SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id DESC LIMIT ?", (*values, limit + 1)
     )
@@ -99,14 +99,14 @@ def load_transcript(
     if after is not None:
         start = _message_key(db, key, after) if after else 0
         rows = db.execute(f"{query} AND key > ? ORDER BY key LIMIT ?", (key, start, count)).fetchall()
-        rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
-        first, last = not after, not more
+        rows, has_more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
+        first, last = not after, not has_more
     else:
         end = _message_key(db, key, before) if before is not None else 2**62
         rows = db.execute(f"{query} AND key < ? ORDER BY key DESC LIMIT ?", (key, end, count)).fetchall()
-        rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
+        rows, has_more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
         rows.reverse()
-        first, last = not more, before is None
+        first, last = not has_more, before is None
     messages = [MessageRow(*row[1:]) for row in rows]
     parts = (part for row in rows for part in _read_parts(db, row[0], row[1]))
     return build_transcript(decode_session(session), messages, parts, first=first, last=last)
@@ -116,18 +116,18 @@ def load_abridged(db: sqlite3.Connection, session_id: str, text_bytes: int) -> t
     """Reads messages from the last to the first, so that the newest large texts are those that are complete."""
     session = session_row(db, session_id)
     budget = TextBudget(text_bytes)
-    cutoff, found, is_cut = OldMessageCutoff(budget), list[_ReadMessage](), False
+    cutoff, loaded, is_cut = OldMessageCutoff(budget), list[_ReadMessage](), False
     query = "SELECT key, id, role, created, body FROM messages WHERE session = ? ORDER BY key DESC"
     for row in db.execute(query, (session["key"],)):
         parts = list(_read_parts(db, row[0], row[1], (budget, row[2])))
-        found.append((row, parts))
+        loaded.append((row, parts))
         if cutoff.is_reached(row[1], row[2], (part.row.body for part in parts)):
-            found += _read_old_messages(db, session["key"], row[0], budget)
+            loaded += _read_old_messages(db, session["key"], row[0], budget)
             is_cut = True
             break
-    found.reverse()
-    messages = [MessageRow(*row[1:]) for row, _ in found]
-    parts = _drain_parts(found)
+    loaded.reverse()
+    messages = [MessageRow(*row[1:]) for row, _ in loaded]
+    parts = _drain_parts(loaded)
     transcript = build_transcript(decode_session(session), messages, parts, first=not is_cut)
     return transcript, is_cut or budget.is_spent
 
@@ -135,16 +135,16 @@ def load_abridged(db: sqlite3.Connection, session_id: str, text_bytes: int) -> t
 _ReadMessage = tuple[tuple[Any, ...], list[StoredPart]]
 
 
-def _drain_parts(found: list[_ReadMessage]) -> Iterator[StoredPart]:
+def _drain_parts(messages: list[_ReadMessage]) -> Iterator[StoredPart]:
     """Yields the parts and releases their rows, so that their texts are not in memory twice."""
-    for _, parts in found:
+    for _, parts in messages:
         yield from parts
         parts.clear()
 
 
 def _read_old_messages(db: sqlite3.Connection, session: int, before: int, budget: TextBudget) -> Iterator[_ReadMessage]:
-    """Yields older messages that an open session needs, the last one first: those of the user, which have its settings,
-    and the last call of each tool, which may have the state of that tool."""
+    """Yields older messages that an open session needs, the last one first: messages of the user, which have the
+    settings of the session, and the last call of each tool, which may have the state of the tool."""
     # The plus sign selects the index of calls, which has all of these columns.
     calls = "SELECT max(key) FROM parts WHERE +session = ? AND outcome IS NOT NULL GROUP BY tool"
     rows = db.execute(
@@ -164,7 +164,7 @@ def _message_key(db: sqlite3.Connection, session: int, message_id: str) -> int:
 def _read_parts(
     db: sqlite3.Connection, message: int, message_id: str, limit: tuple[TextBudget, str] | None = None
 ) -> Iterator[StoredPart]:
-    """`limit` is the budget of a transcript that is abridged, and the role of the message."""
+    """Returns the parts of a message. `limit` is the budget of an abridged transcript, and the role of the message."""
     rows = db.execute("SELECT id, body, draft, blobs FROM parts WHERE message = ? ORDER BY key", (message,))
     for id, stored, draft, blobs in rows:
         body = stored
@@ -200,9 +200,9 @@ def restore_blobs(db: sqlite3.Connection, body: bytes, limit: int | None = None)
 def list_changes(db: sqlite3.Connection, session_id: str, after: int, limit: int = CHANGES_LIMIT) -> list[Change]:
     """Returns up to `limit` changes with sequence numbers above `after`, in order."""
     session = session_row(db, session_id)
-    own = [SessionChange(session["changed"], decode_session(session))] if session["changed"] > after else []
+    session_changes = [SessionChange(session["changed"], decode_session(session))] if session["changed"] > after else []
     sources: Iterable[Iterable[Change]] = (
-        own,
+        session_changes,
         _message_changes(db, session, after, limit),
         _part_changes(db, session, after, limit),
         _record_changes(db, session, after, "inbox"),

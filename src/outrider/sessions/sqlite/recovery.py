@@ -45,7 +45,7 @@ class SalvageResult(msgspec.Struct, frozen=True):
 
 
 def is_truncated(path: Path, db: sqlite3.Connection) -> bool:
-    """True if the last page is incomplete; SQLite itself detects missing pages.
+    """Returns whether the last page is incomplete. SQLite itself detects missing pages.
 
     With a non-empty write-ahead log the file may legitimately be shorter. The page size comes from the connection and
     not from the file header: see `prepare_file`.
@@ -122,8 +122,8 @@ def _row_limit(db: sqlite3.Connection, table: str) -> int:
 
 
 def _copy_row(fresh: sqlite3.Connection, table: str, row: dict[str, Any]) -> int:
-    known = {column[1] for column in fresh.execute(f"PRAGMA table_info({table})")}
-    values = {name: value for name, value in row.items() if name in known or name == "rowid"}
+    columns = {column[1] for column in fresh.execute(f"PRAGMA table_info({table})")}
+    values = {name: value for name, value in row.items() if name in columns or name == "rowid"}
     if "key" in values:
         del values["rowid"]
     names, placeholders = ", ".join(values), ", ".join("?" * len(values))
@@ -189,7 +189,7 @@ _HEADER = b"SQLite format 3\0"
 
 
 def open_file(path: Path, file_system: FileSystemType = file_system_type) -> tuple[str, ...]:
-    """Creates, migrates or recovers the file under the file lock; returns notices for the user."""
+    """Creates, migrates or recovers the file under the file lock. Returns notices for the user."""
     prepare_folder(path)
     with translate_errors(path):
         _reject_foreign_file(path)
@@ -207,9 +207,9 @@ def open_file(path: Path, file_system: FileSystemType = file_system_type) -> tup
 
 
 def _reject_foreign_file(path: Path) -> None:
-    """Raises StoreError for a file that is no database and never was a store, such as a document: it must not be moved
-    as a damaged store would be. Files of stores have a lock file beside them. Others can be opened here, because no
-    connection of this process has a lock on them."""
+    """Raises StoreError for a file that is not a database and never was a store, such as a document: it must not be
+    moved as a damaged store would be. Files of stores have a lock file in the same folder. Other files can be opened
+    here, because no connection of this process has a lock on them."""
     if Path(f"{path}{LOCK_SUFFIX}").exists() or path.is_symlink() or not path.is_file():
         return
     with path.open("rb") as file:
@@ -258,13 +258,13 @@ def _open_database(path: Path, file_system: FileSystemType) -> tuple[str, ...]:
 
 def _reject_foreign_database(db: sqlite3.Connection, path: Path) -> None:
     """Raises StoreError for a database of another program, which Outrider must neither extend nor move."""
-    if found := _foreign_tables(db):
-        text = f"{path} is a database of another program (tables: {found}), so it was not changed"
+    if tables := _foreign_tables(db):
+        text = f"{path} is a database of another program (tables: {tables}), so it was not changed"
         raise StoreError(f"{text}; move it away, or restore a backup of the sessions", path=str(path))
 
 
 def _foreign_tables(db: sqlite3.Connection) -> str:
-    """Returns names of tables if none of them is of a store."""
+    """Returns the names of the tables if none of them belongs to a store."""
     rows = db.execute("SELECT CAST(name AS BLOB) FROM sqlite_master WHERE type = 'table'")
     names = sorted(decode_leniently(name) for (name,) in rows)
     return ", ".join(names[:3]) if {"sessions", "messages", "parts"}.isdisjoint(names) else ""
@@ -376,9 +376,9 @@ def _examine_database(path: Path, db: sqlite3.Connection) -> StoreHealth:
         return StoreHealth(path, version, _total_size(path), problems=tuple(problems))
     if db.execute("PRAGMA journal_mode").fetchone()[0] != journal_mode(path):
         problems.append("the journal does not suit the file system")
-    for what, query in _CONSISTENCY_QUERIES.items():
+    for problem, query in _CONSISTENCY_QUERIES.items():
         if count := db.execute(query).fetchone()[0]:
-            problems.append(f"{count} {what}")
+            problems.append(f"{count} {problem}")
     log = Path(f"{path}-wal")
     return StoreHealth(
         path=path,
@@ -392,14 +392,14 @@ def _examine_database(path: Path, db: sqlite3.Connection) -> StoreHealth:
 
 
 def _damaged_rows(db: sqlite3.Connection) -> list[str]:
-    found: list[str] = []
+    problems: list[str] = []
     for id, role, created, body in db.execute("SELECT id, role, created, body FROM messages"):
         _, problem = read_message("", MessageRow(id, role, created, body))
-        found += [f"message {id}: {problem.error}"] if problem else []
+        problems += [f"message {id}: {problem.error}"] if problem else []
     for id, body, blobs in db.execute("SELECT id, body, blobs FROM parts"):
         _, problem = read_part("", PartRow(id, "", restore_blobs(db, body) if blobs else body))
-        found += [f"part {id}: {problem.error}"] if problem else []
-    return found
+        problems += [f"part {id}: {problem.error}"] if problem else []
+    return problems
 
 
 def _passes_quick_check(path: Path) -> bool:

@@ -28,21 +28,21 @@ class IndexProgress(NamedTuple):
 
 
 def index_batch(db: sqlite3.Connection, since: int, until: int | None = None) -> IndexProgress:
-    """Indexes a batch of parts of the sessions that were active since then, and for the last time before `until`.
+    """Indexes a batch of parts of the sessions whose last activity is at or after `since` and not after `until`.
 
-    One query finds many sessions, since no index has those that wait: one query for each of them would make the
-    time for all of them quadratic."""
+    One query finds many sessions. There is no index of the sessions that wait, so a query for each of them would make
+    the time for all of them quadratic."""
     waiting = db.execute(
         "SELECT key, seq, indexed, active FROM sessions WHERE deleted = 0 AND active >= ? AND indexed < seq "
         "ORDER BY active LIMIT ?",
         (since, SESSION_BATCH),
     ).fetchall()
-    left = INDEX_BATCH
+    remaining = INDEX_BATCH
     for session, seq, indexed, active in waiting:
         if until is not None and active > until:
             return IndexProgress(has_more=False, waits=True)
-        left -= _index_session(db, session, seq, indexed)
-        if left <= 0:
+        remaining -= _index_session(db, session, seq, indexed)
+        if remaining <= 0:
             break
     return IndexProgress(has_more=bool(waiting), waits=False)
 
@@ -74,7 +74,7 @@ def unindex_part(db: sqlite3.Connection, key: int, text: str) -> None:
 
 
 def part_text(db: sqlite3.Connection, body: bytes, *, blobs: int) -> str:
-    """Returns the searchable text of a part; of its large texts only the beginning is read."""
+    """Returns the searchable text of a part. Only the beginning of large texts is read."""
     part, _ = read_part("", PartRow("", "", restore_blobs(db, body, SEARCHED_BYTES) if blobs else body))
     return search_terms.searchable_text(part) if part is not None else ""
 
@@ -84,10 +84,10 @@ def search_sessions(
 ) -> list[SearchHit]:
     if not query.terms:
         return []
-    wanted, values = filter_conditions(filter, "?", metadata_condition)
+    conditions, values = filter_conditions(filter, "?", metadata_condition)
     within = "session.deleted = 0 AND (? IS NULL OR session.id = ?)"
-    if wanted:
-        within += f" AND session.key IN (SELECT key FROM sessions WHERE {' AND '.join(wanted)})"
+    if conditions:
+        within += f" AND session.key IN (SELECT key FROM sessions WHERE {' AND '.join(conditions)})"
     chosen = _SearchScope(within, (session_id, session_id, *values))
     hits = list(_search_titles(db, query, chosen, limit))
     for hit in _search_parts(db, query, chosen):

@@ -89,13 +89,14 @@ class ChangePoller(SessionListeners):
 
     def _notify_changed(self, db: sqlite3.Connection) -> None:
         """Notifies the listeners whose session has another sequence number than before. The version changes with every
-        commit, also of this process; without the comparison, each commit would make every listener read."""
+        commit, including commits of this process. Without the comparison, each commit would make every listener
+        read."""
         try:
-            found = reads.sequence_numbers(db, tuple(self._events))
+            seqs_by_id = reads.sequence_numbers(db, tuple(self._events))
         except sqlite3.Error:  # a damaged file; the listeners report it
             self.notify_all()
             return
-        seqs = {session_id: found.get(session_id) for session_id in self._events}
+        seqs = {session_id: seqs_by_id.get(session_id) for session_id in self._events}
         for session_id, seq in seqs.items():
             if session_id not in self._seqs or self._seqs[session_id] != seq:
                 self.notify_session(session_id)
@@ -237,8 +238,8 @@ class SqliteStore:
         def read(db: sqlite3.Connection) -> list[InboxItem]:
             return writes.list_inbox(db, session_id)
 
-        found = self._writer.read_inline(read)
-        return found if found is not None else await self._readers.run(read)
+        items = self._writer.read_inline(read)
+        return items if items is not None else await self._readers.run(read)
 
     async def ask(self, approval: Approval) -> Approval:
         return await self._write_and_notify(

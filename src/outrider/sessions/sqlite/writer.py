@@ -125,7 +125,7 @@ class WalSync:
                 self._run_sync(file, self._unsynced_since)
 
     def _run_sync(self, file: int, since: float) -> None:
-        """Resets the timestamp before the sync, so that a commit during the sync counts as unsynced again."""
+        """Syncs the log. Resets the timestamp before the sync, so that a commit during the sync is unsynced again."""
         self._unsynced_since = None
         try:
             self._sync(file)
@@ -357,7 +357,7 @@ class DatabaseWriter:
 
     @property
     def _is_busy(self) -> bool:
-        """True after a recent commit, unless maintenance was delayed for too long."""
+        """Returns whether there was a recent commit, unless maintenance was delayed for too long."""
         now = time.perf_counter()
         return now - self._last_commit < IDLE_SECONDS and now - self._last_maintenance < MAX_MAINTENANCE_DELAY_SECONDS
 
@@ -419,11 +419,11 @@ class DatabaseWriter:
         if first is None:
             return None
         while len(first) < MAX_BATCH and not self._requests.empty():
-            more = self._requests.get()
-            if more is None:
+            further = self._requests.get()
+            if further is None:
                 self._requests.put(None)
                 break
-            first += more
+            first += further
         return first
 
     def _commit_in_thread(
@@ -492,11 +492,12 @@ class _LoopWriter:
 
     @property
     def may_block(self) -> bool:
-        """True without a write-ahead log: then a commit waits for all readers."""
+        """Whether a commit may wait for all readers, as it does without a write-ahead log."""
         return not self._transactions.uses_wal
 
     def may_commit_now(self) -> bool:
-        """True for the first INLINE_BURST requests within BURST_SECONDS; more are batched."""
+        """Returns whether a request is one of the first INLINE_BURST requests within BURST_SECONDS. Further requests
+        are batched."""
         now = time.perf_counter()
         if now - self._burst_start > BURST_SECONDS:
             self._burst_start, self._burst_count = now, 0

@@ -95,7 +95,7 @@ def _store_lease(db: sqlite3.Connection, lease: Lease) -> None:
 
 
 def _invalidate_lease(db: sqlite3.Connection, session_id: str) -> None:
-    """Removes an expired lease and increments the token, so that its owner cannot write after others did."""
+    """Removes an expired lease and increments the token, so that its owner cannot write after another owner has."""
     db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE id = ?", (session_id,))
 
 
@@ -223,7 +223,7 @@ def _mark_deleted(db: sqlite3.Connection, session_id: str, *, descend: bool = Tr
 
 
 def fork_session(db: sqlite3.Connection, session_id: str, at: str | None, title: str | None, now: int) -> StoredSession:
-    """Copies rows without decoding them, also damaged ones; rows do not contain their session id."""
+    """Copies rows without decoding them, including damaged rows. Rows do not contain their session id."""
     source = session_row(db, session_id)
     last = _fork_point(db, source["key"], at)
     session = insert_session(db, forked_session(decode_session(source), last["id"] if last else "", title, now), now)
@@ -279,9 +279,9 @@ def _fork_point(db: sqlite3.Connection, session: int, at: str | None) -> sqlite3
 def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
     """Writes a part. Large strings of a draft stay in its row, because the next draft replaces them."""
     body, blobs = (row.body, row.texts) if draft or row.texts else extract_blobs(row.body)
-    own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
+    columns = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
     try:
-        put = db.execute(_PUT_PART_WITH_BLOBS if blobs else _PUT_PART, (session, session, row.message_id, *own))
+        put = db.execute(_PUT_PART_WITH_BLOBS if blobs else _PUT_PART, (session, session, row.message_id, *columns))
     except sqlite3.IntegrityError as error:
         raise PartValidationError(f"there is no message {row.message_id}", field="message_id") from error
     if blobs:
@@ -293,7 +293,7 @@ def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, d
 
 
 def _put_blob(db: sqlite3.Connection, name: str, content: bytes | str) -> None:
-    """Stores a blob once. A text is written in pieces, because SQLite copies what a statement stores twice."""
+    """Stores a blob once. A text is written in chunks, because SQLite makes two copies of what a statement stores."""
     if isinstance(content, bytes):
         db.execute("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", (name, content))
         return
@@ -301,8 +301,8 @@ def _put_blob(db: sqlite3.Connection, name: str, content: bytes | str) -> None:
     added = db.execute("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, zeroblob(?))", (name, size))
     if added.rowcount and added.lastrowid is not None:
         with db.blobopen("blobs", "body", added.lastrowid) as blob:
-            for piece in encode_pieces(content):
-                blob.write(piece)
+            for chunk in encode_pieces(content):
+                blob.write(chunk)
 
 
 def release_blobs(db: sqlite3.Connection, part: int, but: Collection[str] = ()) -> None:
@@ -321,8 +321,8 @@ def _take_inbox_item(db: sqlite3.Connection, session: int, item: str, seq: int, 
     ).fetchone()
     if row is None:
         raise StoreError(f"inbox item {item} is not there or was taken before")
-    taken = msgspec.structs.replace(decode_inbox_item(row[1]), taken=now)
-    db.execute("UPDATE inbox SET body = ? WHERE key = ?", (encode_record(taken), row[0]))
+    taken_item = msgspec.structs.replace(decode_inbox_item(row[1]), taken=now)
+    db.execute("UPDATE inbox SET body = ? WHERE key = ?", (encode_record(taken_item), row[0]))
 
 
 _KNOWN_INPUT = """
@@ -332,9 +332,9 @@ _KNOWN_INPUT = """
 
 
 def put_inbox_item(db: sqlite3.Connection, item: InboxItem, now: int) -> InboxItem:
-    known = db.execute(_KNOWN_INPUT, (item.session_id, item.id)).fetchone()
-    if known:
-        return decode_inbox_item(known[0])
+    stored = db.execute(_KNOWN_INPUT, (item.session_id, item.id)).fetchone()
+    if stored:
+        return decode_inbox_item(stored[0])
     key, seq = advance_sequence(db, item.session_id, 1, now)
     item.message.join(item.session_id)
     body = encode_record(msgspec.structs.replace(item, created=item.created or now))
@@ -360,12 +360,12 @@ def list_inbox(db: sqlite3.Connection, session_id: str) -> list[InboxItem]:
 def put_approval(db: sqlite3.Connection, approval: Approval, now: int) -> Approval:
     approval = with_fingerprint(approval, now)
     key = session_row(db, approval.session_id)["key"]
-    known = db.execute(
+    stored = db.execute(
         "SELECT body FROM approvals WHERE session = ? AND call_id = ? AND fingerprint = ?",
         (key, approval.call_id, approval.fingerprint),
     ).fetchone()
-    if known:
-        return decode_approval(known[0])
+    if stored:
+        return decode_approval(stored[0])
     _, seq = advance_sequence(db, approval.session_id, 1, now)
     db.execute(
         "INSERT INTO approvals (session, id, seq, call_id, fingerprint, answer, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -377,7 +377,7 @@ def put_approval(db: sqlite3.Connection, approval: Approval, now: int) -> Approv
 def answer_approval(
     db: sqlite3.Connection, approval_id: str, respond: Callable[[Approval, int], Approval], now: int
 ) -> Approval:
-    """Stores what `respond` returns for the stored approval and the time, if it is another one."""
+    """Stores the approval that `respond` returns for the stored approval and the time, if it is another value."""
     row = db.execute("SELECT body FROM approvals WHERE id = ?", (approval_id,)).fetchone()
     if row is None:
         raise StoreError(f"there is no approval {approval_id}")

@@ -298,8 +298,8 @@ class _StreamQueue:
 class EventStream(AsyncIterator[Event]):
     """An async iterator over events. Closing it, leaving its `async with` block or deleting it unsubscribes."""
 
-    def __init__(self, queue: _StreamQueue, unsubscribe: Unsubscribe) -> None:
-        self._queue = queue
+    def __init__(self, mailbox: _StreamQueue, unsubscribe: Unsubscribe) -> None:
+        self._queue = mailbox
         self._end = weakref.finalize(self, unsubscribe)
 
     async def __anext__(self) -> Event:

@@ -156,8 +156,8 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
     "output attempts": (lambda: go(AGENT, "hi", output_attempts=0), "output_attempts", "from 1"),
     "output validators": (lambda: go(AGENT, "hi", output_validators=["x"]), "output_validators", "functions"),
     "metadata": (lambda: go(AGENT, "hi", metadata={"x": object()}), "metadata of a session", "JSON object"),
-    "owner": (lambda: go(AGENT, "hi", owner=3), "run(): owner", "a text"),
-    "run instructions": (lambda: go(AGENT, "hi", instructions=3), "run(): instructions", "a text"),
+    "owner": (lambda: go(AGENT, "hi", owner=3), "run(): owner", "a string"),
+    "run instructions": (lambda: go(AGENT, "hi", instructions=3), "run(): instructions", "a string"),
     "callback seconds": (lambda: go(AGENT, "hi", callback_seconds="3"), "callback_seconds", "a number of seconds"),
     "policy": (lambda: Tool(search, policy="sometimes"), "tool search: policy", "allow, ask or deny"),  # pyright: ignore
     "tool option": (lambda: Tool(search, timeot=3), "tool search", "the options are"),  # pyright: ignore
@@ -234,7 +234,7 @@ MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "attachments must be a list",
         "attachments=[…]",
     ),
-    "no content": (lambda: in_session(lambda e, s: e.prompt(s, 3)), "Engine.prompt(): content", "a text"),  # pyright: ignore
+    "no content": (lambda: in_session(lambda e, s: e.prompt(s, 3)), "Engine.prompt(): content", "a string"),  # pyright: ignore
     "delivery": (
         lambda: in_session(lambda e, s: e.prompt(s, "x", delivery="now")),  # pyright: ignore
         "Engine.prompt(): delivery",
@@ -253,15 +253,19 @@ MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "instructions of prompt": (
         lambda: in_session(lambda e, s: e.prompt(s, "x", instructions=3)),  # pyright: ignore
         "Engine.prompt(): instructions",
-        "a text",
+        "a string",
     ),
-    "owner of a session": (lambda: with_engine(lambda e: e.create(owner=ANY or 3)), "Engine.create(): owner", "a text"),
+    "owner of a session": (
+        lambda: with_engine(lambda e: e.create(owner=ANY or 3)),
+        "Engine.create(): owner",
+        "a string",
+    ),
     "folder of a session": (
         lambda: with_engine(lambda e: e.create(workspace=ANY or 3)),
         "Engine.create(): workspace",
         "a folder",
     ),
-    "title": (lambda: in_session(lambda e, s: e.rename(s, ANY or 3)), "Engine.rename(): title", "a text"),
+    "title": (lambda: in_session(lambda e, s: e.rename(s, ANY or 3)), "Engine.rename(): title", "a string"),
     "query": (lambda: with_engine(lambda e: e.search(ANY or 3)), "Engine.search(): query", "the words"),
     "filter": (lambda: with_engine(lambda e: e.list(ANY or "ada")), "Engine.list(): filter", "SessionFilter("),
     "a misspelled argument of an agent": (lambda: agent(temprature=1), "Agent()", "did you mean 'temperature'"),
@@ -342,7 +346,7 @@ def not_open() -> Any:
 
 ANYTHING: Any = None
 WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
-    "run without arguments": (lambda: run(*()), "the message of a run is a text", "session="),
+    "run without arguments": (lambda: run(*()), "the message of a run must be a string", "session="),
     "run with a sixth position": (lambda: run(AGENT, "hi", *([], [], [MODEL], 3)), "run() takes five", "their names"),
     "agents as a dict": (lambda: go(AGENT, "hi", {"a": AGENT}), "run(): agents must be a list", "agents=[…]"),
     "mode of a session": (
@@ -351,12 +355,12 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "modes: chat",
     ),
     "schema with objects": (lambda: go(AGENT, "x", output_type={"x": object()}), "the output_type", "not JSON"),
-    "keys of metadata": (lambda: go(AGENT, "x", metadata={1: 2}), "metadata of a session has the key 1", "texts"),
+    "keys of metadata": (lambda: go(AGENT, "x", metadata={1: 2}), "metadata of a session has the key 1", "strings"),
     "fallback as a text": (lambda: agent(fallback_models="x"), "agent 'a': fallback_models", "a tuple of names"),
     "stream of an agent": (lambda: agent(stream="no"), "agent 'a': stream", "True or False"),
     "reasoning of an agent": (lambda: agent(reasoning="high"), "agent 'a': reasoning", "reasoning_effort"),
     "extra of an agent": (lambda: agent(extra="x"), "agent 'a': extra", "a dict"),
-    "role of an agent": (lambda: agent(role=3), "agent 'a': role", "a text"),
+    "role of an agent": (lambda: agent(role=3), "agent 'a': role", "a string"),
     "rule of an agent as a text": (lambda: agent(permissions={"deny": "x"}), "permissions", '{"deny": ("shell",)}'),
     "temperature that is no number": (lambda: agent(temperature=float("nan")), "temperature", "a number"),
     "a misspelled change of an agent": (lambda: AGENT.replace(**ANY or {"modle": "x"}), "Agent.replace()", "model"),
@@ -411,8 +415,8 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "cassettes": (lambda: Engine([AGENT], [MODEL], cassettes=ANY or 3), "Engine(): cassettes", "a folder"),
     "surroundings": (lambda: Engine([AGENT], [MODEL], surroundings=ANY or "/w"), "surroundings", "Workspace"),
     "an engine that is open": (lambda: with_engine(open_twice), "already open", "open it once"),
-    "no content at all": (lambda: in_session(lambda e, s: e.prompt(s, ANYTHING)), "content is missing", "a text"),
-    "id of an input": (lambda: in_session(lambda e, s: e.prompt(s, "x", input_id=ANY or 3)), "input_id", "a text"),
+    "no content at all": (lambda: in_session(lambda e, s: e.prompt(s, ANYTHING)), "content is missing", "a string"),
+    "id of an input": (lambda: in_session(lambda e, s: e.prompt(s, "x", input_id=ANY or 3)), "input_id", "a string"),
     "agent of a session": (
         lambda: with_engine(lambda e: e.create(agent=ANY or AGENT)),
         "Engine.create(): agent",
@@ -438,7 +442,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Engine.search(): limit",
         "at least 0",
     ),
-    "instructions of a compaction": (lambda: in_session(lambda e, s: e.compact(s, ANY or 3)), "compact()", "a text"),
+    "instructions of a compaction": (lambda: in_session(lambda e, s: e.compact(s, ANY or 3)), "compact()", "a string"),
     "allow": (
         lambda: with_engine(lambda e: e.answer("x", allow=ANY or "yes")),
         "Engine.answer(): allow",
@@ -450,7 +454,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "not open",
         "async with Background",
     ),
-    "prompt of a run": (lambda: submit(3), "submit(): message", "a text"),
+    "prompt of a run": (lambda: submit(3), "submit(): message", "a string"),
     "empty prompt of a run": (lambda: submit(""), "the prompt is empty", "pass a string"),
     "a misspelled order": (lambda: submit(worksapce="/w"), "submit() has no argument", "did you mean 'workspace'"),
     "mode of a run": (lambda: submit(mode="yolo"), "submit() has the unknown mode", "modes: chat"),
@@ -461,7 +465,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "content of a block": (
         lambda: Session().set_messages([{"role": "user", "content": 3}]),
         "messages[0]",
-        "a text or",
+        "a string or",
     ),
     "results as a text": (lambda: Session().add_tool_results("x"), "got str", "a dict or an object"),
     "tokens of an answer": (lambda: Session().add_assistant_message("a", tokens=ANY or 3), "tokens=3", "Tokens(input="),
@@ -474,7 +478,7 @@ WRONG_TYPES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a misspelled title": (lambda: Session(**ANY or {"titel": "x"}), "Session() has no argument 'titel'", "title"),
     "a list as a session": (lambda: Session.from_dict(ANY or [1]), "got list", "to_dict()"),
     "a text as a part": (lambda: Message("user", ANY or ["x"]), "str is not a part", "TextPart("),
-    "owner of a filter": (lambda: SessionFilter(owner=ANY or 3), "SessionFilter(): owner", "a text"),
+    "owner of a filter": (lambda: SessionFilter(owner=ANY or 3), "SessionFilter(): owner", "a string"),
     "metadata of a filter": (lambda: SessionFilter(metadata=ANY or "x"), "SessionFilter(): metadata", "'tenant'"),
     "folder of a workspace": (lambda: Workspace(ANY or 3, AGENT, [MODEL]), "the folder must be a path", "path"),
     "agents of a workspace": (lambda: Workspace(".", ANY or "a", [MODEL]), "Workspace(): agents", "agents=[…]"),

@@ -203,7 +203,11 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
         "the session has the unknown approval level",
         "ask, edits, auto",
     ),
-    "name of a header": (lambda: Provider("p", "openai", headers=ANY or {1: "x"}), "provider 'p': headers", "of texts"),
+    "name of a header": (
+        lambda: Provider("p", "openai", headers=ANY or {1: "x"}),
+        "provider 'p': headers",
+        "of strings",
+    ),
     "extra": (lambda: with_extra(object()), "the request is not JSON", "`extra` of the agent"),
     "two contexts": (lambda: go(tools=[two_contexts]), "tool two_contexts: the parameters 'a' and 'b'", "use one"),
     "negative usage": (

@@ -112,7 +112,7 @@ async def test_the_next_model_of_a_list_answers_once_and_the_change_is_recorded(
 
 def test_a_list_of_models_has_at_least_one_name():
     for models in ([], [""], [3]):
-        with pytest.raises(ConfigurationError, match="agent 'helper': the model is"):
+        with pytest.raises(ConfigurationError, match="agent 'helper': the model must be"):
             Agent("helper", "", model=models, provider="p")  # type: ignore[arg-type]
 
 

@@ -471,7 +471,7 @@ def attach_file(
     """Returns the file as a message part; `mention` is its position in the user's text. Raises OSError if it cannot be
     read, and ValueError if it is too large or a deny rule forbids reading it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
-        raise ValueError(f"{path.name}: a rule forbids to read it")
+        raise ValueError(f"{path.name}: a rule forbids reading it")
     size = path.stat().st_size
     if size > MAX_ATTACHMENT_BYTES:
         raise ValueError(

@@ -530,7 +530,7 @@ class SandboxedCommands:
         denied_paths, asked_paths = (self._matching(changes, patterns) for patterns in self._restrictions(context))
         if denied_paths:
             names = list_changes([change for change in changes if change.path in denied_paths])
-            note = f"a rule forbids changing these files, so their changes are discarded: {names}"
+            note = f"a rule forbids to change these files, so their changes are discarded: {names}"
             changes = [change for change in changes if change.path not in denied_paths]
             pending = msgspec.structs.replace(pending, content=append_note(pending.content, note))
         pending = msgspec.structs.replace(pending, changes=tuple(changes))

@@ -58,6 +58,25 @@ async def test_each_command_runs_in_a_container_with_the_workspace_only(
         assert line.endswith("with /etc/containers.conf"), "the engine must find its own settings"
 
 
+async def test_a_command_of_a_session_with_text_of_others_runs_without_a_network(tmp_path: Path):
+    place, log, program = Place(tmp_path), tmp_path / "log", tmp_path / "engine"
+    program.write_text(FAKE_OUTRIDER.format(log=str(log)))
+    program.chmod(0o755)
+    (place.workspace / "page.txt").write_text("text of others")
+    (place.own / "config.toml").write_text(
+        f'[sandbox]\nimage = "the-image"\nengine = "{program}"\n[rules]\nallow = ["shell"]\n'
+        '[egress.allow."docs.example.org"]\n'
+    )
+    script = [[call("read", file_path="page.txt")], [call("shell", command="echo made here")], "done"]
+    async with place.engine(script, mode="plan") as engine:
+        session = await engine.create(workspace=place.workspace)
+        await engine.prompt(session, "go")
+        loaded = await engine.store.load(session)
+    calls = [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
+    assert [part.display_status for part in calls] == ["done", "done"], calls
+    assert "'--network', 'none'" in log.read_text()
+
+
 async def test_a_missing_container_engine_is_named(tmp_path: Path):
     place = Place(tmp_path)
     (place.own / "config.toml").write_text('[sandbox]\nimage = "the-image"\nengine = "no-such-engine"\n')

@@ -343,7 +343,7 @@ async def test_git_configuration_is_never_changed_unasked(level, command, worksp
 class WithoutOverlays:
     """The sandbox of a machine that has no copy-on-write views."""
 
-    name, confines, overlays, accepted, protects_files = "plain", True, False, False, True
+    name, confines, overlays, accepted, protects_files, filters_hosts = "plain", True, False, False, True, True
 
     def __init__(self, inner) -> None:
         self._inner, self.limitations, self.wrap = inner, inner.limitations, inner.wrap

@@ -20,7 +20,8 @@ from tests.scenario.scripted_runs import agent, call, scripted
 class WatchedSandbox:
     """Confines as the sandbox of this machine does, and records what it confined and how."""
 
-    name, confines, gaps, overlays, accepted, protects_files = "watched", True, (), True, False, True
+    name, confines, gaps, overlays, accepted = "watched", True, (), True, False
+    protects_files, filters_hosts = True, True
 
     def __init__(self, inner: Sandbox) -> None:
         self._inner = inner

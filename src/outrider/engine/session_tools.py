@@ -520,11 +520,14 @@ class SessionTools:
         return decision.rule in configured and _names_host(decision.rule, call, tool)
 
     def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
-        """Returns the hosts that a command may still reach after its session has read untrusted text. From now on the
-        session's commands have no other network, because the text stays in its context."""
+        """Returns the hosts that a command may still reach after its session has read untrusted text; none if the
+        sandbox cannot filter hosts. From now on the session's commands have no other network, because the text stays in
+        its context."""
         if decision.flow is None:
             return ()
         self._is_network_closed = True
+        if self._sandbox.confines and not self._sandbox.filters_hosts:
+            return ()
         hosts = self.egress.open_hosts(self._environment.hosts if decision.rule is None else None)
         for host in hosts:
             self.egress.ledger.charge(host, call.id, 0)

@@ -45,6 +45,10 @@ class LazySandbox:
         return self.sandbox.protects_files
 
     @property
+    def filters_hosts(self) -> bool:
+        return self.sandbox.filters_hosts
+
+    @property
     def limitations(self) -> tuple[str, ...]:
         return self.sandbox.limitations
 

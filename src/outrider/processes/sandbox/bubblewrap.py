@@ -224,6 +224,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
     confines: bool = True
     overlays: bool = False
     protects_files: bool = True
+    filters_hosts: bool = True
     accepted: bool = False
     limitations: tuple[str, ...] = ()
 

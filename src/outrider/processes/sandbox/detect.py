@@ -61,6 +61,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     confines: bool = True
     overlays: bool = False
     protects_files: bool = False
+    filters_hosts: bool = False
     accepted: bool = False
     limitations: tuple[str, ...] = (
         "a command that changes files runs unconfined after a yes, because protected files cannot be hidden from it",
@@ -108,6 +109,7 @@ class ContainerSandbox(msgspec.Struct, frozen=True):
     confines: bool = True
     overlays: bool = False
     protects_files: bool = True
+    filters_hosts: bool = False
     accepted: bool = False
     limitations: tuple[str, ...] = ("the network of a command is on or off; single hosts cannot be allowed",)
 

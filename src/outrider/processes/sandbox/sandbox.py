@@ -132,6 +132,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def filters_hosts(self) -> bool:
+        """Whether a policy may have a network with single hosts (`ProxyNetwork`)."""
+        ...
+
+    @property
     def accepted(self) -> bool:
         """Whether the user has stated that no sandbox is needed."""
         ...
@@ -154,6 +159,7 @@ class NoSandbox(msgspec.Struct, frozen=True):
     confines: bool = False
     overlays: bool = False
     protects_files: bool = False
+    filters_hosts: bool = False
     accepted: bool = False
 
     @property

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -135,6 +136,11 @@ class ProtocolTurns:
         self._engine = engine
         self._turns: dict[str, asyncio.Future[Any]] = {}  # the latest turn of a session, oldest first
         self._closing: set[asyncio.Task[None]] = set()
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by conversation
+
+    def opening_lock(self, conversation: str) -> asyncio.Lock:
+        """Returns the lock to hold while the session of a conversation is looked up, and created if it is new."""
+        return self._opening.setdefault(conversation, asyncio.Lock())
 
     async def start(self, session_id: str, turn_input: TurnInput, *, sender: str, input_id: str | None = None) -> None:
         if turn_input.history:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,32 @@ async def test_a_thread_of_ag_ui_is_one_session_and_a_no_has_a_reason(tmp_path: 
         stored = (await client.engine.store.load(session.id)).messages
         assert [one.get_text_content() for one in stored if one.role == "user"] == ["Hi.", "Pay 5."]
         assert "Too much." in str(stored)
+
+
+async def test_runs_of_ag_ui_that_begin_a_thread_at_the_same_time_have_one_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with served(tmp_path, ["Hello.", "Hello again."]) as client:
+        searches, searched_twice = 0, asyncio.Event()
+        list_sessions, create = client.engine.list, client.engine.create
+
+        async def count_searches(*arguments: Any, **options: Any) -> Any:
+            nonlocal searches
+            found = await list_sessions(*arguments, **options)
+            searches += 1
+            if searches == 2:
+                searched_twice.set()
+            return found
+
+        async def create_late(**options: Any) -> str:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(searched_twice.wait(), 1)
+            return await create(**options)
+
+        monkeypatch.setattr(client.engine, "list", count_searches)
+        monkeypatch.setattr(client.engine, "create", create_late)
+        await asyncio.gather(*(run(client, runId=name, messages=[user(name)]) for name in ("r1", "r2")))
+        assert len(await list_sessions()) == 1
 
 
 async def test_a_wrong_run_of_ag_ui_is_rejected(tmp_path: Path):

@@ -232,9 +232,10 @@ async def _thread_session(request: RouteRequest[NoPayload, AguiRun], thread_id: 
         return session_id, False
     marks: Any = {"source": AGUI_SENDER, "thread_id": thread_id}
     threads = SessionFilter(metadata=marks, agent=agent, owner=request.requester.owner)
-    if session := await find_original(request.engine, threads):
-        return session.id, False
-    return await open_turn_session(request, agent, **marks), True
+    async with request.turns.opening_lock(thread_id):  # the first runs of a thread may arrive at the same time
+        if session := await find_original(request.engine, threads):
+            return session.id, False
+        return await open_turn_session(request, agent, **marks), True
 
 
 def _read_run(run: AguiRun, *, keeps_history: bool) -> TurnInput:

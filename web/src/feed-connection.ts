@@ -15,6 +15,7 @@ export type FeedRequest =
 
 const FIRST_DELAY = 500; // milliseconds before the first reconnection
 const LONGEST_DELAY = 5_000;
+const MAX_FOLLOWED = 50; // as many as the server accepts
 
 interface Subscriber {
   deliver: (message: FeedMessage) => void;
@@ -23,7 +24,8 @@ interface Subscriber {
 
 export class FeedConnection {
   private readonly subscribers = new Set<Subscriber>();
-  private readonly positions = new Map<string, number>(); // the last change that arrived, by session
+  private readonly positions = new Map<string, number>(); // the last change that arrived, by session, newest session last
+  private streamed = new Set<string>(); // sessions of the current connection
   private readonly rewound = new Set<string>(); // sessions whose position is older than the current connection's
   private readonly summaries = new Map<string, SessionSummary>();
   private current: AbortController | null = null;
@@ -49,8 +51,9 @@ export class FeedConnection {
       case "follow": {
         subscriber.sessions.add(request.sessionId);
         const known = this.positions.get(request.sessionId);
-        if (known !== undefined && known <= request.after) break;
-        this.positions.set(request.sessionId, request.after);
+        this.positions.delete(request.sessionId);
+        this.positions.set(request.sessionId, Math.min(known ?? request.after, request.after));
+        if (known !== undefined && known <= request.after && this.streamed.has(request.sessionId)) break;
         this.rewound.add(request.sessionId);
         this.restart(0);
         break;
@@ -71,6 +74,7 @@ export class FeedConnection {
   private forgetUnused(): void {
     const used = new Set([...this.subscribers].flatMap((one) => [...one.sessions]));
     for (const id of this.positions.keys()) if (!used.has(id)) this.positions.delete(id);
+    if (this.isConnected && [...this.positions.keys()].some((id) => !this.streamed.has(id))) this.restart(0); // one has room
   }
 
   // A worker may outlive its tabs; the next tab starts from nothing.
@@ -94,7 +98,9 @@ export class FeedConnection {
     this.current = controller;
     this.rewound.clear();
     const isCurrent = (): boolean => this.current === controller; // a replaced connection delivers what it had received
-    const follow = [...this.positions].map(([id, seq]) => `${id}:${seq}`).join(",");
+    const followed = [...this.positions].slice(-MAX_FOLLOWED); // the others follow when one of these is closed
+    this.streamed = new Set(followed.map(([id]) => id));
+    const follow = followed.map(([id, seq]) => `${id}:${seq}`).join(",");
     try {
       const path = `/events?views=true&follow=${encodeURIComponent(follow)}`;
       const receive = (event: ServerEvent): void => void (isCurrent() && this.receive(event));

@@ -97,3 +97,28 @@ test("a tab that needs older changes gets all of them although a newer one arriv
   assert.equal(streams[2]!.follow, "s:6");
   for (const tab of [first, second]) tab.request({ kind: "close" });
 });
+
+test("of more sessions than a stream takes the newest are followed, and another one when one of them is closed", async () => {
+  const connection = new FeedConnection();
+  const tab = openTab(connection);
+  const ids = Array.from({ length: 51 }, (_, index) => `s${index}`);
+  for (const id of ids) tab.request({ kind: "follow", sessionId: id, after: 1 });
+  await until(() => streams.length === 1);
+  assert.deepEqual(streams[0]!.follow.split(","), ids.slice(1).map((id) => `${id}:1`));
+  await until(() => tab.received.length === 1);
+  tab.request({ kind: "unfollow", sessionId: "s7" });
+  await until(() => streams.length === 2);
+  assert.deepEqual(streams[1]!.follow.split(","), ids.filter((id) => id !== "s7").map((id) => `${id}:1`));
+  tab.request({ kind: "close" });
+});
+
+test("a session that had no room is followed when another tab opens it", async () => {
+  const connection = new FeedConnection();
+  const [first, second] = [openTab(connection), openTab(connection)];
+  for (let index = 0; index <= 50; index++) first.request({ kind: "follow", sessionId: `s${index}`, after: 1 });
+  await until(() => streams.length === 1);
+  second.request({ kind: "follow", sessionId: "s0", after: 1 });
+  await until(() => streams.length === 2);
+  assert.equal(streams[1]!.follow.split(",").at(-1), "s0:1");
+  for (const tab of [first, second]) tab.request({ kind: "close" });
+});

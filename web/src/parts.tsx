@@ -127,12 +127,14 @@ const hasEnded = (part: Part): boolean => ["completed", "error"].includes(part.s
 
 // An agent that was called: its conversation inside its caller's. It is followed while it is open.
 function CalledAgent({ part, view, message }: { part: Part; view: ItemView; message: ShownMessage }) {
+  const version = message.version.value; // the call of the agent may arrive after it
   const calls = message.parts.filter((one) => one.type === "tool");
   const own = calls.find((one) => one.state?.metadata?.["child_session_id"] === part.child_session_id);
   const isWorking = own ? !hasEnded(own) : !calls.every(hasEnded);
   const [isOpen, setOpen] = useState(isWorking);
+  useEffect(() => void (isWorking && setOpen(true)), [isWorking]);
   return (
-    <details class="called" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} data-part={part.id}>
+    <details class="called" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} data-part={part.id} data-version={version}>
       <summary>
         <span class="tool">▸ {view.title}</span>
         <span class="subject">{view.subject}</span>

@@ -19,7 +19,8 @@ from outrider.testing import Simulator
 from outrider.types.events import ModelProgressEvent
 from outrider.types.messages import Message, MessageTime
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
-from outrider.types.parts import Tokens
+from outrider.types.parts import ModelRef, SubtaskPart, Tokens, ToolPart
+from outrider.types.tool_state import RunningTime, ToolRunning
 from tests.e2e.server.http_server import Client, served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, running, say
 
@@ -467,6 +468,23 @@ async def test_the_usage_of_a_session_includes_the_agents_that_it_called(tmp_pat
         total = (await client.ask("GET", f"/api/sessions/{session_id}/usage"))[1]
     assert (own["messages"], total["messages"]) == (1, 3)
     assert total["tokens"]["input"] == own["tokens"]["input"] + 2000
+
+
+async def test_a_called_agent_is_shown_when_its_call_arrives_after_it(tmp_path):
+    async with served(tmp_path, []) as client, browsing(client) as page:
+        session_id, store = await open_session(page, client), client.engine.store
+        await client.engine.close(session_id)
+        child = StoredSession(parent_id=session_id)
+        await store.create(child)
+        message = Message("assistant", session_id=session_id, time=MessageTime(created=1))
+        named = {"message_id": message.id, "session_id": session_id}
+        agent = SubtaskPart("helper", "look", "look", ModelRef("scripted", "m"), child.id, **named)
+        await store.append(session_id, [message, agent])
+        called = page.locator("details.called")
+        await called.wait_for()
+        assert await called.get_attribute("open") is None
+        await store.append(session_id, [ToolPart("c", "call_agent", ToolRunning({}, RunningTime(1)), **named)])
+        await page.locator("details.called[open]").wait_for(timeout=10_000)
 
 
 async def test_idle_sessions_are_released_for_other_programs(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from outrider._sync import call_in_loop
+from outrider._sync import call_in_loop, wait_to_end
 from outrider.engine.archive import StoredSession
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import QuestionQueue, archive_of, was_cut_off
@@ -305,6 +305,10 @@ class SessionEventFeed:
     async def remove_listener(self, listener: FeedListener) -> None:
         self._followed_sessions.followers -= listener in self._listeners
         self._listeners.discard(listener)
+        if self.is_idle:  # the server cancels the task of a disconnected client repeatedly
+            await wait_to_end(self._stop_if_idle())
+
+    async def _stop_if_idle(self) -> None:
         async with self._reader_lock:
             if self.is_idle:
                 await self._stop_reader()
@@ -598,9 +602,11 @@ class SessionFeedRegistry:
                 after = unseen.last_seq or after
                 yield encode(unseen)
         finally:
-            await feed.remove_listener(listener)
-            if feed.is_idle and self._feeds.get(key) is feed:
-                del self._feeds[key]
+            try:
+                await feed.remove_listener(listener)
+            finally:
+                if feed.is_idle and self._feeds.get(key) is feed:
+                    del self._feeds[key]
 
     async def stream_all(
         self,

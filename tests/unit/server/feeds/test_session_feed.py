@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from outrider.engine.engine import Engine
 from outrider.errors import StoreUnavailableError
@@ -132,7 +133,8 @@ async def test_no_waiter_hangs_for_a_change_that_does_not_come():
     assert await received_frames(engine, 1, work()) == ["an answer"]
 
 
-async def test_a_client_that_comes_while_the_last_one_leaves_stays_connected():
+@pytest.mark.parametrize("cancellations", [0, 1, 5])
+async def test_a_client_that_comes_while_the_last_one_leaves_stays_connected(cancellations: int):
     store = RestartedStore()
     registry = SessionFeedRegistry(cast("Engine", Half(store)))
     first, second = registry.stream_frames("s", 0), registry.stream_frames("s", 0)
@@ -141,9 +143,12 @@ async def test_a_client_that_comes_while_the_last_one_leaves_stays_connected():
     leaving = asyncio.create_task(first.aclose())
     await store.is_ending.wait()
     joining = asyncio.create_task(anext(second))
+    for _ in range(cancellations):
+        leaving.cancel()
+        await asyncio.sleep(0)
     await asyncio.sleep(0.05)
     store.may_end.set()
-    await leaving
+    await asyncio.wait([leaving])
     async with asyncio.timeout(10), aclosing(second):
         await joining
         await store.given.put(StoredChange(1))

@@ -134,7 +134,8 @@ async def test_a_stored_answer_has_what_it_covers_as_text(tmp_path):
         await turn
         status, (answer,) = await client.ask("GET", "/api/answers")
         assert (status, answer["tool"]) == (200, "launch")
-        assert answer["view"] == {"text": ", ".join(answer["offers"]), "scope": "always"}
+        covered = ", ".join(answer["offers"])
+        assert answer["view"] == {"title": "launch where=moon", "text": covered, "scope": "always"}
 
 
 async def test_a_session_is_exported_imported_forked_renamed_shared_and_deleted(tmp_path):

@@ -10,9 +10,22 @@ const target = path.join(here, "../src/outrider/server/page");
 
 // The digest of everything that decides what the bundle contains; the Python tests compare it without Node.
 async function digestSources() {
-  const names = [...(await readdir(path.join(here, "src"))).map((name) => `src/${name}`), "index.html", "style.css", "icon.svg", "icon-waiting.svg", "package-lock.json", "build.mjs"].sort();
+  const names = [
+    ...(await readdir(path.join(here, "src"))).map((name) => `src/${name}`),
+    "index.html",
+    "style.css",
+    "icon.svg",
+    "icon-waiting.svg",
+    "package-lock.json",
+    "build.mjs",
+  ].sort();
   const hash = createHash("sha256");
-  for (const name of names) hash.update(name).update("\0").update(await readFile(path.join(here, name))).update("\0");
+  for (const name of names)
+    hash
+      .update(name)
+      .update("\0")
+      .update(await readFile(path.join(here, name)))
+      .update("\0");
   return hash.digest("hex");
 }
 
@@ -33,7 +46,11 @@ async function collectLicenses() {
 async function makeFiles() {
   const { outputFiles } = await build({
     absWorkingDir: here,
-    entryPoints: { app: "src/main.tsx", "feed-worker": "src/feed-worker.ts", "highlight-worker": "src/highlight-worker.ts" },
+    entryPoints: {
+      app: "src/main.tsx",
+      "feed-worker": "src/feed-worker.ts",
+      "highlight-worker": "src/highlight-worker.ts",
+    },
     outdir: target,
     bundle: true,
     splitting: true,
@@ -47,7 +64,8 @@ async function makeFiles() {
     write: false,
   });
   const files = new Map(outputFiles.map((file) => [path.relative(target, file.path), Buffer.from(file.contents)]));
-  for (const name of ["index.html", "style.css", "icon.svg", "icon-waiting.svg"]) files.set(name, await readFile(path.join(here, name)));
+  for (const name of ["index.html", "style.css", "icon.svg", "icon-waiting.svg"])
+    files.set(name, await readFile(path.join(here, name)));
   files.set("licenses.txt", Buffer.from(await collectLicenses()));
   files.set("sources.txt", Buffer.from(`${await digestSources()}\n`));
   return files;

@@ -49,8 +49,11 @@ async function send(method: string, path: string, body?: unknown, signal?: Abort
     throw new ApiError(0, { message: "the server cannot be reached" });
   }
   if (!response.ok) {
-    if (response.status === 401 && typeof document !== "undefined") document.dispatchEvent(new Event("outrider-signed-out"));
-    const answer = (await response.json().catch(() => null)) as { error?: { type?: string; message?: string } } | null;
+    if (response.status === 401 && typeof document !== "undefined")
+      document.dispatchEvent(new Event("outrider-signed-out"));
+    const answer = (await response.json().catch(() => null)) as {
+      error?: { type?: string; message?: string };
+    } | null;
     throw new ApiError(response.status, answer?.error);
   }
   return response;

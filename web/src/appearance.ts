@@ -10,7 +10,14 @@ export interface Appearance {
   opensCalls: boolean;
 }
 
-const DEFAULTS: Appearance = { theme: "system", size: "normal", width: "normal", wrapsCode: false, opensReasoning: false, opensCalls: false };
+const DEFAULTS: Appearance = {
+  theme: "system",
+  size: "normal",
+  width: "normal",
+  wrapsCode: false,
+  opensReasoning: false,
+  opensCalls: false,
+};
 const KEY = "appearance";
 
 function readStored(): Appearance {

@@ -12,7 +12,15 @@ const END_DISTANCE = 80; // pixels from the end within which scrolling down jump
 const AT_END = 2; // pixels from the end that are its end: positions have fractions
 
 // `isNested` is set for a conversation inside a page that scrolls as a whole.
-export function Conversation({ model, actions, isNested = false }: { model: SessionModel; actions: MessageActions; isNested?: boolean }) {
+export function Conversation({
+  model,
+  actions,
+  isNested = false,
+}: {
+  model: SessionModel;
+  actions: MessageActions;
+  isNested?: boolean;
+}) {
   const { transcript } = model;
   const area = useRef<HTMLElement>(null);
   const heights = useRef(new Map<string, number>());
@@ -55,9 +63,9 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     if (index >= 0) {
       const space = element.clientHeight + MARGIN;
       start = index;
-      for (let height = 0; start > 0 && height < space; ) height += heightOf(--start);
+      for (let height = 0; start > 0 && height < space;) height += heightOf(--start);
       let end = index + 1;
-      for (let height = 0; end < messages.length && height < space; ) height += heightOf(end++);
+      for (let height = 0; end < messages.length && height < space;) height += heightOf(end++);
       setRange((known) => (known[0] === start && known[1] === end ? known : [start, end]));
       return;
     }
@@ -153,7 +161,10 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     return () => clearTimeout(timer);
   }, [model.revealed.value]);
 
-  const [start, end] = [Math.min(range[0], messages.length), Math.min(Math.max(range[1], isFollowing.current ? messages.length : 0), messages.length)];
+  const [start, end] = [
+    Math.min(range[0], messages.length),
+    Math.min(Math.max(range[1], isFollowing.current ? messages.length : 0), messages.length),
+  ];
   let above = 0;
   let below = 0;
   for (let index = 0; index < start; index += 1) above += heightOf(index);
@@ -161,22 +172,61 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   const extras = model.notices.value.length + model.commands.value.length;
   return (
     <>
-      <section {...(isNested ? { class: "log" } : { id: "conversation" })} ref={area} aria-label={isNested ? "What the run does" : "Conversation"} tabIndex={0} onScroll={onScroll}
-        onWheel={onUserScroll} onTouchMove={onUserScroll} onPointerDown={onUserScroll} onPointerMove={(event) => event.buttons && onUserScroll()} onKeyDown={onUserScroll}>
-        {transcript.isComplete.value ? null : <button class="earlier quiet" onClick={loadEarlier}>Show earlier messages</button>}
-        {messages.length || extras ? null : <div class="empty"><p>{transcript.session.value ? "This session has no messages yet." : ""}</p></div>}
-        {transcript.notices.value.map((notice) => <NoticeLine notice={notice} />)}
+      <section
+        {...(isNested ? { class: "log" } : { id: "conversation" })}
+        ref={area}
+        aria-label={isNested ? "What the run does" : "Conversation"}
+        tabIndex={0}
+        onScroll={onScroll}
+        onWheel={onUserScroll}
+        onTouchMove={onUserScroll}
+        onPointerDown={onUserScroll}
+        onPointerMove={(event) => event.buttons && onUserScroll()}
+        onKeyDown={onUserScroll}
+      >
+        {transcript.isComplete.value ? null : (
+          <button class="earlier quiet" onClick={loadEarlier}>
+            Show earlier messages
+          </button>
+        )}
+        {messages.length || extras ? null : (
+          <div class="empty">
+            <p>{transcript.session.value ? "This session has no messages yet." : ""}</p>
+          </div>
+        )}
+        {transcript.notices.value.map((notice) => (
+          <NoticeLine notice={notice} />
+        ))}
         <div class="messages">
           <div class="spacer" style={{ height: `${above}px` }} />
           {messages.slice(start, end).map((message, index) => (
-            <div key={message.id} data-slot={message.id} class={message.id === model.revealed.value.id ? "found" : undefined}><MessageItem message={message} transcript={transcript} actions={actions} previous={messages[start + index - 1]} /></div>
+            <div
+              key={message.id}
+              data-slot={message.id}
+              class={message.id === model.revealed.value.id ? "found" : undefined}
+            >
+              <MessageItem
+                message={message}
+                transcript={transcript}
+                actions={actions}
+                previous={messages[start + index - 1]}
+              />
+            </div>
           ))}
           <div class="spacer" style={{ height: `${below}px` }} />
         </div>
-        {model.commands.value.map((command) => <CommandRow key={command.id} command={command} />)}
-        {model.notices.value.map((notice) => <NoticeLine notice={notice} />)}
+        {model.commands.value.map((command) => (
+          <CommandRow key={command.id} command={command} />
+        ))}
+        {model.notices.value.map((notice) => (
+          <NoticeLine notice={notice} />
+        ))}
       </section>
-      {isDetached && !isNested ? <button id="to-end" class="to-end" onClick={follow} aria-label="Go to the end">↓ Latest</button> : null}
+      {isDetached && !isNested ? (
+        <button id="to-end" class="to-end" onClick={follow} aria-label="Go to the end">
+          ↓ Latest
+        </button>
+      ) : null}
     </>
   );
 }
@@ -189,11 +239,21 @@ function CommandRow({ command }: { command: UserCommand }) {
       <summary>
         <span class="tool">!</span>
         <span class="subject">{command.command}</span>
-        <span class={`status ${state}`} role="status">{isRunning ? "running" : command.status}</span>
+        <span class={`status ${state}`} role="status">
+          {isRunning ? "running" : command.status}
+        </span>
       </summary>
       <div class="inside">
-        <pre class="output" tabIndex={0}>{command.output || (isRunning ? "" : "(no output)")}</pre>
-        {isRunning ? <div class="buttons"><button class="danger" onClick={() => command.controller.abort()}>End it</button></div> : null}
+        <pre class="output" tabIndex={0}>
+          {command.output || (isRunning ? "" : "(no output)")}
+        </pre>
+        {isRunning ? (
+          <div class="buttons">
+            <button class="danger" onClick={() => command.controller.abort()}>
+              End it
+            </button>
+          </div>
+        ) : null}
       </div>
     </details>
   );

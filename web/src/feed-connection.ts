@@ -11,7 +11,9 @@ export type FeedMessage =
 
 export type FeedRequest =
   | { kind: "start"; credential: string }
-  | { kind: "follow"; sessionId: string; after: number } | { kind: "unfollow"; sessionId: string } | { kind: "close" };
+  | { kind: "follow"; sessionId: string; after: number }
+  | { kind: "unfollow"; sessionId: string }
+  | { kind: "close" };
 
 const FIRST_DELAY = 500; // milliseconds before the first reconnection
 const LONGEST_DELAY = 5_000;

@@ -13,7 +13,8 @@ export function formatDuration(milliseconds: number): string {
 }
 
 // The duration of something that still runs, in whole seconds.
-export const formatElapsed = (seconds: number): string => (seconds < 60 ? `${Math.floor(seconds)}s` : formatDuration(Math.floor(seconds) * 1000));
+export const formatElapsed = (seconds: number): string =>
+  seconds < 60 ? `${Math.floor(seconds)}s` : formatDuration(Math.floor(seconds) * 1000);
 
 export function formatCost(dollars: number): string {
   if (!dollars) return "$0.00";

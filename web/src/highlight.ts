@@ -31,7 +31,9 @@ function takeNext(): void {
   };
   const timer = setTimeout(giveUp, LIMIT_MS);
   worker ??= new Worker(pageUrl("highlight-worker.js"), { type: "module", name: "highlight" });
-  worker.onmessage = ({ data }: MessageEvent<{ id: number; html: string | null }>) => { if (data.id === next.request.id) finish(data.html); };
+  worker.onmessage = ({ data }: MessageEvent<{ id: number; html: string | null }>) => {
+    if (data.id === next.request.id) finish(data.html);
+  };
   worker.onerror = giveUp;
   worker.postMessage(next.request);
 }

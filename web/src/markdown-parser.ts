@@ -21,7 +21,9 @@ function findFormula(source: string, start: number): { content: string; length: 
     const end = findNext(source, opening === "\\(" ? "\\)" : "\\]", start + 2);
     if (end <= start + 2 || end - start > MAX_FORMULA) return null;
     const content = source.slice(start + 2, end);
-    return opening === "\\(" && content.includes("\n") ? null : { content, length: end + 2 - start, isDisplay: opening === "\\[" };
+    return opening === "\\(" && content.includes("\n")
+      ? null
+      : { content, length: end + 2 - start, isDisplay: opening === "\\[" };
   }
   if (opening[0] !== "$") return null;
   const text = source.slice(start, start + MAX_FORMULA);
@@ -47,7 +49,8 @@ export function createParser(): InstanceType<typeof MarkdownIt> {
   parser.core.ruler.after("inline", "task_list", (state) => {
     state.tokens.forEach((token, index) => {
       const first = token.children?.[0];
-      if (token.type !== "inline" || first?.type !== "text" || state.tokens[index - 2]?.type !== "list_item_open") return;
+      if (token.type !== "inline" || first?.type !== "text" || state.tokens[index - 2]?.type !== "list_item_open")
+        return;
       const match = /^\[([ xX])\] /.exec(first.content);
       if (!match) return;
       first.content = first.content.slice(4);

@@ -6,7 +6,12 @@ import { createParser } from "./markdown-parser";
 
 const parser = createParser();
 
-const CLEAN = { RETURN_DOM_FRAGMENT: true as const, FORBID_TAGS: ["style", "form", "svg", "math"], FORBID_ATTR: ["style"], ALLOW_DATA_ATTR: false };
+const CLEAN = {
+  RETURN_DOM_FRAGMENT: true as const,
+  FORBID_TAGS: ["style", "form", "svg", "math"],
+  FORBID_ATTR: ["style"],
+  ALLOW_DATA_ATTR: false,
+};
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName !== "A") return;
@@ -32,12 +37,21 @@ function renderTokens(tokens: Token[], isGrowing = false): DocumentFragment {
 
 // Sizes and macros are limited: a formula cannot cover the page or take long.
 const FORMULA_OPTIONS = { output: "mathml", throwOnError: false, trust: false, maxSize: 10, maxExpand: 200 } as const;
-const CLEAN_FORMULA = { RETURN_DOM_FRAGMENT: true as const, USE_PROFILES: { html: true, mathMl: true }, ADD_TAGS: ["semantics", "annotation"], FORBID_TAGS: ["a", "img", "form", "input", "button", "style"], FORBID_ATTR: ["style", "href", "src", "id", "name"] };
+const CLEAN_FORMULA = {
+  RETURN_DOM_FRAGMENT: true as const,
+  USE_PROFILES: { html: true, mathMl: true },
+  ADD_TAGS: ["semantics", "annotation"],
+  FORBID_TAGS: ["a", "img", "form", "input", "button", "style"],
+  FORBID_ATTR: ["style", "href", "src", "id", "name"],
+};
 
 async function renderFormulas(elements: HTMLElement[]): Promise<void> {
   const { default: katex } = await import("katex");
   for (const element of elements) {
-    const html = katex.renderToString(element.textContent, { ...FORMULA_OPTIONS, displayMode: element.classList.contains("display") });
+    const html = katex.renderToString(element.textContent, {
+      ...FORMULA_OPTIONS,
+      displayMode: element.classList.contains("display"),
+    });
     // The policy reports style attributes as soon as HTML with them is parsed.
     element.replaceChildren(DOMPurify.sanitize(html.replace(/ style="[^"]*"/g, ""), CLEAN_FORMULA));
   }

@@ -4,10 +4,19 @@ import { effect } from "@preact/signals";
 import { feed } from "./feed";
 import type { SessionState, SessionSummary } from "./types";
 
-const TEXTS: Partial<Record<SessionState, string>> = { waiting: "waits for you", failed: "failed", interrupted: "was interrupted", idle: "is done" };
+const TEXTS: Partial<Record<SessionState, string>> = {
+  waiting: "waits for you",
+  failed: "failed",
+  interrupted: "was interrupted",
+  idle: "is done",
+};
 
 export function areNotificationsOn(): boolean {
-  return typeof Notification !== "undefined" && Notification.permission === "granted" && localStorage.getItem("notifications") === "on";
+  return (
+    typeof Notification !== "undefined" &&
+    Notification.permission === "granted" &&
+    localStorage.getItem("notifications") === "on"
+  );
 }
 
 // Returns whether they are on; the browser asks for permission the first time.
@@ -18,10 +27,15 @@ export async function switchNotifications(isOn: boolean): Promise<boolean> {
 }
 
 const isNews = (before: SessionState | undefined, now: SessionState): boolean =>
-  before !== undefined && before !== now && (now === "waiting" || ((before === "working" || before === "waiting") && now !== "working"));
+  before !== undefined &&
+  before !== now &&
+  (now === "waiting" || ((before === "working" || before === "waiting") && now !== "working"));
 
 function notify(session: SessionSummary): void {
-  const notification = new Notification(session.title || "Untitled", { body: `The session ${TEXTS[session.state]}.`, tag: session.id });
+  const notification = new Notification(session.title || "Untitled", {
+    body: `The session ${TEXTS[session.state]}.`,
+    tag: session.id,
+  });
   notification.onclick = () => {
     window.focus();
     location.hash = `#/${session.id}`;
@@ -34,7 +48,8 @@ export function startNotifications(): void {
   effect(() => {
     const sessions = [...feed.sessions.value.values()];
     const waiting = sessions.filter(({ state }) => state === "waiting").length;
-    if ("setAppBadge" in navigator) void (waiting ? navigator.setAppBadge(waiting) : navigator.clearAppBadge()).catch(() => {});
+    if ("setAppBadge" in navigator)
+      void (waiting ? navigator.setAppBadge(waiting) : navigator.clearAppBadge()).catch(() => {});
     drawBadge(waiting);
     for (const session of sessions) {
       if (isNews(states.get(session.id), session.state) && document.hidden && areNotificationsOn()) notify(session);

@@ -9,10 +9,23 @@ import { copyText, MarkdownRenderer } from "./markdown";
 import { Transcript, type ShownMessage } from "./transcript";
 import type { Attachment, DiffRow, ItemView, MessagePage, Notice, Part } from "./types";
 
-export function Markdown({ text, isFinal = true, partId }: { text: string; isFinal?: boolean; partId?: string | undefined }) {
+export function Markdown({
+  text,
+  isFinal = true,
+  partId,
+}: {
+  text: string;
+  isFinal?: boolean;
+  partId?: string | undefined;
+}) {
   const element = useRef<HTMLDivElement>(null);
   const renderer = useRef<MarkdownRenderer | null>(null);
-  const pending = useRef<{ text: string; isFinal: boolean; timer?: ReturnType<typeof setTimeout>; notBefore: number }>({ text, isFinal, notBefore: 0 });
+  const pending = useRef<{
+    text: string;
+    isFinal: boolean;
+    timer?: ReturnType<typeof setTimeout>;
+    notBefore: number;
+  }>({ text, isFinal, notBefore: 0 });
   useLayoutEffect(() => {
     const state = pending.current;
     Object.assign(state, { text, isFinal });
@@ -37,18 +50,28 @@ export function Diff({ rows }: { rows: DiffRow[] }) {
   return (
     <pre class="diff" tabIndex={0}>
       {rows.map((row, index) => (
-        <span key={index} class={row.kind}>{row.text}</span>
+        <span key={index} class={row.kind}>
+          {row.text}
+        </span>
       ))}
     </pre>
   );
 }
 
 export function FolderIcon() {
-  return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M1.5 3.5h4.4l1.5 1.6h7.1v7.4h-13z" /></svg>;
+  return (
+    <svg class="icon" viewBox="0 0 16 16" aria-hidden="true">
+      <path d="M1.5 3.5h4.4l1.5 1.6h7.1v7.4h-13z" />
+    </svg>
+  );
 }
 
 export function ClipIcon() {
-  return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M12.8 7.3 7.6 12.5a3 3 0 0 1-4.3-4.3L9 2.6a2 2 0 0 1 2.9 2.8L6.3 11a1 1 0 0 1-1.4-1.4l4.8-4.9" /></svg>;
+  return (
+    <svg class="icon" viewBox="0 0 16 16" aria-hidden="true">
+      <path d="M12.8 7.3 7.6 12.5a3 3 0 0 1-4.3-4.3L9 2.6a2 2 0 0 1 2.9 2.8L6.3 11a1 1 0 0 1-1.4-1.4l4.8-4.9" />
+    </svg>
+  );
 }
 
 export function NoticeLine({ notice, partId }: { notice: Notice; partId?: string }) {
@@ -60,7 +83,11 @@ export function NoticeLine({ notice, partId }: { notice: Notice; partId?: string
       </details>
     );
   }
-  return <p class={notice.level === "error" ? "failure" : `note ${notice.level}`} data-part={partId} role="status">{notice.text}</p>;
+  return (
+    <p class={notice.level === "error" ? "failure" : `note ${notice.level}`} data-part={partId} role="status">
+      {notice.text}
+    </p>
+  );
 }
 
 function ImageOf({ source, name }: { source: string; name?: string | null | undefined }) {
@@ -94,7 +121,10 @@ function CallStatus({ view }: { view: ItemView }) {
   const facts = view.status_facts ?? [{ text: view.status_text ?? "" }];
   return (
     <span class={`status ${view.status ?? ""}`} title={view.duration ? `took ${view.duration}` : undefined}>
-      {facts.map((fact, index) => [index ? (fact.joined ? " " : " · ") : "", <span class={`tone-${fact.tone ?? "quiet"}`}>{fact.text}</span>])}
+      {facts.map((fact, index) => [
+        index ? (fact.joined ? " " : " · ") : "",
+        <span class={`tone-${fact.tone ?? "quiet"}`}>{fact.text}</span>,
+      ])}
     </span>
   );
 }
@@ -108,9 +138,15 @@ function CallBody({ view, part, live }: { view: ItemView; part: Part; live: stri
       {view.diff?.length ? <Diff rows={view.diff} /> : null}
       {view.todos ? <TodoList todos={view.todos} /> : null}
       {view.body ? <Markdown text={view.body} /> : null}
-      {output || view.kind === "command" ? <pre class="output" tabIndex={0}>{output || "(no output)"}</pre> : null}
+      {output || view.kind === "command" ? (
+        <pre class="output" tabIndex={0}>
+          {output || "(no output)"}
+        </pre>
+      ) : null}
       {state?.error ? <p class="failure">{state.error}</p> : null}
-      {(state?.attachments ?? []).map((file) => <ImageOf source={attachmentSource(file)} name={file.name} />)}
+      {(state?.attachments ?? []).map((file) => (
+        <ImageOf source={attachmentSource(file)} name={file.name} />
+      ))}
     </>
   );
 }
@@ -118,7 +154,9 @@ function CallBody({ view, part, live }: { view: ItemView; part: Part; live: stri
 export function TodoList({ todos }: { todos: { content: string; status?: string }[] }) {
   return (
     <ul class="todos">
-      {todos.map(({ content, status }) => <li class={status ?? "pending"}>{content}</li>)}
+      {todos.map(({ content, status }) => (
+        <li class={status ?? "pending"}>{content}</li>
+      ))}
     </ul>
   );
 }
@@ -134,12 +172,20 @@ function CalledAgent({ part, view, message }: { part: Part; view: ItemView; mess
   const [isOpen, setOpen] = useState(isWorking);
   useEffect(() => void (isWorking && setOpen(true)), [isWorking]);
   return (
-    <details class="called" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} data-part={part.id} data-version={version}>
+    <details
+      class="called"
+      open={isOpen}
+      onToggle={(event) => setOpen(event.currentTarget.open)}
+      data-part={part.id}
+      data-version={version}
+    >
       <summary>
         <span class="tool">▸ {view.title}</span>
         <span class="subject">{view.subject}</span>
       </summary>
-      {isOpen ? <ChildSession id={view.child_session_id!} name={view.title ?? "agent"} asker={message.agent || "assistant"} /> : null}
+      {isOpen ? (
+        <ChildSession id={view.child_session_id!} name={view.title ?? "agent"} asker={message.agent || "assistant"} />
+      ) : null}
     </details>
   );
 }
@@ -162,7 +208,8 @@ function ChildSession({ id, name, asker }: { id: string; name: string; asker: st
             onLive: (events) => {
               for (const event of events) {
                 if (event.type === "PartDeltaEvent") transcript.applyDelta(event);
-                else if (event.type === "PartUpdatedEvent") transcript.putPart(event.part!, event.view as ItemView | null);
+                else if (event.type === "PartUpdatedEvent")
+                  transcript.putPart(event.part!, event.view as ItemView | null);
                 else if (event.type === "ToolOutputEvent") transcript.applyOutput(event);
               }
             },
@@ -190,27 +237,81 @@ function ChildSession({ id, name, asker }: { id: string; name: string; asker: st
   };
   return (
     <div class="inside" aria-label={`What ${name} does`} data-order={order}>
-      {transcript.isComplete.value ? null : <button class="earlier quiet" onClick={loadEarlier}>Show earlier messages</button>}
-      {transcript.notices.value.map((notice) => <NoticeLine notice={notice} />)}
+      {transcript.isComplete.value ? null : (
+        <button class="earlier quiet" onClick={loadEarlier}>
+          Show earlier messages
+        </button>
+      )}
+      {transcript.notices.value.map((notice) => (
+        <NoticeLine notice={notice} />
+      ))}
       {error && !transcript.messages.length ? <p class="note">…</p> : null}
-      {transcript.messages.map((message, index) => <MessageItem key={message.id} message={message} transcript={transcript} asker={asker} previous={transcript.messages[index - 1]} />)}
+      {transcript.messages.map((message, index) => (
+        <MessageItem
+          key={message.id}
+          message={message}
+          transcript={transcript}
+          asker={asker}
+          previous={transcript.messages[index - 1]}
+        />
+      ))}
     </div>
   );
 }
 
-function PartItem({ part, view, message, transcript }: { part: Part; view: ItemView; message: ShownMessage; transcript: Transcript }) {
+function PartItem({
+  part,
+  view,
+  message,
+  transcript,
+}: {
+  part: Part;
+  view: ItemView;
+  message: ShownMessage;
+  transcript: Transcript;
+}) {
   switch (view.kind) {
     case "text":
-      if (message.role === "user") return <div class="text" data-part={part.id}>{part.text}</div>;
-      return <Markdown text={view.body ?? part.text ?? ""} isFinal={!message.isDraft && Boolean(message.time?.completed)} partId={part.id} />;
+      if (message.role === "user")
+        return (
+          <div class="text" data-part={part.id}>
+            {part.text}
+          </div>
+        );
+      return (
+        <Markdown
+          text={view.body ?? part.text ?? ""}
+          isFinal={!message.isDraft && Boolean(message.time?.completed)}
+          partId={part.id}
+        />
+      );
     case "reasoning":
       return <Reasoning part={part} title={view.title ?? ""} isFinal={!message.isDraft} />;
     case "agent":
       return <CalledAgent part={part} view={view} message={message} />;
     case "file":
-      return <p class="note" data-part={part.id}>{part.url?.startsWith("data:image/") ? <ImageOf source={part.url} name={part.filename} /> : <><ClipIcon /> {view.subject}</>}</p>;
+      return (
+        <p class="note" data-part={part.id}>
+          {part.url?.startsWith("data:image/") ? (
+            <ImageOf source={part.url} name={part.filename} />
+          ) : (
+            <>
+              <ClipIcon /> {view.subject}
+            </>
+          )}
+        </p>
+      );
     case "notice":
-      return <NoticeLine notice={{ level: view.level ?? "info", text: view.subject ?? "", ...(view.body ? { body: view.body } : {}) }} partId={part.id} />;
+      return (
+        <NoticeLine
+          notice={{
+            level: view.level ?? "info",
+            text: view.subject ?? "",
+            ...(view.body ? { body: view.body } : {}),
+          }}
+          partId={part.id}
+        />
+      );
     default:
       return <CallRow view={view} part={part} live={transcript.outputs.get(part.call_id ?? "")} />;
   }
@@ -219,7 +320,12 @@ function PartItem({ part, view, message, transcript }: { part: Part; view: ItemV
 function Reasoning({ part, title, isFinal }: { part: Part; title: string; isFinal: boolean }) {
   const [isOpen, setOpen] = useState(appearance.value.opensReasoning);
   return (
-    <details class="reasoning" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} data-part={part.id}>
+    <details
+      class="reasoning"
+      open={isOpen}
+      onToggle={(event) => setOpen(event.currentTarget.open)}
+      data-part={part.id}
+    >
       <summary>{title}</summary>
       {isOpen ? <Markdown text={part.text ?? ""} isFinal={isFinal} /> : null}
     </details>
@@ -251,7 +357,10 @@ interface MessageProps {
 
 // Whether a message is a further step of the same answer: its author is not repeated.
 const isFurtherStep = (message: ShownMessage, previous: ShownMessage | undefined): boolean =>
-  message.role === "assistant" && previous?.role === "assistant" && message.agent === previous.agent && message.model?.model === previous.model?.model;
+  message.role === "assistant" &&
+  previous?.role === "assistant" &&
+  message.agent === previous.agent &&
+  message.model?.model === previous.model?.model;
 
 export function MessageItem({ message, transcript, asker = "you", actions, previous }: MessageProps) {
   const version = message.version.value;
@@ -262,40 +371,88 @@ export function MessageItem({ message, transcript, asker = "you", actions, previ
     const view = transcript.views.get(part.id);
     if (!view || isSuperseded(part, message, transcript)) continue; // bookkeeping that is not shown
     const item = <PartItem key={part.id} part={part} view={view} message={message} transcript={transcript} />;
-    parts.push(view.withdrawn ? <div key={part.id} class="withdrawn">{item}</div> : item);
+    parts.push(
+      view.withdrawn ? (
+        <div key={part.id} class="withdrawn">
+          {item}
+        </div>
+      ) : (
+        item
+      ),
+    );
   }
   const view = transcript.messageViews.get(message.id);
   const notices = view?.notices ?? [];
   const isLast = transcript.messages.at(-1) === message;
   const hasEndedCall = message.parts.some((part) => transcript.views.get(part.id)?.unfinished);
   // The last message may still be written; the state of the session says whether it is.
-  const isOver = isLast ? feed.sessions.value.get(transcript.session.value?.id ?? "")?.state === "interrupted" : !message.isDraft;
-  const isCut = message.role === "assistant" && (hasEndedCall || view?.unfinished || (isOver && !message.time?.completed));
+  const isOver = isLast
+    ? feed.sessions.value.get(transcript.session.value?.id ?? "")?.state === "interrupted"
+    : !message.isDraft;
+  const isCut =
+    message.role === "assistant" && (hasEndedCall || view?.unfinished || (isOver && !message.time?.completed));
   return (
-    <article class={`message ${message.role}${isFurtherStep(message, previous) ? " further" : ""}${messageText(message) ? "" : " silent"}`} data-message={message.id} data-version={version} aria-label={who}>
+    <article
+      class={`message ${message.role}${isFurtherStep(message, previous) ? " further" : ""}${messageText(message) ? "" : " silent"}`}
+      data-message={message.id}
+      data-version={version}
+      aria-label={who}
+    >
       <div class="who">
         <span title={view?.duration ? `took ${view.duration}` : undefined}>{who + model}</span>
         {actions ? <MessageMenu message={message} actions={actions} /> : null}
       </div>
       {parts}
-      {notices.map((notice) => <NoticeLine notice={notice} />)}
+      {notices.map((notice) => (
+        <NoticeLine notice={notice} />
+      ))}
       {isCut ? <p class="note warning interrupted-mark">This answer is not complete.</p> : null}
     </article>
   );
 }
 
 function messageText(message: ShownMessage): string {
-  return message.parts.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text ?? "").join("\n\n");
+  return message.parts
+    .filter((part) => part.type === "text" && !part.synthetic)
+    .map((part) => part.text ?? "")
+    .join("\n\n");
 }
 
 function MessageMenu({ message, actions }: { message: ShownMessage; actions: MessageActions }) {
   const isUser = message.role === "user";
   return (
     <span class="message-menu">
-      <button class="quiet" aria-label="Copy this message" title="Copy" onClick={(event) => void copyText(messageText(message), event.currentTarget)}>Copy</button>
-      {isUser && actions.edit ? <button class="quiet" aria-label="Edit this message and send it again" onClick={() => actions.edit!(message)}>Edit</button> : null}
-      {actions.fork ? <button class="quiet" aria-label="Fork: continue from here in a copy of the session" onClick={() => actions.fork!(message)}>Fork</button> : null}
-      {isUser && actions.undo ? <button class="quiet" aria-label="Undo the file changes since this message" onClick={() => actions.undo!(message)}>Undo</button> : null}
+      <button
+        class="quiet"
+        aria-label="Copy this message"
+        title="Copy"
+        onClick={(event) => void copyText(messageText(message), event.currentTarget)}
+      >
+        Copy
+      </button>
+      {isUser && actions.edit ? (
+        <button class="quiet" aria-label="Edit this message and send it again" onClick={() => actions.edit!(message)}>
+          Edit
+        </button>
+      ) : null}
+      {actions.fork ? (
+        <button
+          class="quiet"
+          aria-label="Fork: continue from here in a copy of the session"
+          onClick={() => actions.fork!(message)}
+        >
+          Fork
+        </button>
+      ) : null}
+      {isUser && actions.undo ? (
+        <button
+          class="quiet"
+          aria-label="Undo the file changes since this message"
+          onClick={() => actions.undo!(message)}
+        >
+          Undo
+        </button>
+      ) : null}
     </span>
   );
 }

@@ -18,7 +18,9 @@ const SIGNS: Record<ReviewLine["kind"], string> = { added: "+", removed: "−", 
 // Comments are stored by the browser until they are sent.
 function useComments(sessionId: string): [LineComment[], (comments: LineComment[]) => void] {
   const key = `comments:${sessionId}`;
-  const [comments, setComments] = useState<LineComment[]>(() => JSON.parse(localStorage.getItem(key) ?? "[]") as LineComment[]);
+  const [comments, setComments] = useState<LineComment[]>(
+    () => JSON.parse(localStorage.getItem(key) ?? "[]") as LineComment[],
+  );
   const store = (next: LineComment[]): void => {
     setComments(next);
     if (next.length) localStorage.setItem(key, JSON.stringify(next));
@@ -28,11 +30,33 @@ function useComments(sessionId: string): [LineComment[], (comments: LineComment[
 }
 
 // A button that asks once more before it acts.
-export function SureButton({ label, question, onSure, name, kind = "quiet" }: { label: string; question: string; onSure: () => void; name?: string; kind?: string }) {
+export function SureButton({
+  label,
+  question,
+  onSure,
+  name,
+  kind = "quiet",
+}: {
+  label: string;
+  question: string;
+  onSure: () => void;
+  name?: string;
+  kind?: string;
+}) {
   const [isSure, setSure] = useState(false);
   return (
-    <button class={isSure ? "danger" : kind} aria-label={isSure ? undefined : name} onBlur={() => setSure(false)}
-      onClick={(event) => { event.preventDefault(); if (isSure) onSure(); setSure(!isSure); }}>{isSure ? question : label}</button>
+    <button
+      class={isSure ? "danger" : kind}
+      aria-label={isSure ? undefined : name}
+      onBlur={() => setSure(false)}
+      onClick={(event) => {
+        event.preventDefault();
+        if (isSure) onSure();
+        setSure(!isSure);
+      }}
+    >
+      {isSure ? question : label}
+    </button>
   );
 }
 
@@ -54,7 +78,11 @@ export function Review({ model }: { model: SessionModel }) {
 
   const undo = async (file: ReviewFile, hunk?: ReviewHunk): Promise<void> => {
     try {
-      const result = await post<RestoreResult>(`${path}/review/undo`, { path: file.path, ...(hunk ? { hunk: hunk.id } : {}), ...(turn ? { turn } : {}) });
+      const result = await post<RestoreResult>(`${path}/review/undo`, {
+        path: file.path,
+        ...(hunk ? { hunk: hunk.id } : {}),
+        ...(turn ? { turn } : {}),
+      });
       setNotice(result.notice.text);
       await load();
     } catch (error) {
@@ -72,9 +100,13 @@ export function Review({ model }: { model: SessionModel }) {
     }
   };
   const sendComments = async (): Promise<void> => {
-    const blocks = comments.map(({ path: file, place, excerpt, text }) => `\`${file}\`, ${place}:\n\n\`\`\`diff\n${excerpt}\n\`\`\`\n\n${text}`);
+    const blocks = comments.map(
+      ({ path: file, place, excerpt, text }) => `\`${file}\`, ${place}:\n\n\`\`\`diff\n${excerpt}\n\`\`\`\n\n${text}`,
+    );
     try {
-      await model.send([{ type: "text", text: `Please address these comments on your changes.\n\n${blocks.join("\n\n")}` }]);
+      await model.send([
+        { type: "text", text: `Please address these comments on your changes.\n\n${blocks.join("\n\n")}` },
+      ]);
       setComments([]);
     } catch (error) {
       model.report(error);
@@ -88,27 +120,74 @@ export function Review({ model }: { model: SessionModel }) {
       <div class="review-bar">
         <select aria-label="Changes of" value={turn} onChange={(event) => setTurn(event.currentTarget.value)}>
           <option value="">the whole session</option>
-          {turns.map(({ message_id, title }, index) => <option value={message_id}>{`turn ${index + 1}: ${title.slice(0, 60)}`}</option>)}
+          {turns.map(({ message_id, title }, index) => (
+            <option value={message_id}>{`turn ${index + 1}: ${title.slice(0, 60)}`}</option>
+          ))}
         </select>
-        <label class="option"><input type="checkbox" checked={isSplit} onChange={(event) => { setSplit(event.currentTarget.checked); localStorage.setItem("split-diff", String(event.currentTarget.checked)); }} /> Side by side</label>
-        <span class="counts">{files.length} {files.length === 1 ? "file" : "files"} <ins>+{total("added")}</ins> <del>−{total("removed")}</del></span>
-        {turn ? <SureButton label="Undo from here on" question="Undo this turn and all later ones?" onSure={() => void undoFrom(turn)} /> : null}
+        <label class="option">
+          <input
+            type="checkbox"
+            checked={isSplit}
+            onChange={(event) => {
+              setSplit(event.currentTarget.checked);
+              localStorage.setItem("split-diff", String(event.currentTarget.checked));
+            }}
+          />{" "}
+          Side by side
+        </label>
+        <span class="counts">
+          {files.length} {files.length === 1 ? "file" : "files"} <ins>+{total("added")}</ins>{" "}
+          <del>−{total("removed")}</del>
+        </span>
+        {turn ? (
+          <SureButton
+            label="Undo from here on"
+            question="Undo this turn and all later ones?"
+            onSure={() => void undoFrom(turn)}
+          />
+        ) : null}
       </div>
-      <p class="note" role="status">{notice}</p>
+      <p class="note" role="status">
+        {notice}
+      </p>
       {comments.length ? (
         <p class="pending-comments">
-          <button class="primary" onClick={() => void sendComments()}>Send {comments.length} {comments.length === 1 ? "comment" : "comments"} to the agent</button>{" "}
+          <button class="primary" onClick={() => void sendComments()}>
+            Send {comments.length} {comments.length === 1 ? "comment" : "comments"} to the agent
+          </button>{" "}
           <SureButton label="Discard them" question="Really discard?" onSure={() => setComments([])} />
         </p>
       ) : null}
       {review.off ? <p class="note">{review.off}</p> : null}
       {files.length || review.off ? null : <p class="note">No file is changed.</p>}
       {files.map((file) => (
-        <FileReview key={file.path} file={file} isSplit={isSplit} comments={comments.filter((comment) => comment.path === file.path)} onUndo={(hunk) => void undo(file, hunk)}
-          onComment={(comment) => setComments([...comments.filter((one) => one.hunk !== comment.hunk || one.line !== comment.line), ...(comment.text ? [comment] : [])])} />
+        <FileReview
+          key={file.path}
+          file={file}
+          isSplit={isSplit}
+          comments={comments.filter((comment) => comment.path === file.path)}
+          onUndo={(hunk) => void undo(file, hunk)}
+          onComment={(comment) =>
+            setComments([
+              ...comments.filter((one) => one.hunk !== comment.hunk || one.line !== comment.line),
+              ...(comment.text ? [comment] : []),
+            ])
+          }
+        />
       ))}
-      {review.uncovered.length ? <p class="note">These may have changed too, but are not recorded: {review.uncovered.join(", ")}</p> : null}
-      {review.can_commit && files.length ? <CommitForm model={model} files={files} onDone={(text) => { setNotice(text); void load().catch(model.report); }} /> : null}
+      {review.uncovered.length ? (
+        <p class="note">These may have changed too, but are not recorded: {review.uncovered.join(", ")}</p>
+      ) : null}
+      {review.can_commit && files.length ? (
+        <CommitForm
+          model={model}
+          files={files}
+          onDone={(text) => {
+            setNotice(text);
+            void load().catch(model.report);
+          }}
+        />
+      ) : null}
     </div>
   );
 }
@@ -127,15 +206,36 @@ function FileReview({ file, isSplit, comments, onUndo, onComment }: FileProps) {
   return (
     <details class="changes" open data-path={file.path}>
       <summary>
-        <span class="path">{file.path}</span> <span class="about">{STATUS_TEXTS[file.status]}{file.changed_since ? " · changed again since" : ""}</span>{" "}
-        <span class="counts"><ins>+{file.added}</ins> <del>−{file.removed}</del></span>
+        <span class="path">{file.path}</span>{" "}
+        <span class="about">
+          {STATUS_TEXTS[file.status]}
+          {file.changed_since ? " · changed again since" : ""}
+        </span>{" "}
+        <span class="counts">
+          <ins>+{file.added}</ins> <del>−{file.removed}</del>
+        </span>
       </summary>
       <div class="file-actions">
-        {file.can_undo ? <SureButton label="Undo the file" name={`Undo the file ${file.path}`} question="Really undo?" onSure={() => onUndo()} /> : null}
+        {file.can_undo ? (
+          <SureButton
+            label="Undo the file"
+            name={`Undo the file ${file.path}`}
+            question="Really undo?"
+            onSure={() => onUndo()}
+          />
+        ) : null}
         {file.note ? <span class="note">{file.note}</span> : null}
       </div>
       {file.hunks.map((hunk) => (
-        <HunkReview key={hunk.id} file={file} hunk={hunk} isSplit={isSplit} comments={comments.filter((comment) => comment.hunk === hunk.id)} onUndo={() => onUndo(hunk)} onComment={onComment} />
+        <HunkReview
+          key={hunk.id}
+          file={file}
+          hunk={hunk}
+          isSplit={isSplit}
+          comments={comments.filter((comment) => comment.hunk === hunk.id)}
+          onUndo={() => onUndo(hunk)}
+          onComment={onComment}
+        />
       ))}
     </details>
   );
@@ -154,7 +254,14 @@ function HunkReview({ file, hunk, isSplit, comments, onUndo, onComment }: HunkPr
   const placeOf = (line: ReviewLine): string => (line.kind === "removed" ? `old line ${line.old}` : `line ${line.new}`);
   const save = (index: number, text: string): void => {
     const line = lines[index]!;
-    onComment({ path: file.path, hunk: hunk.id, line: index, place: placeOf(line), excerpt: SIGNS[line.kind].replace("−", "-") + line.text, text: text.trim() });
+    onComment({
+      path: file.path,
+      hunk: hunk.id,
+      line: index,
+      place: placeOf(line),
+      excerpt: SIGNS[line.kind].replace("−", "-") + line.text,
+      text: text.trim(),
+    });
     setWriting(-1);
   };
   const onKeyDown = (event: KeyboardEvent): void => {
@@ -168,49 +275,105 @@ function HunkReview({ file, hunk, isSplit, comments, onUndo, onComment }: HunkPr
   };
   const below = (index: number) => {
     const comment = comments.find(({ line }) => line === index);
-    if (writing === index) return <CommentForm text={comment?.text ?? ""} onSave={(text) => save(index, text)} onCancel={() => setWriting(-1)} />;
-    if (comment) return <div class="comment"><span>{comment.text}</span> <button class="quiet" onClick={() => start(index)}>Edit</button> <button class="quiet" aria-label="Remove the comment" onClick={() => save(index, "")}>✕</button></div>;
+    if (writing === index)
+      return (
+        <CommentForm text={comment?.text ?? ""} onSave={(text) => save(index, text)} onCancel={() => setWriting(-1)} />
+      );
+    if (comment)
+      return (
+        <div class="comment">
+          <span>{comment.text}</span>{" "}
+          <button class="quiet" onClick={() => start(index)}>
+            Edit
+          </button>{" "}
+          <button class="quiet" aria-label="Remove the comment" onClick={() => save(index, "")}>
+            ✕
+          </button>
+        </div>
+      );
     return null;
   };
   const button = (index: number) => (
-    <button class="add-comment" tabIndex={-1} aria-label={`Comment on ${placeOf(lines[index]!)} of ${file.path}`} onClick={() => start(index)}>+</button>
+    <button
+      class="add-comment"
+      tabIndex={-1}
+      aria-label={`Comment on ${placeOf(lines[index]!)} of ${file.path}`}
+      onClick={() => start(index)}
+    >
+      +
+    </button>
   );
   const first = lines.find((line) => line.new) ?? lines[0]!;
   return (
     <div class="hunk" data-hunk={hunk.id}>
       <div class="hunk-bar">
         <span>{`line ${first.new || first.old}`}</span>
-        {hunk.can_undo ? <SureButton label="Undo" name={`Undo the change at line ${first.new || first.old} of ${file.path}`} question="Really undo?" onSure={onUndo} /> : <span>changed since</span>}
+        {hunk.can_undo ? (
+          <SureButton
+            label="Undo"
+            name={`Undo the change at line ${first.new || first.old} of ${file.path}`}
+            question="Really undo?"
+            onSure={onUndo}
+          />
+        ) : (
+          <span>changed since</span>
+        )}
       </div>
-      <div class={isSplit ? "lines side-by-side" : "lines"} tabIndex={0} role="group" aria-label={`Change at line ${first.new || first.old} of ${file.path}. Arrow keys choose a line, c comments on it.`} onKeyDown={onKeyDown}>
-        {isSplit ? splitPairs(lines).map(([left, right]) => (
-          <>
-            <div class="pair">
-              <Side lines={lines} index={left} number="old" selected={at} button={button} />
-              <Side lines={lines} index={right} number="new" selected={at} button={button} />
-            </div>
-            {left >= 0 && left !== right ? below(left) : null}
-            {right >= 0 ? below(right) : null}
-          </>
-        )) : lines.map((line, index) => (
-          <>
-            <div class={`line ${line.kind}${at === index ? " selected" : ""}`}>
-              <span class="number">{line.old || ""}</span><span class="number">{line.new || ""}</span>{button(index)}<span class="sign">{SIGNS[line.kind]}</span><code>{line.text}</code>
-            </div>
-            {below(index)}
-          </>
-        ))}
+      <div
+        class={isSplit ? "lines side-by-side" : "lines"}
+        tabIndex={0}
+        role="group"
+        aria-label={`Change at line ${first.new || first.old} of ${file.path}. Arrow keys choose a line, c comments on it.`}
+        onKeyDown={onKeyDown}
+      >
+        {isSplit
+          ? splitPairs(lines).map(([left, right]) => (
+              <>
+                <div class="pair">
+                  <Side lines={lines} index={left} number="old" selected={at} button={button} />
+                  <Side lines={lines} index={right} number="new" selected={at} button={button} />
+                </div>
+                {left >= 0 && left !== right ? below(left) : null}
+                {right >= 0 ? below(right) : null}
+              </>
+            ))
+          : lines.map((line, index) => (
+              <>
+                <div class={`line ${line.kind}${at === index ? " selected" : ""}`}>
+                  <span class="number">{line.old || ""}</span>
+                  <span class="number">{line.new || ""}</span>
+                  {button(index)}
+                  <span class="sign">{SIGNS[line.kind]}</span>
+                  <code>{line.text}</code>
+                </div>
+                {below(index)}
+              </>
+            ))}
       </div>
     </div>
   );
 }
 
-function Side({ lines, index, number, selected, button }: { lines: ReviewLine[]; index: number; number: "old" | "new"; selected: number; button: (index: number) => unknown }) {
+function Side({
+  lines,
+  index,
+  number,
+  selected,
+  button,
+}: {
+  lines: ReviewLine[];
+  index: number;
+  number: "old" | "new";
+  selected: number;
+  button: (index: number) => unknown;
+}) {
   const line = lines[index];
   if (!line) return <div class="line none" />;
   return (
     <div class={`line ${line.kind}${selected === index ? " selected" : ""}`}>
-      <span class="number">{line[number] || ""}</span>{button(index) as never}<code>{line.text}</code>
+      <span class="number">{line[number] || ""}</span>
+      {button(index) as never}
+      <code>{line.text}</code>
     </div>
   );
 }
@@ -220,7 +383,8 @@ function splitPairs(lines: ReviewLine[]): [number, number][] {
   const pairs: [number, number][] = [];
   let [removed, added]: [number[], number[]] = [[], []];
   const flush = (): void => {
-    for (let at = 0; at < Math.max(removed.length, added.length); at += 1) pairs.push([removed[at] ?? -1, added[at] ?? -1]);
+    for (let at = 0; at < Math.max(removed.length, added.length); at += 1)
+      pairs.push([removed[at] ?? -1, added[at] ?? -1]);
     [removed, added] = [[], []];
   };
   lines.forEach((line, index) => {
@@ -235,23 +399,65 @@ function splitPairs(lines: ReviewLine[]): [number, number][] {
   return pairs;
 }
 
-function CommentForm({ text: initial, onSave, onCancel }: { text: string; onSave: (text: string) => void; onCancel: () => void }) {
+function CommentForm({
+  text: initial,
+  onSave,
+  onCancel,
+}: {
+  text: string;
+  onSave: (text: string) => void;
+  onCancel: () => void;
+}) {
   const [text, setText] = useState(initial);
   const area = useRef<HTMLTextAreaElement>(null);
   useEffect(() => area.current?.focus(), []);
   return (
-    <form class="comment" onSubmit={(event) => { event.preventDefault(); onSave(text); }}>
-      <textarea ref={area} rows={2} aria-label="Comment" placeholder="What should be different? (Enter saves it)" value={text} onInput={(event) => setText(event.currentTarget.value)}
+    <form
+      class="comment"
+      onSubmit={(event) => {
+        event.preventDefault();
+        onSave(text);
+      }}
+    >
+      <textarea
+        ref={area}
+        rows={2}
+        aria-label="Comment"
+        placeholder="What should be different? (Enter saves it)"
+        value={text}
+        onInput={(event) => setText(event.currentTarget.value)}
         onKeyDown={(event) => {
-          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); onSave(text); }
-          if (event.key === "Escape") { event.stopPropagation(); onCancel(); }
-        }} />
-      <div class="buttons"><button type="submit" class="primary">Save</button><button type="button" onClick={onCancel}>Cancel</button></div>
+          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+            event.preventDefault();
+            onSave(text);
+          }
+          if (event.key === "Escape") {
+            event.stopPropagation();
+            onCancel();
+          }
+        }}
+      />
+      <div class="buttons">
+        <button type="submit" class="primary">
+          Save
+        </button>
+        <button type="button" onClick={onCancel}>
+          Cancel
+        </button>
+      </div>
     </form>
   );
 }
 
-function CommitForm({ model, files, onDone }: { model: SessionModel; files: ReviewFile[]; onDone: (text: string) => void }) {
+function CommitForm({
+  model,
+  files,
+  onDone,
+}: {
+  model: SessionModel;
+  files: ReviewFile[];
+  onDone: (text: string) => void;
+}) {
   const [message, setMessage] = useState("");
   const [left, setLeft] = useState<ReadonlySet<string>>(new Set());
   const [isSending, setSending] = useState(false);
@@ -263,7 +469,10 @@ function CommitForm({ model, files, onDone }: { model: SessionModel; files: Revi
     setSending(true);
     setProblem("");
     try {
-      const made = await post<{ hash: string }>(`${sessionPath(model.id)}/review/commit`, { message: message.trim(), paths: chosen });
+      const made = await post<{ hash: string }>(`${sessionPath(model.id)}/review/commit`, {
+        message: message.trim(),
+        paths: chosen,
+      });
       setMessage("");
       onDone(`Committed as ${made.hash}.`);
     } catch (error) {
@@ -275,21 +484,42 @@ function CommitForm({ model, files, onDone }: { model: SessionModel; files: Revi
   return (
     <form class="commit" aria-label="Commit" onSubmit={commit}>
       <h2>Commit</h2>
-      <textarea aria-label="Commit message" rows={2} placeholder="Commit message" value={message} onInput={(event) => setMessage(event.currentTarget.value)}
-        onKeyDown={(event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void commit(event); }} />
+      <textarea
+        aria-label="Commit message"
+        rows={2}
+        placeholder="Commit message"
+        value={message}
+        onInput={(event) => setMessage(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void commit(event);
+        }}
+      />
       <fieldset class="files">
         <legend>Files</legend>
         {files.map(({ path }) => (
-          <label class="option"><input type="checkbox" checked={!left.has(path)} onChange={(event) => {
-            const next = new Set(left);
-            if (event.currentTarget.checked) next.delete(path);
-            else next.add(path);
-            setLeft(next);
-          }} /> {path}</label>
+          <label class="option">
+            <input
+              type="checkbox"
+              checked={!left.has(path)}
+              onChange={(event) => {
+                const next = new Set(left);
+                if (event.currentTarget.checked) next.delete(path);
+                else next.add(path);
+                setLeft(next);
+              }}
+            />{" "}
+            {path}
+          </label>
         ))}
       </fieldset>
-      {problem ? <p class="failure" role="alert">{problem}</p> : null}
-      <button type="submit" class="primary" disabled={isSending || !chosen.length || !message.trim()}>Commit {chosen.length} {chosen.length === 1 ? "file" : "files"}</button>
+      {problem ? (
+        <p class="failure" role="alert">
+          {problem}
+        </p>
+      ) : null}
+      <button type="submit" class="primary" disabled={isSending || !chosen.length || !message.trim()}>
+        Commit {chosen.length} {chosen.length === 1 ? "file" : "files"}
+      </button>
     </form>
   );
 }

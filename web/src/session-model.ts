@@ -4,8 +4,19 @@ import { get, post, readEvents, remove, sessionPath, ApiError } from "./api";
 import { feed } from "./feed";
 import { Transcript } from "./transcript";
 import type {
-  Approval, ApprovalView, Change, ItemView, LiveEvent, MessagePage, Notice, Part, Plan, Question, QueuedInput,
-  SessionStatus, UsageRow,
+  Approval,
+  ApprovalView,
+  Change,
+  ItemView,
+  LiveEvent,
+  MessagePage,
+  Notice,
+  Part,
+  Plan,
+  Question,
+  QueuedInput,
+  SessionStatus,
+  UsageRow,
 } from "./types";
 
 const PAGE_SIZE = 60; // messages
@@ -94,7 +105,12 @@ export class SessionModel {
     const ran = commands.map(({ command, output, status }) => ({ command, output, status }));
     const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
     this.sent.value += 1;
-    await post(`${this.path}/prompt`, { parts, ...(ran.length ? { commands: ran } : {}), id: crypto.randomUUID(), delivery });
+    await post(`${this.path}/prompt`, {
+      parts,
+      ...(ran.length ? { commands: ran } : {}),
+      id: crypto.randomUUID(),
+      delivery,
+    });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];
     this.error.value = null;
@@ -118,16 +134,23 @@ export class SessionModel {
     const { broke_off } = (this.status.value = await post<SessionStatus>(`${this.path}/open`, {}));
     this.ending.value = "";
     this.error.value = null;
-    if (broke_off) post(`${this.path}/continue`).catch(this.report); // the response comes at the end of the turn
+    if (broke_off)
+      post(`${this.path}/continue`).catch(this.report); // the response comes at the end of the turn
     else await post(`${this.path}/prompt`, { text: "continue", id: crypto.randomUUID() });
     this.isBusy.value = true;
   }
 
   // Sends the last message of the user once more.
   async retryTurn(): Promise<void> {
-    const last = this.transcript.messages.findLast((message) => message.role === "user" && message.parts.some((part) => !part.synthetic && (part.type === "text" || part.type === "file")));
+    const last = this.transcript.messages.findLast(
+      (message) =>
+        message.role === "user" &&
+        message.parts.some((part) => !part.synthetic && (part.type === "text" || part.type === "file")),
+    );
     const parts = last?.parts.filter((part) => !part.synthetic && (part.type === "text" || part.type === "file")) ?? [];
-    const content = parts.map(({ type, text, url, mime, filename }) => (type === "text" ? { type, text } : { type, url, mime, filename }));
+    const content = parts.map(({ type, text, url, mime, filename }) =>
+      type === "text" ? { type, text } : { type, url, mime, filename },
+    );
     this.ending.value = "";
     await this.send(content);
     this.isBusy.value = true;
@@ -140,7 +163,12 @@ export class SessionModel {
 
   async runCommand(text: string): Promise<void> {
     const command: UserCommand = {
-      id: ++this.commandCount, command: text, output: "", status: "", succeeded: false, controller: new AbortController(),
+      id: ++this.commandCount,
+      command: text,
+      output: "",
+      status: "",
+      succeeded: false,
+      controller: new AbortController(),
     };
     this.commands.value = [...this.commands.value, command];
     const update = (changes: Partial<UserCommand>): void => {
@@ -149,10 +177,19 @@ export class SessionModel {
     };
     let end = { words: "the connection ended", succeeded: false };
     try {
-      await readEvents("POST", `${this.path}/commands`, { command: text }, command.controller.signal, ({ name, data }) => {
-        if (name === "ended") end = JSON.parse(data) as typeof end;
-        else update({ output: (command.output + (JSON.parse(data) as { text: string }).text).slice(-SHOWN_OUTPUT) });
-      });
+      await readEvents(
+        "POST",
+        `${this.path}/commands`,
+        { command: text },
+        command.controller.signal,
+        ({ name, data }) => {
+          if (name === "ended") end = JSON.parse(data) as typeof end;
+          else
+            update({
+              output: (command.output + (JSON.parse(data) as { text: string }).text).slice(-SHOWN_OUTPUT),
+            });
+        },
+      );
     } catch (error) {
       if (!command.controller.signal.aborted) {
         this.commands.value = this.commands.value.filter((one) => one.id !== command.id);
@@ -250,7 +287,12 @@ export class SessionModel {
       case "ToolApprovalRequestedEvent":
         // Approvals of this session arrive as stored changes; those of child sessions and other servers as events.
         if (event.session_id !== this.id || event.server)
-          this.putApproval({ id: event.approval_id!, tool: event.tool_name!, answer: "open", view: event.view as ApprovalView });
+          this.putApproval({
+            id: event.approval_id!,
+            tool: event.tool_name!,
+            answer: "open",
+            view: event.view as ApprovalView,
+          });
         break;
       case "ToolApprovalResultEvent":
         this.putApproval({ id: event.approval_id!, answer: "given" });
@@ -347,7 +389,8 @@ export class SessionModel {
   // A question that was open when the server ended is asked again when the session is opened. A session of another
   // process is left to it.
   private async reopen(): Promise<void> {
-    const isAsking = (part: Part) => Boolean(part.metadata?.["asks"]) && ["pending", "running"].includes(part.state?.status ?? "");
+    const isAsking = (part: Part) =>
+      Boolean(part.metadata?.["asks"]) && ["pending", "running"].includes(part.state?.status ?? "");
     if (!this.transcript.messages.at(-1)?.parts.some(isAsking)) return;
     await post(`${this.path}/open`, {}).catch((error: ApiError) => {
       if (error.status !== 409 && error.status !== 403) throw error; // viewers do not open sessions

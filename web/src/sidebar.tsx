@@ -9,7 +9,11 @@ import { FolderIcon } from "./parts";
 import type { SearchHit, Session, SessionState, SessionSummary } from "./types";
 
 export const STATE_TEXTS: Record<SessionState, string> = {
-  idle: "", working: "working", waiting: "waiting for you", failed: "failed", interrupted: "interrupted",
+  idle: "",
+  working: "working",
+  waiting: "waiting for you",
+  failed: "failed",
+  interrupted: "interrupted",
 };
 const PAGE = 100;
 
@@ -65,18 +69,18 @@ export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, o
       return;
     }
     const timer = setTimeout(() => {
-      get<SearchHit[]>("/search", { query: words, limit: 100 }).then(
-        (found) => {
-          if (own === request.current) setHits(found);
-        },
-        onError,
-      );
+      get<SearchHit[]>("/search", { query: words, limit: 100 }).then((found) => {
+        if (own === request.current) setHits(found);
+      }, onError);
     }, 200);
     return () => clearTimeout(timer);
   }, [query]);
 
   const loadMore = async (): Promise<void> => {
-    const page = await get<{ sessions: Session[]; next: string | null }>("/sessions", { limit: PAGE, after: next ?? undefined });
+    const page = await get<{ sessions: Session[]; next: string | null }>("/sessions", {
+      limit: PAGE,
+      after: next ?? undefined,
+    });
     setNext(page.next);
     setOlder((known) => [...known, ...page.sessions.map(toSummary)]);
   };
@@ -85,29 +89,77 @@ export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, o
   const known = new Map(older.map((session) => [session.id, session]));
   for (const [id, session] of feed.sessions.value) known.set(id, session);
   const [isArchive, setArchive] = useState(false);
-  const sessions = [...known.values()].filter((session) => !session.deleted && Boolean(session.archived) === isArchive).sort((a, b) => b.updated - a.updated);
+  const sessions = [...known.values()]
+    .filter((session) => !session.deleted && Boolean(session.archived) === isArchive)
+    .sort((a, b) => b.updated - a.updated);
   return (
     <aside id="sidebar" aria-label="Sessions">
-      <header class="brand"><strong>Outrider</strong><span><button id="new-session" class="primary" onClick={onNew}>New session</button><button id="new-session-in" class="quiet" aria-label="New session in another folder" title="New session in another folder" onClick={onNewIn}><FolderIcon /></button></span></header>
+      <header class="brand">
+        <strong>Outrider</strong>
+        <span>
+          <button id="new-session" class="primary" onClick={onNew}>
+            New session
+          </button>
+          <button
+            id="new-session-in"
+            class="quiet"
+            aria-label="New session in another folder"
+            title="New session in another folder"
+            onClick={onNewIn}
+          >
+            <FolderIcon />
+          </button>
+        </span>
+      </header>
       <label class="search">
         <span class="visually-hidden">Search sessions</span>
-        <input id="search" type="search" placeholder="Search sessions  ( / )" autocomplete="off" value={query}
+        <input
+          id="search"
+          type="search"
+          placeholder="Search sessions  ( / )"
+          autocomplete="off"
+          value={query}
           onInput={(event) => setQuery(event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key === "Escape") { event.stopPropagation(); setQuery(""); }
-            if (event.key === "ArrowDown") { event.preventDefault(); document.querySelector<HTMLElement>("#sessions a")?.focus(); }
-          }} />
+            if (event.key === "Escape") {
+              event.stopPropagation();
+              setQuery("");
+            }
+            if (event.key === "ArrowDown") {
+              event.preventDefault();
+              document.querySelector<HTMLElement>("#sessions a")?.focus();
+            }
+          }}
+        />
       </label>
       <nav id="sessions" aria-label="List of sessions" onKeyDown={moveFocus}>
-        {hits ? <Hits hits={hits} currentId={currentId} /> : <SessionList sessions={sessions} currentId={currentId} onError={onError} />}
-        {!hits && next ? <button class="quiet more" onClick={() => loadMore().catch(onError)}>More sessions</button> : null}
+        {hits ? (
+          <Hits hits={hits} currentId={currentId} />
+        ) : (
+          <SessionList sessions={sessions} currentId={currentId} onError={onError} />
+        )}
+        {!hits && next ? (
+          <button class="quiet more" onClick={() => loadMore().catch(onError)}>
+            More sessions
+          </button>
+        ) : null}
       </nav>
       <footer>
-        <a id="show-jobs" class="quiet" href="#/jobs" aria-current={isJobs ? "page" : "false"}>Jobs</a>
-        <button id="show-usage" class="quiet" onClick={onUsage}>Usage</button>
-        <button id="show-settings" class="quiet" onClick={onSettings}>Settings</button>
-        <button id="show-archive" class="quiet" aria-pressed={isArchive} onClick={() => setArchive(!isArchive)}>Archive</button>
-        <button id="theme" class="quiet" aria-label="Light or dark" onClick={switchTheme}>◐</button>
+        <a id="show-jobs" class="quiet" href="#/jobs" aria-current={isJobs ? "page" : "false"}>
+          Jobs
+        </a>
+        <button id="show-usage" class="quiet" onClick={onUsage}>
+          Usage
+        </button>
+        <button id="show-settings" class="quiet" onClick={onSettings}>
+          Settings
+        </button>
+        <button id="show-archive" class="quiet" aria-pressed={isArchive} onClick={() => setArchive(!isArchive)}>
+          Archive
+        </button>
+        <button id="theme" class="quiet" aria-label="Light or dark" onClick={switchTheme}>
+          ◐
+        </button>
       </footer>
     </aside>
   );
@@ -124,8 +176,14 @@ function moveFocus(event: KeyboardEvent & { currentTarget: HTMLElement }): void 
 }
 
 const toSummary = (session: Session): SessionSummary => ({
-  id: session.id, title: session.title, workspace: session.workspace_directory, mode: session.mode, state: "idle",
-  updated: session.time?.updated ?? 0, seq: session.seq, archived: Boolean(session.time?.archived),
+  id: session.id,
+  title: session.title,
+  workspace: session.workspace_directory,
+  mode: session.mode,
+  state: "idle",
+  updated: session.time?.updated ?? 0,
+  seq: session.seq,
+  archived: Boolean(session.time?.archived),
 });
 
 const SHOWN_HITS = 5; // of one session
@@ -144,13 +202,22 @@ function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | unde
       {[...bySession].map(([id, found]) => (
         <div key={id} class="hits" role="group" aria-label={found[0]!.title || "Untitled"}>
           {found.slice(0, opened.includes(id) ? found.length : SHOWN_HITS).map((hit, index) => (
-            <a href={`#/${id}${hit.message_id ? `/${hit.message_id}` : ""}`} aria-current={id === currentId && index === 0 ? "page" : undefined}
-              onClick={(event) => { if (event.currentTarget.hash === location.hash) dispatchEvent(new HashChangeEvent("hashchange")); }}>
+            <a
+              href={`#/${id}${hit.message_id ? `/${hit.message_id}` : ""}`}
+              aria-current={id === currentId && index === 0 ? "page" : undefined}
+              onClick={(event) => {
+                if (event.currentTarget.hash === location.hash) dispatchEvent(new HashChangeEvent("hashchange"));
+              }}
+            >
               {index ? null : <span class="name">{hit.title || "Untitled"}</span>}
               <span class="about">{hit.snippet}</span>
             </a>
           ))}
-          {found.length > SHOWN_HITS && !opened.includes(id) ? <button class="quiet more" onClick={() => setOpened([...opened, id])}>{found.length - SHOWN_HITS} more in this session</button> : null}
+          {found.length > SHOWN_HITS && !opened.includes(id) ? (
+            <button class="quiet more" onClick={() => setOpened([...opened, id])}>
+              {found.length - SHOWN_HITS} more in this session
+            </button>
+          ) : null}
         </div>
       ))}
     </>
@@ -159,13 +226,23 @@ function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | unde
 
 function dayName(date: Date): string {
   const today = new Date();
-  const days = Math.round((new Date(today.toDateString()).getTime() - new Date(date.toDateString()).getTime()) / 86_400_000);
+  const days = Math.round(
+    (new Date(today.toDateString()).getTime() - new Date(date.toDateString()).getTime()) / 86_400_000,
+  );
   if (days === 0 || days === 1) return days ? "Yesterday" : "Today";
   const year = date.getFullYear() === today.getFullYear() ? {} : { year: "numeric" as const };
   return date.toLocaleDateString(undefined, { weekday: "long", month: "short", day: "numeric", ...year });
 }
 
-function SessionList({ sessions, currentId, onError }: { sessions: SessionSummary[]; currentId: string | undefined; onError: (error: unknown) => void }) {
+function SessionList({
+  sessions,
+  currentId,
+  onError,
+}: {
+  sessions: SessionSummary[];
+  currentId: string | undefined;
+  onError: (error: unknown) => void;
+}) {
   if (!sessions.length) return <p class="note">No sessions.</p>;
   const rows = [];
   let day = "";
@@ -177,7 +254,15 @@ function SessionList({ sessions, currentId, onError }: { sessions: SessionSummar
   return <>{rows}</>;
 }
 
-function SessionRow({ session, isCurrent, onError }: { session: SessionSummary; isCurrent: boolean; onError: (error: unknown) => void }) {
+function SessionRow({
+  session,
+  isCurrent,
+  onError,
+}: {
+  session: SessionSummary;
+  isCurrent: boolean;
+  onError: (error: unknown) => void;
+}) {
   const [isOpen, setOpen] = useState(false);
   const [title, setTitle] = useState<string | null>(null);
   const [isSure, setSure] = useState(false);
@@ -193,29 +278,97 @@ function SessionRow({ session, isCurrent, onError }: { session: SessionSummary; 
       if (title.trim() && title !== session.title) void act(patch(path, { title: title.trim() }));
     };
     return (
-      <input class="rename" aria-label="Title of the session" value={title} ref={(element) => element?.focus()} onInput={(event) => setTitle(event.currentTarget.value)} onBlur={save}
+      <input
+        class="rename"
+        aria-label="Title of the session"
+        value={title}
+        ref={(element) => element?.focus()}
+        onInput={(event) => setTitle(event.currentTarget.value)}
+        onBlur={save}
         onKeyDown={(event) => {
           if (event.key === "Enter") save();
-          if (event.key === "Escape") { event.stopPropagation(); setTitle(null); }
-        }} />
+          if (event.key === "Escape") {
+            event.stopPropagation();
+            setTitle(null);
+          }
+        }}
+      />
     );
   }
   return (
-    <div class="session-row" onKeyDown={(event) => { if (event.key === "Escape" && isOpen) { event.stopPropagation(); setOpen(false); } }}>
+    <div
+      class="session-row"
+      onKeyDown={(event) => {
+        if (event.key === "Escape" && isOpen) {
+          event.stopPropagation();
+          setOpen(false);
+        }
+      }}
+    >
       <a href={`#/${session.id}`} aria-current={isCurrent ? "page" : undefined} class={isUnread ? "unread" : undefined}>
         <span class="name">{session.title || "Untitled"}</span>
         <span class="about">
-          {session.state !== "idle" ? <span class={`state ${session.state}`}>{STATE_TEXTS[session.state]} · </span> : null}
+          {session.state !== "idle" ? (
+            <span class={`state ${session.state}`}>{STATE_TEXTS[session.state]} · </span>
+          ) : null}
           {session.mode} · {session.workspace.split("/").pop()}
         </span>
       </a>
-      <button class="quiet menu" aria-label={`Actions for ${session.title || "Untitled"}`} aria-expanded={isOpen} onClick={() => { setOpen(!isOpen); setSure(false); }}>⋯</button>
+      <button
+        class="quiet menu"
+        aria-label={`Actions for ${session.title || "Untitled"}`}
+        aria-expanded={isOpen}
+        onClick={() => {
+          setOpen(!isOpen);
+          setSure(false);
+        }}
+      >
+        ⋯
+      </button>
       {isOpen ? (
         <div class="actions" role="group" aria-label="Actions">
-          <button class="quiet" onClick={() => { setTitle(session.title); setOpen(false); }}>Rename</button>
-          <button class="quiet" onClick={() => act(post<Session>(`${path}/fork`, {}).then(({ id }) => (location.hash = `#/${id}`)))}>Fork</button>
-          <button class="quiet" onClick={() => act(patch(path, { archived: !session.archived }).then(() => feed.put({ ...session, archived: !session.archived })))}>{session.archived ? "Unarchive" : "Archive"}</button>
-          <button class="quiet danger" onClick={() => (isSure ? act(remove(path).then(() => { forgetDraft(session.id); feed.put({ ...session, deleted: true }); })) : setSure(true))}>{isSure ? "Really delete?" : "Delete"}</button>
+          <button
+            class="quiet"
+            onClick={() => {
+              setTitle(session.title);
+              setOpen(false);
+            }}
+          >
+            Rename
+          </button>
+          <button
+            class="quiet"
+            onClick={() => act(post<Session>(`${path}/fork`, {}).then(({ id }) => (location.hash = `#/${id}`)))}
+          >
+            Fork
+          </button>
+          <button
+            class="quiet"
+            onClick={() =>
+              act(
+                patch(path, { archived: !session.archived }).then(() =>
+                  feed.put({ ...session, archived: !session.archived }),
+                ),
+              )
+            }
+          >
+            {session.archived ? "Unarchive" : "Archive"}
+          </button>
+          <button
+            class="quiet danger"
+            onClick={() =>
+              isSure
+                ? act(
+                    remove(path).then(() => {
+                      forgetDraft(session.id);
+                      feed.put({ ...session, deleted: true });
+                    }),
+                  )
+                : setSure(true)
+            }
+          >
+            {isSure ? "Really delete?" : "Delete"}
+          </button>
         </div>
       ) : null}
     </div>

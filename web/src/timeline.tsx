@@ -15,7 +15,11 @@ function useTimeline(model: SessionModel): TimelineEntry[] | null {
   useEffect(() => {
     let isClosed = false;
     const load = (): void => {
-      if (!document.hidden) get<TimelineEntry[]>(`${sessionPath(model.id)}/timeline`).then((found) => isClosed || setEntries(found), (error) => isClosed || model.report(error));
+      if (!document.hidden)
+        get<TimelineEntry[]>(`${sessionPath(model.id)}/timeline`).then(
+          (found) => isClosed || setEntries(found),
+          (error) => isClosed || model.report(error),
+        );
     };
     load();
     const timer = isBusy ? setInterval(load, REFRESH) : undefined;
@@ -40,11 +44,29 @@ export function Waterfall({ model }: { model: SessionModel }) {
           const end = entry.end ?? now;
           const took = entry.end === undefined || entry.end === null ? "running" : formatDuration(end - entry.start);
           const depth = entry.depth ?? 0;
-          const facts = entry.kind === "model" ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, ${formatCost(Number(entry.cost))}` : ""}` : "";
+          const facts =
+            entry.kind === "model"
+              ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, ${formatCost(Number(entry.cost))}` : ""}`
+              : "";
           return (
-            <button class="span" title={`${entry.agent ? `${entry.agent}: ` : ""}${entry.name}, ${took}${facts}`} onClick={() => void model.reveal(entry.message_id).catch(model.report)}>
-              <span class="label" style={{ paddingLeft: `${depth + (entry.kind === "tool" ? 0.8 : 0)}rem` }}>{depth && entry.kind === "model" ? `${entry.agent} · ` : ""}{entry.name}</span>
-              <span class="track"><span class={`bar ${entry.failed ? "failed" : entry.kind}`} style={{ left: `${(position(entry.start) / total) * 100}%`, width: `${((position(end) - position(entry.start)) / total) * 100}%` }} /></span>
+            <button
+              class="span"
+              title={`${entry.agent ? `${entry.agent}: ` : ""}${entry.name}, ${took}${facts}`}
+              onClick={() => void model.reveal(entry.message_id).catch(model.report)}
+            >
+              <span class="label" style={{ paddingLeft: `${depth + (entry.kind === "tool" ? 0.8 : 0)}rem` }}>
+                {depth && entry.kind === "model" ? `${entry.agent} · ` : ""}
+                {entry.name}
+              </span>
+              <span class="track">
+                <span
+                  class={`bar ${entry.failed ? "failed" : entry.kind}`}
+                  style={{
+                    left: `${(position(entry.start) / total) * 100}%`,
+                    width: `${((position(end) - position(entry.start)) / total) * 100}%`,
+                  }}
+                />
+              </span>
               <span class="took">{took}</span>
             </button>
           );
@@ -72,7 +94,8 @@ export function compressIdle(spans: Interval[]): { position: (time: number) => n
   const worked = busy.reduce((sum, { start, end }) => sum + end - start, 0);
   busy.forEach((span, index) => {
     const before = busy[index - 1];
-    if (before) span.at = before.at + before.end - before.start + Math.min(span.start - before.end, LONGEST_GAP * worked);
+    if (before)
+      span.at = before.at + before.end - before.start + Math.min(span.start - before.end, LONGEST_GAP * worked);
   });
   const position = (time: number): number => {
     const found = busy.findLast(({ start }) => start <= time) ?? busy[0]!;
@@ -93,24 +116,43 @@ export function SessionPlots({ model }: { model: SessionModel }) {
   const costs = answers.map((entry) => (sum += Number(entry.cost ?? 0)));
   return (
     <>
-      <LinePlot name="Context" values={own.map((entry) => entry.prompt_tokens!)} limit={limit} text={`${formatTokens(own.at(-1)!.prompt_tokens!)} tokens${limit ? ` of ${formatTokens(limit)}` : ""} in the last request`} />
+      <LinePlot
+        name="Context"
+        values={own.map((entry) => entry.prompt_tokens!)}
+        limit={limit}
+        text={`${formatTokens(own.at(-1)!.prompt_tokens!)} tokens${limit ? ` of ${formatTokens(limit)}` : ""} in the last request`}
+      />
       {sum ? <LinePlot name="Cost" values={costs} limit={null} text={`${formatCost(sum)} so far`} /> : null}
     </>
   );
 }
 
-function LinePlot({ name, values, limit, text }: { name: string; values: number[]; limit: number | null; text: string }) {
+function LinePlot({
+  name,
+  values,
+  limit,
+  text,
+}: {
+  name: string;
+  values: number[];
+  limit: number | null;
+  text: string;
+}) {
   const top = Math.max(...values, limit ?? 0) || 1;
   const x = (index: number): number => (index / Math.max(1, values.length - 1)) * 300;
   const y = (value: number): number => 90 - (value / top) * 86;
   const points = values.map((value, index) => `${x(index).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
   return (
     <figure class="plot" data-plot={name.toLowerCase()}>
-      <figcaption>{name}: {text}</figcaption>
+      <figcaption>
+        {name}: {text}
+      </figcaption>
       <svg viewBox="0 0 300 92" preserveAspectRatio="none" role="img" aria-label={`${name} by answer: ${text}`}>
         <polygon class="area" points={`0,92 ${points} 300,92`} />
         <polyline points={points} vector-effect="non-scaling-stroke" />
-        {limit ? <line class="limit" x1="0" x2="300" y1={y(limit)} y2={y(limit)} vector-effect="non-scaling-stroke" /> : null}
+        {limit ? (
+          <line class="limit" x1="0" x2="300" y1={y(limit)} y2={y(limit)} vector-effect="non-scaling-stroke" />
+        ) : null}
       </svg>
     </figure>
   );
@@ -133,12 +175,33 @@ export function ContextMap({ model }: { model: SessionModel }) {
       {report && !shares.length ? <p class="note">No request of this session was recorded.</p> : null}
       {shares.length ? (
         <>
-          <div class="treemap" role="img" aria-label={`Sources of the last request: ${boxes.slice(0, 5).map(({ text }) => text).join(", ")}`}>
+          <div
+            class="treemap"
+            role="img"
+            aria-label={`Sources of the last request: ${boxes
+              .slice(0, 5)
+              .map(({ text }) => text)
+              .join(", ")}`}
+          >
             {boxes.map(({ left, top, width, height, hue, text }) => (
-              <div title={text} style={{ left: `${left}%`, top: `${top}%`, width: `${width}%`, height: `${height}%`, background: `hsl(${hue} 45% 32%)` }}>{text}</div>
+              <div
+                title={text}
+                style={{
+                  left: `${left}%`,
+                  top: `${top}%`,
+                  width: `${width}%`,
+                  height: `${height}%`,
+                  background: `hsl(${hue} 45% 32%)`,
+                }}
+              >
+                {text}
+              </div>
             ))}
           </div>
-          <p class="note">The last request: {formatTokens(shares.reduce((sum, { tokens }) => sum + tokens, 0))} tokens. `outrider context` shows the others.</p>
+          <p class="note">
+            The last request: {formatTokens(shares.reduce((sum, { tokens }) => sum + tokens, 0))} tokens. `outrider
+            context` shows the others.
+          </p>
         </>
       ) : null}
     </details>

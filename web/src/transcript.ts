@@ -25,7 +25,8 @@ export class Transcript {
     for (const [id, view] of Object.entries(page.message_views)) this.messageViews.set(id, view);
     const added = page.messages.filter((message) => !this.byId.has(message.id)).map((message) => this.add(message));
     this.messages = before ? [...added, ...this.messages] : [...this.messages, ...added];
-    if (page.notices.length) this.notices.value = before ? [...page.notices, ...this.notices.value] : [...this.notices.value, ...page.notices];
+    if (page.notices.length)
+      this.notices.value = before ? [...page.notices, ...this.notices.value] : [...this.notices.value, ...page.notices];
     this.isComplete.value = page.first;
     this.session.value = page.session;
     this.order.value += 1;

@@ -394,7 +394,12 @@ export interface McpServerState {
 }
 
 export interface ServerOffers {
-  prompts: { server: string; name: string; description?: string; arguments?: { name: string; description?: string; required?: boolean }[] }[];
+  prompts: {
+    server: string;
+    name: string;
+    description?: string;
+    arguments?: { name: string; description?: string; required?: boolean }[];
+  }[];
   resources: { server: string; uri: string; name: string; description?: string; is_template?: boolean }[];
 }
 
@@ -408,7 +413,14 @@ export interface SettingsOverview {
   servers: McpServerState[];
   server_notices: string[];
   needs_key?: boolean;
-  providers: { name: string; kind: string; base_url: string | null; has_key: boolean; variable: string; is_stored: boolean }[];
+  providers: {
+    name: string;
+    kind: string;
+    base_url: string | null;
+    has_key: boolean;
+    variable: string;
+    is_stored: boolean;
+  }[];
   has_jobs: boolean;
 }
 

@@ -13,13 +13,18 @@ const { tests: examples } = createRequire(process.env["PAGE_SOURCES"]!)("commonm
 
 // Differences of spelling that no reader sees: empty elements, entities and white space between blocks.
 function normalize(html: string): string {
-  return html.replace(/<(br|hr|img)([^>]*?)\s*\/?>/g, "<$1$2>").replaceAll("&quot;", "\"").replaceAll(/>\s+</g, "><").trim();
+  return html
+    .replace(/<(br|hr|img)([^>]*?)\s*\/?>/g, "<$1$2>")
+    .replaceAll("&quot;", '"')
+    .replaceAll(/>\s+</g, "><")
+    .trim();
 }
 
 function countPassed(render: (markdown: string) => string): { passed: number; failed: number[] } {
   const failed: number[] = [];
   for (const { markdown, html, number } of examples) {
-    if (normalize(render(markdown.replaceAll("→", "\t"))) !== normalize(html.replaceAll("→", "\t"))) failed.push(number);
+    if (normalize(render(markdown.replaceAll("→", "\t"))) !== normalize(html.replaceAll("→", "\t")))
+      failed.push(number);
   }
   return { passed: examples.length - failed.length, failed };
 }
@@ -42,12 +47,24 @@ test("the parser as it is used differs only by its rules for HTML, links and ima
   const parser = createParser();
   parser.set({ xhtmlOut: true });
   const { passed } = countPassed((markdown) => parser.render(markdown));
-  const withoutPolicy = examples.filter(({ html, markdown }) => !/<(?!\/?(p|h\d|ul|ol|li|em|strong|code|pre|blockquote|hr|br|a|img)\b)/.test(html) && !/<|\]\(|\]\[|\]:|\[.*\]|https?:/.test(markdown));
+  const withoutPolicy = examples.filter(
+    ({ html, markdown }) =>
+      !/<(?!\/?(p|h\d|ul|ol|li|em|strong|code|pre|blockquote|hr|br|a|img)\b)/.test(html) &&
+      !/<|\]\(|\]\[|\]:|\[.*\]|https?:/.test(markdown),
+  );
   const parserPlain = createParser();
   parserPlain.set({ xhtmlOut: true });
-  const wrong = withoutPolicy.filter(({ markdown, html }) => normalize(parserPlain.render(markdown.replaceAll("→", "\t"))) !== normalize(html.replaceAll("→", "\t")));
-  context.diagnostic(`${passed} of ${examples.length} examples as used; ${withoutPolicy.length - wrong.length} of ${withoutPolicy.length} without HTML, links and images; others: ${wrong.map(({ number }) => number).join(", ")}`);
-  assert.deepEqual(wrong.map(({ number }) => number), []);
+  const wrong = withoutPolicy.filter(
+    ({ markdown, html }) =>
+      normalize(parserPlain.render(markdown.replaceAll("→", "\t"))) !== normalize(html.replaceAll("→", "\t")),
+  );
+  context.diagnostic(
+    `${passed} of ${examples.length} examples as used; ${withoutPolicy.length - wrong.length} of ${withoutPolicy.length} without HTML, links and images; others: ${wrong.map(({ number }) => number).join(", ")}`,
+  );
+  assert.deepEqual(
+    wrong.map(({ number }) => number),
+    [],
+  );
 });
 
 test("formulas are found, and text with many openings is parsed in time", () => {

@@ -8,7 +8,10 @@ class Stream {
   isAborted = false;
   private controller!: ReadableStreamDefaultController<Uint8Array>;
 
-  constructor(url: URL, readonly signal: AbortSignal) {
+  constructor(
+    url: URL,
+    readonly signal: AbortSignal,
+  ) {
     this.follow = url.searchParams.get("follow") ?? "";
     signal.addEventListener("abort", () => {
       this.isAborted = true;
@@ -104,11 +107,17 @@ test("of more sessions than a stream takes the newest are followed, and another 
   const ids = Array.from({ length: 51 }, (_, index) => `s${index}`);
   for (const id of ids) tab.request({ kind: "follow", sessionId: id, after: 1 });
   await until(() => streams.length === 1);
-  assert.deepEqual(streams[0]!.follow.split(","), ids.slice(1).map((id) => `${id}:1`));
+  assert.deepEqual(
+    streams[0]!.follow.split(","),
+    ids.slice(1).map((id) => `${id}:1`),
+  );
   await until(() => tab.received.length === 1);
   tab.request({ kind: "unfollow", sessionId: "s7" });
   await until(() => streams.length === 2);
-  assert.deepEqual(streams[1]!.follow.split(","), ids.filter((id) => id !== "s7").map((id) => `${id}:1`));
+  assert.deepEqual(
+    streams[1]!.follow.split(","),
+    ids.filter((id) => id !== "s7").map((id) => `${id}:1`),
+  );
   tab.request({ kind: "close" });
 });
 

@@ -293,14 +293,23 @@ class SessionEventFeed:
         two overlap and leave no gap."""
         self._joining += 1
         try:
-            async with self._reader_lock:
-                if self._reader is None or self._reader.done():  # it ends when the store fails
-                    seq = (await self._engine.store.get(self._session_id)).seq
-                    self._reader = asyncio.create_task(self._read_changes(seq))
-                self._listeners.add(listener)
-                self._followed_sessions.followers += 1
+            if not self._is_reading:  # else the listener must not wait: a client may act when its response begins
+                await self._start_reader()
+            self._listeners.add(listener)
+            self._followed_sessions.followers += 1
         finally:
             self._joining -= 1
+
+    @property
+    def _is_reading(self) -> bool:
+        """Whether a reader runs. A reader that is being stopped is not `_reader` any more."""
+        return self._reader is not None and not self._reader.done()  # it ends when the store fails
+
+    async def _start_reader(self) -> None:
+        async with self._reader_lock:
+            if not self._is_reading:
+                seq = (await self._engine.store.get(self._session_id)).seq
+                self._reader = asyncio.create_task(self._read_changes(seq))
 
     async def remove_listener(self, listener: FeedListener) -> None:
         self._followed_sessions.followers -= listener in self._listeners

@@ -68,6 +68,7 @@ async def test_the_first_page_starts_a_session_with_its_settings_files_and_folde
         await page.select_option("#new-mode", "chat")
         await page.select_option("#new-effort", "high")
         await page.click("#new-folder")
+        await page.locator("#folder-picker .folders li").first.wait_for()  # the response also sets the path
         await page.get_by_label("Path of the folder").fill(str(tmp_path / "work"))
         await page.get_by_role("button", name="Choose", exact=True).click()
         await page.locator(".start input[type=file]").set_input_files([PICTURE])

@@ -169,3 +169,33 @@ async def test_a_client_that_comes_after_the_store_has_failed_is_not_forgotten()
         await store.given.put(StoredChange(1))
         assert await anext(frame async for body in second for frame in read(body)) == 1
         assert [body async for body in first] == []
+
+
+class GatedStore(SlowStore):
+    """Returns sessions when the test opens the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def get(self, session_id: str) -> StoredChange:
+        await self.gate.wait()
+        return await super().get(session_id)
+
+
+async def test_a_client_joins_a_running_feed_at_once_while_others_wait_for_its_start():
+    store = GatedStore()
+    registry = SessionFeedRegistry(cast("Engine", Half(store)))
+    clients = [registry.stream_frames("s", 0) for _ in range(9)]
+    *early, late = clients
+    joining = [asyncio.ensure_future(anext(client)) for client in early]
+    await asyncio.sleep(0.01)
+    store.gate.set()
+    await joining[0]
+    assert not joining[-1].done()
+    with pytest.raises(StopIteration):  # the client is added without a suspension
+        late.__anext__().send(None)
+    await asyncio.wait(joining)
+    for client in clients:
+        await client.aclose()
+    await registry.close()
